@@ -32,6 +32,8 @@ class Ec2MachineType:
     """True if this type can join a placement group that puts its members close together."""
     scratch_gb: int | None = None
     """Size of its instance store; None if not reported."""
+    efa_cards: tuple[int, ...] = ()
+    """Network cards that support an Elastic Fabric Adapter."""
     fast: bool = False
     """True if a placement group speeds up the network: an Elastic Fabric Adapter, or at least 100
     Gbit/s.
@@ -125,6 +127,35 @@ def uses_placement_group(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     )
 
 
+def efa_cards(ec2: Ec2Client, region: str, plan: Plan) -> tuple[int, ...]:
+    """Return the network cards of each node that are to get an Elastic Fabric Adapter.
+
+    Only for NCCL, so for nodes with GPUs; they all have the same type (`uses_placement_group`).
+    EC2 gives a public address to a node with a single network interface only: then it is that of
+    card 0, if any ("The associatePublicIPAddress parameter cannot be specified when launching with
+    multiple network interfaces", its refusal).
+    """
+    names = {node.machine for node in plan.nodes if node.machine and node.accelerator}
+    try:
+        known = machine_types(ec2, region, names) if names else {}
+    except CloudError:
+        return ()
+    cards = next((each.efa_cards for each in known.values()), ())
+    return cards if plan.config.network.private else tuple(card for card in cards if card == 0)
+
+
+def _efa_cards(network: Tree) -> tuple[int, ...]:
+    """All cards but, with fewer adapters than cards, the first (p6-b300).
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+    """
+    if xml.text(network, "efaSupported") != "true":
+        return ()
+    cards = max(_number(network, "maximumNetworkCards"), 1)
+    most = _number(xml.part(network, "efaInfo"), "maximumEfaInterfaces") or 1
+    return tuple(range(cards))[-most:]
+
+
 def _machine_type(found: Tree) -> Ec2MachineType:
     gpus = xml.items(xml.part(found, "gpuInfo"), "gpus")
     groups = xml.items(xml.part(found, "placementGroupInfo"), "supportedStrategies")
@@ -139,6 +170,7 @@ def _machine_type(found: Tree) -> Ec2MachineType:
         scratch_gb=_scratch_gb(found),
         spot="spot" in xml.items(found, "supportedUsageClasses"),
         close="cluster" in groups,
+        efa_cards=_efa_cards(xml.part(found, "networkInfo")),
         fast=_fast(xml.part(found, "networkInfo")),
     )
 

@@ -139,13 +139,16 @@ class SecurityGroup:
         self._owner = plan.owner
         self._name = labels.group_name(self._cluster)
 
-    def make(self, caller: str, journal: Journal) -> str:
+    def make(self, caller: str, journal: Journal, *, efa: bool = False) -> str:
         """Create the group, or adopt and repair an existing one. Returns its ID. Raises
         NameTakenError if the existing group is not ours.
+
+        With `efa`, traffic to its members gets a rule of its own: EFA heeds no rule for addresses.
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (documented)
         """
         id = self._find() or self._create(journal)
         mended = self._ec2.timing.until(
-            lambda: self._repaired(id, caller), within=self._ec2.timing.listing
+            lambda: self._repaired(id, caller, efa), within=self._ec2.timing.listing
         )
         if not mended:
             raise NotFoundError(f"security group {self._name} ({id}) was created but is not listed")
@@ -192,47 +195,49 @@ class SecurityGroup:
             return found
         return xml.text(answer, "groupId")
 
-    def _repaired(self, id: str, caller: str) -> bool | None:
+    def _repaired(self, id: str, caller: str, efa: bool) -> bool | None:
         """Remove SSH rules for other addresses and add missing rules. Returns None while a new
         group is not yet known everywhere in EC2.
         """
-        rules = self._rules(id)
-        if rules is None:
+        group = self._described(id)
+        if group is None:
             return None
-        inside = any(
-            rule.get("ipProtocol") == requests.ALL
-            and any(xml.text(g, "groupId") == id for g in xml.items(rule, "groups"))
-            for rule in rules
-        )
+        rules = xml.items(group, "ipPermissions")
+        inside = _names(rules, id)
         sources = {cidr for rule in rules if requests.is_ssh(rule) for cidr in _sources(rule)}
         wanted = [] if inside else [requests.from_itself(id)]
         wanted += [] if caller in sources else [requests.ssh_from(caller)]
         others = [requests.ssh_from(cidr) for cidr in sorted(sources - {caller})]
-        changes = [("Authorize", rule) for rule in wanted] + [("Revoke", rule) for rule in others]
-        return all(self._changed(verb, id, rule) for verb, rule in changes) or None
+        changes = [("AuthorizeSecurityGroupIngress", rule) for rule in wanted]
+        changes += [("RevokeSecurityGroupIngress", rule) for rule in others]
+        if efa and not _names(xml.items(group, "ipPermissionsEgress"), id):
+            changes.append(("AuthorizeSecurityGroupEgress", requests.from_itself(id)))
+        return all(self._changed(call, id, rule) for call, rule in changes) or None
 
-    def _rules(self, id: str) -> list[Tree] | None:
+    def _described(self, id: str) -> Tree | None:
         asked = requests.filters(group_id=id)
         found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
-        return next(
-            (
-                xml.items(group, "ipPermissions")
-                for group in found
-                if xml.text(group, "groupId") == id
-            ),
-            None,
-        )
+        return next((group for group in found if xml.text(group, "groupId") == id), None)
 
-    def _changed(self, verb: str, id: str, rule: Mapping[str, object]) -> bool:
+    def _changed(self, call: str, id: str, rule: Mapping[str, object]) -> bool:
         """Change one rule per call: EC2 refuses a whole call if one rule already exists or is
         already gone.
         """
         try:
             asked = {"GroupId": id, "IpPermissions": [rule]}
-            self._ec2.ask(self._region, f"{verb}SecurityGroupIngress", asked)
+            self._ec2.ask(self._region, call, asked)
         except (NameTakenError, NotFoundError) as error:
             return error.code.startswith("InvalidPermission.")
         return True
+
+
+def _names(rules: list[Tree], group: str) -> bool:
+    """True if a rule allows all traffic from, or to, the members of this group."""
+    return any(
+        rule.get("ipProtocol") == requests.ALL
+        and any(xml.text(each, "groupId") == group for each in xml.items(rule, "groups"))
+        for rule in rules
+    )
 
 
 def _sources(rule: Tree) -> list[str]:

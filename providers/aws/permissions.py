@@ -38,6 +38,7 @@ MADE = ("CreatePlacementGroup", "CreateSecurityGroup", "RunInstances")
 """Calls that create resources and tag them at once, which also needs the action `CreateTags`."""
 
 OURS = (
+    "ec2:AuthorizeSecurityGroupEgress",
     "ec2:AuthorizeSecurityGroupIngress",
     "ec2:DeleteNetworkInterface",
     "ec2:DeletePlacementGroup",

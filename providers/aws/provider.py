@@ -108,15 +108,16 @@ class AwsDriver:
             chosen[node.name] = found[names]
         subnet = network.subnet(self._ec2, place, plan.config.network)
         group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
+        close = machine_types.uses_placement_group(self._ec2, place.region, plan)
+        cards = machine_types.efa_cards(self._ec2, place.region, plan) if close else ()
         return ClusterNetwork(
             subnet=subnet,
-            group=group.make(caller, journal),
+            group=group.make(caller, journal, efa=bool(cards)),
             placement_group=(
-                network.placement_group(self._ec2, place, plan, journal)
-                if machine_types.uses_placement_group(self._ec2, place.region, plan)
-                else ""
+                network.placement_group(self._ec2, place, plan, journal) if close else ""
             ),
             images=chosen,
+            efa_cards=cards,
         )
 
     def is_close(self, network: ClusterNetwork) -> bool:

@@ -89,15 +89,7 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "ClientToken": token or None,
         "ImageId": image.id,
         "InstanceType": node.machine,
-        "NetworkInterface": [
-            {
-                "DeviceIndex": 0,
-                "SubnetId": network.subnet.id,
-                "SecurityGroupId": [network.group] if network.group else [],
-                "AssociatePublicIpAddress": not order.plan.config.network.private,
-                "DeleteOnTermination": True,
-            }
-        ],
+        "NetworkInterface": interfaces(order),
         "BlockDeviceMapping": [{"DeviceName": image.root, "Ebs": disk}],
         "InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": market} if spot else None,
         "IamInstanceProfile": instance_profile(order.plan.config.identity),
@@ -110,6 +102,31 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "UserData": user_data(order.user_data),
         **tagged(kinds, {"Name": node.name, **order.labels}),
     }
+
+
+def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
+    """Return the network interfaces: the first has the node's addresses, the others only carry EFA
+    traffic.
+
+    Without EFA's driver in the image, an interface of type `efa` is an ordinary one, and one of
+    type `efa-only` is unused.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html (documented)
+    """
+    network, gpus = order.network, order.node.accelerator is not None
+    common = {
+        "DeviceIndex": 0,
+        "SubnetId": network.subnet.id,
+        "SecurityGroupId": [network.group] if network.group else [],
+        "DeleteOnTermination": True,
+    }
+    cards = network.efa_cards if gpus else ()
+    first: dict[str, Any] = {**common, **({"InterfaceType": "efa"} if 0 in cards else {})}
+    others = [
+        {**common, "NetworkCardIndex": card, "InterfaceType": "efa-only"} for card in cards if card
+    ]
+    if not others:
+        first["AssociatePublicIpAddress"] = not order.plan.config.network.private
+    return [first, *others]
 
 
 def instance_profile(identity: str | None) -> dict[str, str] | None:

@@ -33,3 +33,5 @@ class ClusterNetwork:
     """Name of the placement group; "" if there is none."""
     images: Mapping[str, AwsImage]
     """Images by node name."""
+    efa_cards: tuple[int, ...] = ()
+    """Network cards of each node that get an Elastic Fabric Adapter."""

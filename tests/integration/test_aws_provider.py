@@ -26,7 +26,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import Event, PlacementRefused
 from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
 from cloudtrain.partial_list import Whereabouts
-from cloudtrain.providers.aws import images
+from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.aws.types import ClusterNetwork
@@ -273,6 +273,76 @@ def test_one_node_or_a_machine_that_cannot_stand_close_needs_no_placement_group(
     off = plan_of(aws, network=Network(close="off"))
     for plan in (alone, small, mixed, slow, off):
         assert account_of(plan).create_network(plan, HERE, CALLER, silent).placement_group == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "accelerator", "private", "kinds"),
+    [
+        ("p4d.24xlarge", "A100:8", False, [(None, "efa", "true")]),
+        (
+            "p4d.24xlarge",
+            "A100:8",
+            True,
+            [(None, "efa", None), *((n, "efa-only", None) for n in ("1", "2", "3"))],
+        ),
+        ("g5.8xlarge", "A10G:1", True, [(None, "efa", "false")]),
+        ("g4dn.xlarge", "T4:1", False, [(None, None, "true")]),
+    ],
+)
+def test_nodes_with_gpus_that_stand_close_get_the_fabric_adapters_of_their_machine(
+    aws: Cloud,
+    machine: str,
+    accelerator: str,
+    private: bool,
+    kinds: list[tuple[str | None, str | None, str | None]],
+) -> None:
+    """With a public address only one interface is possible."""
+    kind, _, count = accelerator.partition(":")
+    group = NodeGroup(
+        machine=machine, count=2, accelerator=Accelerator(kind=kind, count=int(count))
+    )
+    plan = plan_of(aws, nodes={"worker": group}, network=Network(private=private))
+    account = account_of(plan)
+    for _ in range(2):  # the second finds the group's rules as they should be
+        ground = account.create_network(plan, HERE, CALLER, silent)
+    asked = requests.flat(requests.run_instances(order_of(plan, plan.nodes[0], ground), "t"))
+    found = [
+        tuple(
+            asked.get(f"NetworkInterface.{number}.{name}")
+            for name in ("NetworkCardIndex", "InterfaceType", "AssociatePublicIpAddress")
+        )
+        for number in range(1, 1 + len(kinds))
+    ]
+    assert found == kinds
+    assert f"NetworkInterface.{len(kinds) + 1}.DeviceIndex" not in asked
+    (rules,) = ec2().describe_security_groups(GroupIds=[ground.group])["SecurityGroups"]
+    inside = [
+        pair["GroupId"]
+        for rule in rules["IpPermissionsEgress"]
+        for pair in rule["UserIdGroupPairs"]
+    ]
+    assert inside == ([ground.group] if kinds[0][1] else [])
+    account.launch(order_of(plan, plan.nodes[0], ground))
+
+
+def test_nodes_that_do_not_stand_close_get_no_fabric_adapter(aws: Cloud) -> None:
+    group = NodeGroup(machine="g5.8xlarge", count=2, accelerator=Accelerator(kind="A10G", count=1))
+    plan = plan_of(aws, nodes={"worker": group}, network=Network(close="off"))
+    assert account_of(plan).create_network(plan, HERE, CALLER, silent).efa_cards == ()
+
+
+def test_an_adapter_whose_group_does_not_let_its_own_traffic_out_is_refused(aws: Cloud) -> None:
+    """By the stand-in: the real EC2 takes it, and nothing arrives."""
+    group = NodeGroup(machine="g5.8xlarge", count=2, accelerator=Accelerator(kind="A10G", count=1))
+    plan = plan_of(aws, nodes={"worker": group})
+    account = account_of(plan)
+    ground = account.create_network(plan, HERE, CALLER, silent)
+    pairs = [{"GroupId": ground.group}]
+    ec2().revoke_security_group_egress(
+        GroupId=ground.group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": pairs}]
+    )
+    with pytest.raises(CloudConfigError, match="EFA needs rules"):
+        account.launch(order_of(plan, plan.nodes[0], ground))
 
 
 def test_an_endpoint_without_placement_groups_is_gone_on_with(aws: Cloud) -> None:

@@ -25,6 +25,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     zone = _zone(world, region, given, machine)
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)
+    _check_interfaces(world, region, given, machine)
     aws_profiles.check(world, given)
     if given.get("DryRun"):
         raise Refused(
@@ -153,6 +154,46 @@ def _check_others(world: World, region: str, given: dict[str, Any], machine: str
             "You cannot specify tags for Spot instances requests if there are no Spot "
             "instances requested.",
         )
+
+
+def _check_interfaces(world: World, region: str, given: dict[str, Any], machine: str) -> None:
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html; the cards and
+    what each takes are EC2's own figures, as moto has them.
+    """
+    nics = given.get("NetworkInterfaces", [])
+    if len(nics) > 1 and any("AssociatePublicIpAddress" in nic for nic in nics):
+        raise Refused(
+            "InvalidParameterCombination",
+            "The associatePublicIPAddress parameter cannot be specified when launching with "
+            "multiple network interfaces.",
+        )
+    cards = INSTANCE_TYPES[machine]["NetworkInfo"]["NetworkCards"]
+    takes = {card["NetworkCardIndex"]: card.get("InterfaceTypes", ["interface"]) for card in cards}
+    places = [(nic.get("NetworkCardIndex", 0), nic.get("DeviceIndex")) for nic in nics]
+    if len(set(places)) < len(places):
+        raise Refused("InvalidParameterValue", "Each interface needs a device index of its own.")
+    for nic, (card, device) in zip(nics, places, strict=True):
+        kind = nic.get("InterfaceType", "interface")
+        if kind not in takes.get(card, ()) or (kind == "efa-only" and (card, device) == (0, 0)):
+            raise Refused(
+                "InvalidParameterCombination",
+                f"Network card {card} of '{machine}' does not support an interface of type {kind}.",
+            )
+        for group in nic.get("Groups", ()) if kind != "interface" else ():
+            _check_efa_group(world, region, group)
+
+
+def _check_efa_group(world: World, region: str, id: str) -> None:
+    """The real EC2 takes any group, and EFA then carries nothing."""
+    group = world.backend(region).get_security_group_from_id(id)
+    for rules in (group.ingress_rules, group.egress_rules):
+        if not any(
+            rule.ip_protocol == "-1" and rule.source_group.get("GroupId") == id for rule in rules
+        ):
+            raise Refused(
+                "InvalidParameterCombination",
+                f"EFA needs rules of '{id}' for all traffic from and to itself (this stand-in)",
+            )
 
 
 def _within_quota(

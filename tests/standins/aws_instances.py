@@ -77,6 +77,8 @@ class Instances(World):
             self._tokens[region, token] = (digest, None)
         count = checked(self, region, given)
         params = {**params_of(request), "MinCount": str(count), "MaxCount": str(count)}
+        # moto keeps interfaces by device index alone: those of other cards are checked, not kept
+        params = {k: v for k, v in params.items() if not re.match(r"NetworkInterface\.(?!1\.)", k)}
         answer = self.by_moto(request, params)
         found = re.search(r"<reservationId>([^<]+)", answer.get_data(as_text=True))
         if not found:
