@@ -81,6 +81,8 @@ class Setup:
     install: tuple[str, ...] = ()
     """Folders of the delivered code that pip installs."""
     run: tuple[str, ...] = ()
+    prove: Literal["auto", "off"] = "auto"
+    """Whether nodes compute before a run, to prove that they can."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,6 +90,24 @@ class RunAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeProof:
+    """What a node computed before training, in the run's last proof (runs/proof.py)."""
+
+    node: str
+    tflops: tuple[float, ...] = ()
+    """TFLOP/s of a product of matrices, of each GPU (float16) or of the CPU (float32)."""
+    tflops_listed: float | None = None
+    """What NVIDIA lists for such a GPU."""
+    gpus_gbytes: float | None = None
+    """GB/s of an all-reduce between its GPUs; as `busbw` of nccl-tests, like all below."""
+    gpus_gbytes_listed: float | None = None
+    grpc_gbytes: float | None = None
+    """GB/s of an all-reduce with the other nodes over gRPC, TensorFlow's default."""
+    nccl_gbytes: float | None = None
+    """The same with NCCL."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResumedFrom:
     """The landed checkpoint of another run, from which a run begins."""
 
@@ -124,6 +142,8 @@ class Run:
     tasks: tuple[Task, ...]
     """Each in its current attempt."""
     attempts: tuple[RunAttempt, ...] = ()
+    proof: tuple[NodeProof, ...] = ()
+    """What its nodes computed before training; empty without `setup.tensorflow`."""
 
     def __post_init__(self) -> None:
         """In a record of an earlier version each task is in the run's last attempt."""
@@ -171,6 +191,11 @@ class Run:
 def resumed(source: ResumedFrom) -> str:
     """`ckpt/ckpt-120 of run 20261121-062404-k3f9`."""
     return f"{source.step} of run {source.run}"
+
+
+def figure(number: float) -> str:
+    """A rate, in three digits: `0.204`, `58.1`, `1250`."""
+    return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
 
 
 def run_to_json(run: Run) -> dict[str, Any]:

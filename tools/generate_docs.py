@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.catalog import availability, cuda, gpus
+from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
 from cloudtrain.cloud import clouds
 from cloudtrain.config import schema
 from cloudtrain.config.change_effects import EFFECT, KINDS
@@ -37,7 +37,8 @@ def page(now: str) -> str:
 
 
 def machines(now: str) -> str:
-    generated = gpu_table() + code_table() + toolkit_table() + library_table() + sold_table()
+    generated = gpu_table() + rate_table() + code_table() + toolkit_table() + library_table()
+    generated += sold_table()
     return between(now, generated)
 
 
@@ -52,6 +53,15 @@ def gpu_table() -> str:
     for row in gpus.GPUS:
         source = cited(row.source, row.read)
         lines.append(f"| {row.kind} | {row.architecture} | {number(row.capability)} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def rate_table() -> str:
+    head = "| GPU | TFLOP/s, float16 | GB/s to another GPU, one way | source |"
+    lines = [f"\n{head}", "|---|---|---|---|"]
+    for row in gpu_rates.RATES:
+        source = cited(row.source, row.read)
+        lines.append(f"| {row.kind} | {row.tflops:g} | {row.link:g} | {source} |")
     return "\n".join(lines) + "\n"
 
 

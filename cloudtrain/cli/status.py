@@ -19,6 +19,7 @@ from cloudtrain.cli.options import (
     print_json,
     store_option,
 )
+from cloudtrain.cli.proof_lines import proof_lines
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
@@ -119,6 +120,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  {len(cluster.runs) - LATEST} earlier runs"
     for run in cluster.runs[-LATEST:]:
         yield from _run(run, now, cluster.as_of.get(run.id))
+    if cluster.runs:
+        yield from (f"    {line}" for line in proof_lines(cluster.runs[-1]))
     if cluster.store is not None:
         yield f"  no local record: these runs landed in {cluster.store}"
     for fault in cluster.faults:

@@ -134,6 +134,13 @@ def close(node: Any) -> str:
         raise InvalidValue("must be auto, on or off") from None
 
 
+def prove(node: Any) -> str:
+    value = text(node)
+    if value == "auto" or _BOOLEANS.get(value.lower()) is False:
+        return "auto" if value == "auto" else "off"
+    raise InvalidValue("must be auto or off")
+
+
 def positive(node: Any) -> float:
     value = _number(text(node))
     if value is None or value <= 0:
@@ -452,6 +459,10 @@ RestChoice = Annotated[Literal["refuse", "drop"], _choice("refuse", "drop")]
 Close = Annotated[
     Literal["auto", "on", "off"],
     Reads(close, _or_variable("auto | on | off", {"enum": ["auto", "on", "off", True, False]})),
+]
+ProveChoice = Annotated[
+    Literal["auto", "off"],
+    Reads(prove, _or_variable("auto | off", {"enum": ["auto", "off", False]})),
 ]
 TfConfigChoice = Annotated[
     Any,

@@ -1,4 +1,4 @@
-"""Starts a run attempt: nodes, checkpoint, preflight, then every task."""
+"""Starts a run attempt: nodes, checkpoint, preflight, proof, then every task."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
+from cloudtrain.runs.proof import prove_nodes
 from cloudtrain.runs.resume import source_of
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
@@ -76,7 +77,10 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         create_part_folders(session, run, checkpoints)
     if unstarted:
         run = run_preflight(session, run)
-    start_tasks(session, run, task_launches(session.plan, run, inputs))
+    launches = task_launches(session.plan, run, inputs)
+    if unstarted:
+        run = prove_nodes(session, run, launches)
+    start_tasks(session, run, launches)
     session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
     return session, save_run(session, replace(run, state="running"))

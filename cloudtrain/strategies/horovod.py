@@ -62,6 +62,7 @@ HOROVOD = Strategy(
     roles=("worker",),
     missing=requires(worker="horovod needs at least one worker"),
     deciders="all",
+    all_reduces=True,
     environment=environment,
     wrap=line,
     uses=("horovod.*init",),

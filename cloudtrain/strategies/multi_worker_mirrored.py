@@ -25,6 +25,7 @@ MULTI_WORKER_MIRRORED = Strategy(
     misplaced={"ps": "with a ps, the chief would wait forever (ps is for parameter_server)"},
     tf_config=True,
     serves=("chief", "worker"),
+    all_reduces=True,
     # Only the chief has BackupAndRestore's file: the others would start at another epoch and fail.
     restart="all_anew",
     uses=("tensorflow.*.MultiWorkerMirroredStrategy", "tensorflow.*.CollectiveAllReduceStrategy"),

@@ -98,6 +98,8 @@ class Strategy:
     restart: Literal["as_left", "all_anew"] = "as_left"
     """Work folders of a restart without `train.checkpoints`: as they are, or, if tasks train in
     step and only the chief has saved, new ones."""
+    all_reduces: bool = False
+    """Whether its training tasks reduce gradients with each other."""
     environment: Callable[[ClusterConfig], Mapping[str, str]] = no_variables
     """Variables of every task; the user's own override them."""
     task_environment: Variables = no_task_variables

@@ -6,91 +6,25 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import NodeUnreachable, PreflightError
+from cloudtrain.errors import PreflightError
 from cloudtrain.model import Node
-from cloudtrain.protocols import Completed
 from cloudtrain.run_record import Task
 from cloudtrain.runs.preflight import preflight
 from cloudtrain.shell import Command, command, script
+from tests.support.streaming_here import Here, free_ports
 
 PYTHON = sys.executable
-
-
-@dataclass
-class Here:
-    """A Transport whose nodes are this machine. `instead`: what a faulty node runs."""
-
-    home: Path
-    instead: dict[str, Command] = field(default_factory=dict)
-    unreachable: frozenset[str] = frozenset()
-    paths: dict[str, str] = field(default_factory=dict)
-    ran: list[str] = field(default_factory=list)
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def run(
-        self,
-        node: Node,
-        command: Command,
-        *,
-        stdin: bytes | Iterable[bytes] = b"",
-        on_stdout: Callable[[bytes], None] | None = None,
-        on_stderr: Callable[[bytes], None] | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        if node.name in self.unreachable:
-            raise NodeUnreachable(node.name, "no answer over SSH", hint="is it up?")
-        command = self.instead.get(node.name, command)
-        self.ran.append(command.shell())
-        process = subprocess.Popen(
-            command.arguments,
-            cwd=self.home,
-            env={**os.environ, "PATH": self.paths.get(node.name, os.environ["PATH"])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.running.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        feeder = threading.Thread(target=self._feed, args=(process, stdin), daemon=True)
-        feeder.start()
-        stdout = b""
-        while data := os.read(process.stdout.fileno(), 65536):
-            if on_stdout:
-                on_stdout(data)
-            else:
-                stdout += data
-        stderr = process.stderr.read()
-        return Completed(exit_code=process.wait(), stdout=stdout, stderr=stderr)
-
-    def _feed(self, process: subprocess.Popen[bytes], stdin: bytes | Iterable[bytes]) -> None:
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            for piece in (stdin,) if isinstance(stdin, bytes) else stdin:
-                process.stdin.write(piece)
-                process.stdin.flush()
-            process.stdin.close()
-
-    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        raise AssertionError("preflight asks nothing over the persistent shell")
-
-    def close(self) -> None:
-        for process in self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -98,14 +32,6 @@ def here(tmp_path: Path) -> Iterator[Here]:
     here = Here(tmp_path)
     yield here
     here.close()
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def cluster(count: int = 3, role: str = "worker") -> list[tuple[Task, Node]]:

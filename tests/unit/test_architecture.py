@@ -180,6 +180,7 @@ ON_NODES = sorted((PACKAGE / "node").glob("*.py"))
 BROUGHT = {
     "horovod_ranks.py": {"horovod", "psutil"},
     "gpus_seen.py": {"tensorflow"},
+    "compute_work.py": {"tensorflow"},
 }
 """What is in the environment on the node whose Python runs them."""
 

@@ -1,0 +1,173 @@
+"""Starts compute_work with the environment's Python and watches it, for runs/proof.py.
+
+Reads an order, answers with what an earlier proof of this boot found; then reads what to compute,
+passes the answers of that on, line by line, and says how each process ended. A phase that takes
+longer than its limit is killed. When stdin ends, so does everything that was started here.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from cloudtrain.node import client
+
+TAIL = 8000
+"""Bytes of a process's messages that are kept for the case that it fails."""
+EVENTS = ("phase", "ready", "done", "failed", "device")
+"""Answers that are no figures."""
+
+
+def main() -> None:
+    client.attend()
+    order = json.loads(sys.stdin.buffer.readline().decode())
+    boot = boot_id()
+    earlier = found(order["stamp"], order["key"], boot)
+    client.tell({"found": earlier})
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    wanted = json.loads(line.decode())
+    works = [Work(part, order, wanted) for part in wanted["parts"]]
+    threading.Thread(target=follow, args=(works,), daemon=True).start()
+    facts = dict(earlier or {}, boot=boot, key=order["key"])  # type: dict[str, object]
+    watch(works, order["limits"], facts)
+    if all(work.done for work in works):
+        keep(order["stamp"], facts)
+    ended.wait()
+    for work in works:
+        work.process.wait()
+
+
+ended = threading.Event()
+"""Set once the client has ended the conversation: until then, peers may read from processes here,
+and the port is in use."""
+
+
+def follow(works: "list[Work]") -> None:
+    """Start the part that each line names; end everything when stdin ends."""
+    for line in sys.stdin.buffer:
+        part = json.loads(line.decode())["go"]
+        for work in (each for each in works if each.part == part):
+            with contextlib.suppress(OSError):
+                work.process.stdin.write(b"go\n")  # type: ignore[union-attr]
+                work.process.stdin.flush()  # type: ignore[union-attr]
+    for work in works:
+        work.kill()
+    ended.set()
+
+
+class Work:
+    """One process of compute_work, a session of its own, so that all of it can be killed."""
+
+    def __init__(
+        self, part: "dict[str, object]", order: "dict[str, object]", wanted: "dict[str, object]"
+    ) -> None:
+        self.part = part["part"]
+        self.phase = "start"
+        self.since = time.monotonic()
+        self.done = False
+        self.late = False
+        self.log = b""
+        self.rest = b""
+        environment = dict(os.environ)
+        environment.update(order["environment"])  # type: ignore[call-overload]
+        # Without the process's own name for them, a GPU that was masked is not missing.
+        for name in ("TF_CONFIG", "CUDA_VISIBLE_DEVICES"):
+            environment.pop(name, None)
+        if not part["gpus"]:
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
+        self.process = subprocess.Popen(
+            [str(order["python"]), "-I", "-c", str(wanted["work"]), json.dumps(part)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def heard(self, data: bytes) -> "list[dict[str, object]]":
+        """New answers; the phase that they announce begins now."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        facts = [json.loads(line.decode()) for line in lines]
+        for fact in facts:
+            if "phase" in fact or "ready" in fact:
+                self.phase, self.since = str(fact.get("phase", "ready")), time.monotonic()
+            self.done = self.done or "done" in fact
+        return facts
+
+
+def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, object]") -> None:
+    """Pass answers on until each process is done or has ended."""
+    poll = selectors.DefaultSelector()
+    for work in works:
+        poll.register(work.process.stdout, selectors.EVENT_READ, (work, True))  # type: ignore[arg-type]
+        poll.register(work.process.stderr, selectors.EVENT_READ, (work, False))  # type: ignore[arg-type]
+    going = list(works)
+    while going:
+        for key, _ in poll.select(0.5):
+            work, answers = key.data
+            data = os.read(key.fd, 65536)
+            if not data:
+                poll.unregister(key.fileobj)
+            elif answers:
+                for fact in work.heard(data):
+                    facts.update({k: v for k, v in fact.items() if k not in EVENTS})
+                    client.tell(dict(fact, part=work.part))
+            else:
+                work.log = (work.log + data)[-TAIL:]
+        open_ends = {key.data[0].part for key in poll.get_map().values()}
+        for work in list(going):
+            if work.done:
+                going.remove(work)
+            elif work.part not in open_ends:
+                going.remove(work)
+                tell_end(work)
+            elif time.monotonic() - work.since > limits.get(work.phase, limits["other"]):
+                work.late = True
+                work.kill()
+
+
+def tell_end(work: Work) -> None:
+    log = work.log.decode("utf-8", "replace")
+    code = work.process.wait()
+    client.tell(
+        {"part": work.part, "ended": code, "phase": work.phase, "late": work.late, "log": log}
+    )
+
+
+def found(stamp: str, key: str, boot: str) -> "dict[str, object] | None":
+    """What a proof with this key has found since the machine booted."""
+    try:
+        with open(stamp, encoding="utf-8") as file:
+            facts = json.load(file)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(facts, dict) or (facts.get("boot"), facts.get("key")) != (boot, key):
+        return None
+    return facts
+
+
+def keep(stamp: str, facts: "dict[str, object]") -> None:
+    os.makedirs(os.path.dirname(stamp), exist_ok=True)
+    new = f"{stamp}.{os.getpid()}"
+    with open(new, "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    os.replace(new, stamp)
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

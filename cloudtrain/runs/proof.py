@@ -1,0 +1,252 @@
+"""Proves nodes by work before a run's tasks start on them: they compute, alone and together.
+
+A list of GPUs shows neither a cuDNN without code for them, nor a missing part of CUDA, nor one GPU
+at half its speed. On GPUs once per run and boot of a node, on CPUs once per boot, machine and
+environment; figures go into the run's record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cloudtrain import layout
+from cloudtrain.catalog import gpu_rates, gpus
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import PreflightError
+from cloudtrain.model import Accelerator, Node
+from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
+from cloudtrain.run_record import NodeProof, Run, Task
+from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
+from cloudtrain.runs.proof_verdict import Expected, judge
+from cloudtrain.runs.task_launch import TaskLaunch
+from cloudtrain.runs.tasks import node_of, save_run
+from cloudtrain.strategies import strategy_of
+from cloudtrain.tf_config import tf_config
+
+REDUCES_FROM = (2, 4)
+"""First TensorFlow with CommunicationOptions
+(github.com/tensorflow/tensorflow/releases/tag/v2.4.0)."""
+ON_GPUS, ON_CPUS = 64 << 20, 1 << 20
+"""Bytes that are reduced between nodes."""
+COMPILES = 3600.0
+"""Seconds for a phase in which kernels are compiled for a GPU: "30 minutes or longer", in
+TensorFlow's words."""
+
+
+def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> Run:
+    """Have the run's nodes compute, unless they did; returns the run with their figures.
+
+    Raises PreflightError with every node that cannot.
+    """
+    members = [_member(session, run, launch) for launch in launches]
+    version = session.config.setup.tensorflow
+    if not _is_proved(session, members) or version is None:
+        return run
+    _announce(session, members, version)
+    orders = proof_orders(members, together=_together(session, version))
+    size = ON_GPUS if any(member.gpus for member in members) else ON_CPUS
+    answers = _computed(session, orders, size)
+    facts = {member.node.name: _facts(member, members, answers) for member in members}
+    proofs = [_proof(member, facts[member.node.name]) for member in members]
+    expected = {member.node.name: _expected(member, facts[member.node.name]) for member in members}
+    failures = [failure for answer in answers.values() for failure in answer.failures]
+    found = judge(proofs, expected, failures)
+    fatal = [finding for finding in found if finding.fatal]
+    for finding in found[len(fatal) :]:
+        session.console.warn(str(finding))
+    run = save_run(session, replace(run, proof=tuple(proofs)))
+    if fatal:
+        named = {finding.node for finding in fatal}
+        text = "\n".join(f"{finding.node}: {finding.text}" for finding in fatal)
+        node = named.pop() if len(named) == 1 else ""
+        raise PreflightError(text, hint=fatal[0].hint, node=node)
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A task's node, as the proof needs to know it."""
+
+    task: Task
+    node: Node
+    python: str
+    shared: str
+    """The environment below the task's own layer: nodes of a host share it."""
+    gpus: Accelerator | None
+    environment: Mapping[str, str]
+    in_run: str
+    """Folder of the task on its node."""
+    limits: Mapping[str, float]
+
+    @property
+    def host(self) -> tuple[str, str]:
+        """Nodes with an equal one are one machine with one environment."""
+        return (self.node.host or self.node.name, self.shared)
+
+
+def _member(session: Session, run: Run, launch: TaskLaunch) -> Member:
+    config, task = session.config, launch.task
+    node = node_of(session, task)
+    has = nvidia.wanted(config, node)
+    folder = layout.environment_folder(run.cluster, run.id, task.name)
+    compiled = has and gpus.fit(has.kind, config.setup.tensorflow or "") == "ptx"
+    return Member(
+        task=task,
+        node=node,
+        python=f"{folder}/bin/python",
+        shared=code_packages.environment_folder(config, node, run.code) or "",
+        gpus=has,
+        environment={
+            name: value
+            for name, value in launch.environment.items()
+            if isinstance(value, str) and not name.startswith("CLOUDTRAIN_")
+        },
+        in_run=f"{layout.runs_folder(run.cluster)}/{run.id}/{task.name}",
+        limits={"other": COMPILES} if compiled else {},
+    )
+
+
+def _is_proved(session: Session, members: Sequence[Member]) -> bool:
+    setup, strategy = session.config.setup, strategy_of(session.config)
+    if setup.prove == "off" or setup.tensorflow is None or strategy.tpus:
+        return False
+    return tensorflow_releases.release(setup.tensorflow) >= (2, 0) and bool(members)
+
+
+def _announce(session: Session, members: Sequence[Member], version: str) -> None:
+    kinds = {member.gpus.kind for member in members if member.gpus and member.limits}
+    if kinds:
+        session.console.say(
+            f"TensorFlow {version} has no code for {', '.join(sorted(kinds))}: the proof compiles "
+            "it first, for up to an hour"
+        )
+
+
+def _together(session: Session, version: str) -> bool:
+    """Whether the tasks train by all-reduces that this TensorFlow can be asked for."""
+    able = tensorflow_releases.release(version) >= REDUCES_FROM
+    return able and strategy_of(session.config).all_reduces
+
+
+# ── who computes what ────────────────────────────────────────────────────────
+
+
+def proof_orders(members: Sequence[Member], *, together: bool) -> list[ProofOrder]:
+    """What each machine computes: once by itself, and together with the others.
+
+    Together: all with GPUs if their numbers are equal, else the CPUs of machines without, of
+    several nodes on one machine the first two.
+    """
+    peers = _peers(members) if together else []
+    texts = _tf_configs(peers)
+    orders = []
+    for member in members:
+        own = next(each for each in members if each.host == member.host) is member
+        text = texts.get(member.node.name, "")
+        if not own and not text:
+            continue
+        hosts = [each.host[0] for each in peers]
+        key = repr((member.shared, own, member.gpus, hosts, text != "", _told(member)))
+        rank = peers.index(member) if member in peers else 0
+        digest = hashlib.sha256(repr((key, rank)).encode()).hexdigest()[:12]
+        in_cache = f"{member.node.cache}/proofs/{digest}.json"
+        orders.append(
+            ProofOrder(
+                node=member.node,
+                python=member.python,
+                environment=member.environment,
+                stamp=f"{member.in_run}/proof" if member.gpus else in_cache,
+                key=key,
+                own=own,
+                tf_config=text,
+                gpus=member.gpus.count if member.gpus else 0,
+                limits=member.limits,
+            )
+        )
+    return orders
+
+
+def _told(member: Member) -> list[tuple[str, str]]:
+    """Variables that change how its TensorFlow computes: another value is proved anew."""
+    told = ("GRPC_", "LD_", "TF_", "XLA_")
+    return sorted(
+        (name, value)
+        for name, value in member.environment.items()
+        if name.startswith(told) and name != "TF_CONFIG"
+    )
+
+
+def _peers(members: Sequence[Member]) -> list[Member]:
+    training = [each for each in members if each.task.role in ("chief", "worker")]
+    with_gpus = [each for each in training if each.gpus]
+    if with_gpus:
+        counts = {each.gpus.count for each in with_gpus if each.gpus}
+        return with_gpus if len(counts) == 1 and len(with_gpus) > 1 else []
+    there: Counter[tuple[str, str]] = Counter()
+    peers = []
+    for member in training:
+        there[member.host] += 1
+        if there[member.host] <= 2:
+            peers.append(member)
+    return peers if len(peers) > 1 else []
+
+
+def _tf_configs(peers: Sequence[Member]) -> dict[str, str]:
+    """TF_CONFIG by node name: all are workers, on the addresses and ports of their tasks."""
+    workers = [replace(peer.task, role="worker", index=number) for number, peer in enumerate(peers)]
+    addresses = {peer.node.name: peer.node.internal for peer in peers}
+    return {worker.node: tf_config(workers, addresses, worker) or "" for worker in workers}
+
+
+def _computed(session: Session, orders: Sequence[ProofOrder], size: int) -> dict[str, Answer]:
+    """Progress is shown only if something is computed."""
+    with ExitStack() as stack:
+
+        def begins(number: int) -> Callable[[str], None]:
+            return stack.enter_context(session.console.stage("proof", number)).done
+
+        return compute(orders, session.transport, size=size, begins=begins)
+
+
+# ── what they said ───────────────────────────────────────────────────────────
+
+
+def _facts(
+    member: Member, members: Sequence[Member], answers: Mapping[str, Answer]
+) -> Mapping[str, Any]:
+    """What was computed on its machine, and by it together with others."""
+    first = next(each for each in members if each.host == member.host)
+    said = [answers[name].facts for name in (first.node.name, member.node.name) if name in answers]
+    return {name: value for facts in said for name, value in facts.items()}
+
+
+def _expected(member: Member, facts: Mapping[str, Any]) -> Expected:
+    has = member.gpus
+    return Expected(
+        gpus=has.count if has else 0,
+        kind=has.kind if has else member.node.machine,
+        seen=facts.get("gpus") if has else None,
+    )
+
+
+def _proof(member: Member, facts: Mapping[str, Any]) -> NodeProof:
+    listed = gpu_rates.rate(member.gpus.kind) if member.gpus else None
+    among = facts.get("gbytes")
+    return NodeProof(
+        node=member.node.name,
+        tflops=tuple(round(float(each), 4) for each in facts.get("tflops", ())),
+        tflops_listed=listed.tflops if listed else None,
+        gpus_gbytes=_rounded(among),
+        gpus_gbytes_listed=listed.link if listed and among is not None else None,
+        grpc_gbytes=_rounded(facts.get("grpc")),
+        nccl_gbytes=_rounded(facts.get("nccl")),
+    )
+
+
+def _rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 3)

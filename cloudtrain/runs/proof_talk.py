@@ -1,0 +1,287 @@
+"""Talks with node/compute_proof on every node at once: what is known, what is computed now."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from queue import SimpleQueue
+from typing import Any
+
+from cloudtrain.model import Node
+from cloudtrain.protocols import Transport
+from cloudtrain.runs.proof_verdict import Failure
+from cloudtrain.ship import Program, program, text
+
+NODE, BETWEEN = "node", "between"
+"""Parts of the proof: what each node computes by itself, and what they compute together."""
+ANSWER = 60.0
+"""Seconds for a node's first answer."""
+SILENCE = 60.0
+"""Seconds without the node's heartbeat after which its connection counts as lost."""
+OTHERS = 10.0
+"""Seconds that the other nodes get to fail by themselves after one has failed between them."""
+END = 20.0
+"""Seconds for all processes to end: their ports are needed next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofOrder:
+    """What one node is to compute, with which Python."""
+
+    node: Node
+    python: str
+    """Absolute, or relative to the user's home."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stamp: str
+    """File on the node, as `python`: what it has found since its last boot."""
+    key: str
+    """What the stamp must be of."""
+    own: bool = True
+    """Whether the node computes by itself; else it only works together with others."""
+    tf_config: str = ""
+    """With which it works together with others; empty: it does not."""
+    gpus: int = 0
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Phase → seconds; `other` for those that are not named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """All that a node said."""
+
+    facts: Mapping[str, Any]
+    """`tflops`, `gpus`, `grpc`, …, as node/compute_work names them; of its stamp, too."""
+    failures: tuple[Failure, ...] = ()
+
+
+def compute(
+    orders: Sequence[ProofOrder],
+    transport: Transport,
+    *,
+    size: int,
+    begins: Callable[[int], Callable[[str], None]],
+) -> dict[str, Answer]:
+    """Answers by node name. All nodes begin together, once all have imported TensorFlow; the work
+    between them begins once each could compute by itself.
+
+    `size`: bytes that are reduced between nodes. `begins` is called with the number of nodes that
+    have something to compute, if any; what it returns, with the name of each that is through.
+    """
+    board = _Board([_Talk(order=order) for order in orders], transport)
+    try:
+        board.start()
+        board.wait(lambda talk: talk.first is not None, ANSWER)
+        wanted = _wanted(board.talks, size)
+        if wanted:
+            board.through = begins(len(wanted))
+        for talk in board.talks:
+            talk.parts = wanted.get(talk.order.node.name, ())
+            talk.tell(
+                {"parts": talk.parts, "work": text("compute_work.py")} if talk.parts else None
+            )
+        board.wait(lambda talk: all(each["part"] in talk.states for each in talk.parts))
+        for part in (NODE, BETWEEN):
+            if board.go_on():
+                board.begin(part)
+    finally:
+        for talk in board.talks:
+            talk.tell(None)
+        board.wait(lambda talk: talk.over, END)
+    return {talk.order.node.name: talk.answer() for talk in board.talks}
+
+
+@dataclass(kw_only=True, eq=False)
+class _Talk:
+    """One node's conversation, filled in by its own thread."""
+
+    order: ProofOrder
+    lines: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    first: Mapping[str, Any] | None = None
+    parts: Sequence[Mapping[str, Any]] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    """Part → words of its failure."""
+    states: dict[str, str] = field(default_factory=dict)
+    """Part → `ready`, `done` or `failed`."""
+    failures: list[Failure] = field(default_factory=list)
+    device: str = ""
+    """The device that the last failure names."""
+    closed: bool = False
+    """Whether it was told to end: how its processes end from then on says nothing."""
+    over: bool = False
+
+    @cached_property
+    def program(self) -> Program:
+        return program("compute_proof")
+
+    def stdin(self) -> Iterator[bytes]:
+        order = self.order
+        named = {
+            "stamp": order.stamp,
+            "key": order.key,
+            "python": order.python,
+            "environment": order.environment,
+            "limits": {"import": 300.0, "ready": 7200.0, "other": 120.0, **order.limits},
+        }
+        yield self.program.source
+        yield json.dumps(named).encode() + b"\n"
+        yield from iter(self.lines.get, None)
+
+    def tell(self, what: object) -> None:
+        """Send a line; None ends the conversation."""
+        self.closed = self.closed or what is None
+        self.lines.put(None if what is None else json.dumps(what).encode() + b"\n")
+
+    def line(self, line: str) -> None:
+        if not line.startswith("{"):
+            return  # a banner of the node's shell
+        fact = json.loads(line)
+        part = fact.pop("part", "")
+        if self.first is None:
+            self.first = fact
+            self.facts.update(fact["found"] or {})
+        elif "ended" in fact and not self.closed:
+            self.states[part] = "failed"
+            self.failures.append(self._failure(part, fact))
+        elif "failed" in fact:
+            self.words[part] = fact["failed"]
+        elif "device" in fact:
+            self.device = fact["device"]
+        elif "done" in fact:
+            self.states[part] = "done"
+        elif "phase" not in fact and "ended" not in fact:
+            if fact.pop("ready", False):
+                self.states[part] = "ready"
+            self.facts.update(fact)
+
+    def _failure(self, part: str, end: Mapping[str, Any]) -> Failure:
+        phase, limits = end["phase"], {"other": 120.0, "import": 300.0, **self.order.limits}
+        return Failure(
+            node=self.order.node.name,
+            phase=_PHASES.get(phase, phase),
+            words=self.words.get(part, ""),
+            device=self.device,
+            log=end["log"],
+            signal=-end["ended"] if end["ended"] < 0 else None,
+            late=limits.get(phase, limits["other"]) if end["late"] else None,
+            fatal=_is_fatal(phase, self.order.gpus, str(self.facts.get("tensorflow", ""))),
+        )
+
+    def answer(self) -> Answer:
+        return Answer(facts=self.facts, failures=tuple(self.failures))
+
+
+_PHASES = {"start": "starting Python", "import": "importing TensorFlow"}
+
+
+def _is_fatal(phase: str, gpus: int, version: str) -> bool:
+    """Whether training fails, too. NCCL between nodes is used only by scripts that ask for it, and
+    XLA by those that ask and, on GPUs, by Keras 3; what it needs is installed from 2.11 on.
+    """
+    if phase.endswith("NCCL"):
+        return False
+    number = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return phase != "XLA" or (gpus > 0 and number >= (2, 11))
+
+
+def _wanted(talks: Sequence[_Talk], size: int) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """What is to be computed, by node name: what no stamp has, and, between nodes, all of it if one
+    of them lacks it."""
+    together = any(talk.order.tf_config and "grpc" not in talk.facts for talk in talks)
+    wanted: dict[str, tuple[Mapping[str, Any], ...]] = {}
+    for talk in talks:
+        order, parts = talk.order, list[Mapping[str, Any]]()
+        if talk.over or talk.first is None:
+            continue
+        if order.own and "tflops" not in talk.facts:
+            parts.append({"part": NODE, "gpus": order.gpus})
+        if together and order.tf_config:
+            part = {"part": BETWEEN, "gpus": order.gpus, "tf_config": order.tf_config}
+            parts.append({**part, "bytes": size})
+        if parts:
+            wanted[order.node.name] = tuple(parts)
+    return wanted
+
+
+class _Board:
+    """All conversations, and the condition that changes with every answer."""
+
+    def __init__(self, talks: list[_Talk], transport: Transport) -> None:
+        self.talks = talks
+        self.through: Callable[[str], None] = lambda name: None
+        self._transport = transport
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        for talk in self.talks:
+            threading.Thread(target=self._converse, args=(talk,), daemon=True).start()
+
+    def wait(self, done: Callable[[_Talk], bool], seconds: float | None = None) -> None:
+        """Wait until this holds for every conversation that is not over, or for so long."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(talk.over or done(talk) for talk in self.talks), seconds
+            )
+
+    def go_on(self) -> bool:
+        return not any(each.fatal for talk in self.talks for each in talk.failures)
+
+    def begin(self, part: str) -> None:
+        """Start a part on all its nodes and wait until all are through; between nodes, until a
+        moment after the first has failed.
+        """
+        talks = [talk for talk in self.talks if talk.states.get(part) == "ready"]
+        for talk in talks:
+            talk.tell({"go": part})
+
+        def is_through(talk: _Talk) -> bool:
+            return talk.over or talk.states[part] != "ready"
+
+        def failed() -> bool:
+            return part == BETWEEN and any(
+                talk.over or talk.states[part] == "failed" for talk in talks
+            )
+
+        with self._changed:
+            self._changed.wait_for(lambda: failed() or all(map(is_through, talks)))
+            self._changed.wait_for(lambda: all(map(is_through, talks)), OTHERS)
+
+    def _converse(self, talk: _Talk) -> None:
+        rest, name, errors = b"", talk.order.node.name, list[bytes]()
+
+        def hear(data: bytes) -> None:
+            nonlocal rest
+            *lines, rest = (rest + data).split(b"\n")
+            with self._changed:
+                for line in lines:
+                    talk.line(line.decode("utf-8", "replace"))
+                self._changed.notify_all()
+
+        error = ""
+        try:
+            done = self._transport.run(
+                talk.order.node,
+                talk.program.command,
+                stdin=talk.stdin(),
+                on_stdout=hear,
+                on_stderr=lambda data: errors.append(data),
+                timeout=SILENCE,
+            )
+            if done.exit_code != 0:
+                said = (b"".join(errors) or done.stderr).replace(b"\0", b"")  # without heartbeats
+                last = said.decode(errors="replace").strip().splitlines()[-1:]
+                error = last[0] if last else f"exit code {done.exit_code}"
+        except Exception as failure:  # noqa: BLE001 - a finding like all others
+            error = str(failure).removeprefix(f"{name}: ")
+        finally:
+            self.through(name)
+            with self._changed:
+                talk.over = True
+                talk.lines.put(None)
+                if error or (talk.first is None and not talk.failures):
+                    words = error or "it did not answer"
+                    talk.failures.append(Failure(node=name, phase="the proof", words=words))
+                self._changed.notify_all()
