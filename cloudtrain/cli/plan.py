@@ -69,11 +69,24 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
             lines += node_text(node)
     else:
         lines += by_role(plan["nodes"])
+    if plan["network"]:
+        lines.append(f"  network    {network_text(plan['network'])}")
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
+
+
+def network_text(network: dict[str, dict[str, Any]]) -> str:
+    """`up to 25 Gbit/s between nodes`; with several machine types, each with its own."""
+    words = {
+        machine: f"{'up to ' if known['up_to'] else ''}{known['gbits']:g} Gbit/s"
+        for machine, known in network.items()
+    }
+    if len(words) == 1:
+        return f"{next(iter(words.values()))} between nodes"
+    return f"{', '.join(f'{each} {words[each]}' for each in words)} between nodes"
 
 
 def node_text(node: dict[str, Any], others: int = 0) -> list[str]:
@@ -121,6 +134,10 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "deciding": list(report.deciding),
         "differs": list(report.differs),
         "notes": list(report.notes),
+        "network": {
+            machine: {"gbits": known.gbits, "up_to": known.up_to}
+            for machine, known in report.network.items()
+        },
         "store": config.artifacts.store,
         "price": words,
         "price_per_hour": rounded(cost.per_hour if cost else 0.0),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
+from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.catalog.billed_after_end import after_the_end
 from cloudtrain.catalog.estimate import Estimate, estimate
 from cloudtrain.cluster.plan import (
@@ -59,6 +60,8 @@ class PlanReport:
     """Settings that work, but hardly as intended."""
     bill: Estimate | None
     """None if nothing is billed."""
+    network: Mapping[str, Bandwidth] = field(default_factory=dict)
+    """Bandwidth of a node to the others, by machine type, as far as it is known."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -105,6 +108,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         differs=(*recorded_drift(plan).lines(config), *lifetime_note(plan)),
         notes=(*plan_notes(plan), *notes(config), *data_notes(config), *([end] if end else [])),
         bill=cost,
+        network=between_nodes(plan),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import sys
 import zipfile
@@ -15,10 +16,14 @@ import pytest
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
+from cloudtrain.catalog.bandwidth import Bandwidth, bandwidth
 from cloudtrain.catalog.estimate import estimate
 from cloudtrain.catalog.refresh import refresh, rows_of, save
-from cloudtrain.cloud import clouds
+from cloudtrain.cli.plan import as_document
+from cloudtrain.cli.plan import text as plan_text
+from cloudtrain.cloud import Cloud, clouds
 from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
+from cloudtrain.commands.plan import plan_report
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
     Accelerator,
@@ -588,3 +593,52 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(UsageError, match=str(cache)):
         save("aws", date(2026, 11, 21), ITEMS["aws"])
+
+
+# ── bandwidth ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("cloud", clouds(), ids=lambda cloud: cloud.name)
+def test_bandwidths_are_of_machines_in_the_table(cloud: Cloud) -> None:
+    known = {machine.lower() for machine in table.packaged(cloud.name).by_name}
+    with cloud.machines.with_name("bandwidth.csv").open() as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    assert {row["machine"].lower() for row in rows} <= known
+    for row in rows:
+        found = bandwidth(cloud.name, row["machine"], private=False)
+        every = bandwidth(cloud.name, row["machine"], private=True)
+        assert found is not None
+        assert every is not None
+        assert 1 < found.gbits <= every.gbits
+
+
+def test_bandwidths_of_aws_are_those_that_ec2_describes() -> None:
+    """A node with a public address has one network card."""
+    assert bandwidth("aws", "p4d.24xlarge", private=False) == Bandwidth(gbits=100, up_to=False)
+    assert bandwidth("aws", "p4d.24xlarge", private=True) == Bandwidth(gbits=400, up_to=False)
+    assert bandwidth("aws", "G4DN.xlarge", private=True) == Bandwidth(gbits=25, up_to=True)
+    assert bandwidth("aws", "z9.unknown", private=False) is None
+    assert bandwidth("local", None, private=False) is None
+
+
+@pytest.mark.parametrize(
+    ("machines", "line"),
+    [
+        (("g5.xlarge", "g5.xlarge"), "  network    up to 10 Gbit/s between nodes"),
+        (
+            ("g5.xlarge", "g5.48xlarge"),
+            "  network    g5.xlarge up to 10 Gbit/s, g5.48xlarge 100 Gbit/s between nodes",
+        ),
+        (("g5.xlarge",), None),
+    ],
+)
+def test_plan_shows_the_bandwidth_between_nodes(
+    machines: tuple[str, ...], line: str | None
+) -> None:
+    nodes = {
+        role: NodeGroup(machine=machine)
+        for role, machine in zip(("chief", "worker"), machines, strict=False)
+    }
+    config = ClusterConfig(name="m", provider="aws", strategy="multi_worker_mirrored", nodes=nodes)
+    shown = plan_text(as_document(plan_report(make_plan(config))))
+    assert [each for each in shown if each.startswith("  network")] == ([line] if line else [])
