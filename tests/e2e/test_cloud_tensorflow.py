@@ -14,7 +14,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -41,6 +43,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 SETUP = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))["setup"]
 LAST = "/manifest.json"
 MODEL = "chief0/output/model/saved_model.pb"
+EPOCHS = re.compile(r"chief0 │ Epoch (\d+/\d+)")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +66,17 @@ def loss_of_one_process(tmp_path_factory: pytest.TempPathFactory, tensorflow_pyt
 def account(
     request: pytest.FixtureRequest, tmp_path: Path, tensorflow_python: Path
 ) -> Iterator[tuple[Account, Store]]:
+    with booting(request.param, Project(tmp_path / "user's project"), tensorflow_python) as found:
+        yield found
+
+
+@contextmanager
+def booting(name: str, project: Project, python: Path) -> Iterator[tuple[Account, Store]]:
+    """The user's account on this cloud, whose nodes bring the environment of `python`."""
     if reason := unavailable():
         pytest.skip(reason)
-    name: str = request.param
-    project = Project(tmp_path / "user's project")
-    environment = tensorflow_python.parent.parent
-    binds, image = [environment, *base(tensorflow_python)], tmp_path / "image"
+    environment = python.parent.parent
+    binds, image = [environment, *base(python)], project.folder.parent / f"image of {name}"
     with (
         Nodes(binds=binds, files=image) as nodes,
         running(name, nodes=nodes) as cloud,
@@ -145,6 +153,32 @@ def test_parameter_servers_train_and_are_ended_with_the_chief(
     user.do("down", user.project.name, "--yes")
     assert user.cloud.holdings() == []
     assert user.nodes.running() == []
+
+
+@pytest.mark.parametrize("account", ["gcp"], indirect=True)
+def test_parameter_servers_resume_on_another_cloud(
+    account: tuple[Account, Store], tensorflow_python: Path
+) -> None:
+    """On each cloud the checkpoint of the variables on the ps lands in the cloud's own store."""
+    user, store = account
+    roles = {"chief": 1, "worker": 2, "ps": 1}
+    options: Any = {"script": "parameter_server.py", "strategy": "parameter_server"}
+    config = example(user, store, roles=roles, epochs=2, **options)
+    first = user.do("run", config, "--yes").stdout
+    assert EPOCHS.findall(first) == ["1/2", "2/2"]
+    assert user.cloud.holdings() == []
+
+    with booting("aws", user.project, tensorflow_python) as (second, other):
+        roles["worker"] = 1
+        config = example(second, other, roles=roles, epochs=4, **options)
+        done = second.do("run", config, "--resume", store.uri, "--yes")
+        assert "the run begins with ckpt/ckpt-2 of run" in done.stderr
+        assert EPOCHS.findall(done.stdout) == ["3/4", "4/4"]
+        landed = run_in_the_store(second, other)
+        assert json.loads(landed["run.json"])["resumed_from"]["store"] == store.uri
+        assert "chief0/ckpt/ckpt-4.index" in landed
+        assert second.cloud.holdings() == []
+        assert second.nodes.running() == []
 
 
 def test_a_node_whose_tensorflow_sees_no_gpu_is_not_ready(
