@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import paramiko
 
@@ -46,7 +46,8 @@ def pump_channel(
     wakeup = Wakeup(channel)
     stdout, keep_out = _up_to_most()
     stderr, keep_err = _up_to_most()
-    start(channel, line)
+    with ending(channel):
+        start(channel, line)
     feeder = _Feeder(channel, stdin, wakeup)
     try:
         while True:
@@ -64,7 +65,7 @@ def pump_channel(
             raise ChannelEnded(why_ended(channel))
         return Completed(exit_code=code, stdout=bytes(stdout), stderr=bytes(stderr))
     finally:
-        channel.close()
+        close(channel)
         feeder.join()
 
 
@@ -88,11 +89,35 @@ def _up_to_most() -> tuple[bytearray, Handler]:
 
 
 def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> None:
-    """Read everything that is available now."""
+    """Read everything that is available now. Raises ChannelEnded, and what a handler raises."""
     while channel.recv_ready():
-        on_stdout(channel.recv(_TAKE_BYTES))
+        with ending(channel):  # it tells the node that there is room for more
+            data = channel.recv(_TAKE_BYTES)
+        on_stdout(data)
     while channel.recv_stderr_ready():
-        on_stderr(channel.recv_stderr(_TAKE_BYTES))
+        with ending(channel):
+            data = channel.recv_stderr(_TAKE_BYTES)
+        on_stderr(data)
+
+
+@contextlib.contextmanager
+def ending(channel: paramiko.Channel) -> Iterator[None]:
+    """Raise ChannelEnded for what paramiko raises if the connection breaks under a message; its
+    reading thread, which then ends the channel, may not have noticed yet.
+    """
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except EOFError:
+        raise ChannelEnded("the connection was closed") from None
+    except BROKEN:
+        raise ChannelEnded(why_ended(channel)) from None
+
+
+def close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(*BROKEN):
+        channel.close()
 
 
 class Wakeup:
@@ -148,7 +173,8 @@ class _Feeder:
         self._wakeup = wakeup
         self._thread: threading.Thread | None = None
         if stdin == b"":
-            channel.shutdown_write()
+            with contextlib.suppress(*BROKEN):
+                channel.shutdown_write()
             return
         chunks = (stdin,) if isinstance(stdin, bytes) else stdin
         self._thread = threading.Thread(target=self._feed, args=(chunks,), daemon=True)
@@ -165,7 +191,7 @@ class _Feeder:
                     return
         except BaseException as error:  # noqa: BLE001 - raised again in the caller
             self.error = error
-            self._channel.close()
+            close(self._channel)
         else:
             with contextlib.suppress(*BROKEN):
                 self._channel.shutdown_write()

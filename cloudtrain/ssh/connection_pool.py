@@ -62,9 +62,15 @@ class ConnectionPool:
         with self._shell_lock:
             if self._shell is None or not self._shell.alive:
                 channel = self.session()
+                from cloudtrain.ssh.connection import BROKEN
                 from cloudtrain.ssh.control_shell import ControlShell
 
-                self._shell = ControlShell(channel)
+                try:
+                    self._shell = ControlShell(channel)
+                except BROKEN as error:
+                    raise self._unreachable(
+                        f"SSH disconnected: {_words(error)}", _GONE_HINT
+                    ) from error
             return self._shell
 
     def close(self) -> None:
@@ -93,7 +99,9 @@ class ConnectionPool:
             except BROKEN as error:
                 connection.close()
                 if fresh or self._closed:
-                    raise self._unreachable(f"SSH disconnected: {error}", _GONE_HINT) from error
+                    raise self._unreachable(
+                        f"SSH disconnected: {_words(error)}", _GONE_HINT
+                    ) from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
         """Return connection `number`, and whether it was opened just now."""
@@ -127,7 +135,7 @@ class ConnectionPool:
         except BROKEN as error:
             raise self._unreachable(
                 f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "
-                f"failed: {error or 'it closed the connection'}",
+                f"failed: {_words(error)}",
                 "the node may still be starting, or be too busy to accept logins",
             ) from error
         except BaseException:
@@ -162,6 +170,11 @@ class ConnectionPool:
 
     def _unreachable(self, what: str, hint: str | None) -> NodeUnreachable:
         return NodeUnreachable(self._node.name, what, hint=hint)
+
+
+def _words(error: BaseException) -> str:
+    """An EOFError has none."""
+    return str(error) or "the connection was closed"
 
 
 _GONE_HINT = "the node may be starting, stopped or gone: check with `cloudtrain status`"

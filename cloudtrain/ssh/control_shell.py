@@ -10,8 +10,9 @@ import time
 import paramiko
 
 from cloudtrain.protocols import Completed
+from cloudtrain.ssh import channel_io
 from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch, Wakeup, drain
-from cloudtrain.ssh.connection import BROKEN, start, why_ended
+from cloudtrain.ssh.connection import start, why_ended
 
 _LOOK_SECONDS = 0.5
 """Polling interval in seconds; needed because no event arrives if the shell is killed while a child
@@ -58,17 +59,16 @@ class ControlShell:
             self._lock.release()
 
     def close(self) -> None:
-        self._channel.close()
+        channel_io.close(self._channel)
 
     def _ask(self, script: str, deadline: float) -> Completed:
         token = os.urandom(16).hex()
         self._channel.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            self._channel.sendall(framed(script, token))
+            with channel_io.ending(self._channel):
+                self._channel.sendall(framed(script, token))
         except TimeoutError:
             raise ChannelSilent from None
-        except BROKEN:
-            raise ChannelEnded(why_ended(self._channel)) from None
         stdout, stderr = _Frame(token), _Frame(token)
         while True:
             over = not self.alive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import logging
 import socket
 import threading
@@ -202,6 +203,58 @@ def test_a_reset_in_the_middle_of_a_command_is_unreachable(server: SshdNode, cab
         with pytest.raises(NodeUnreachable, match="while `exec yes` ran"):
             ssh.run(cable.node, command("yes"), on_stdout=cut)
         assert ssh.run(cable.node, command("echo", "again")).stdout == b"again\n"
+
+
+def breaking(patch: pytest.MonkeyPatch, number: int) -> None:
+    """From now on paramiko finds the socket closed at its n-th message and at all later ones, which
+    it tells whoever sends by an EOFError; its reading thread may notice only later.
+    """
+    send, sent = paramiko.Transport._send_user_message, itertools.count(1)  # type: ignore[attr-defined]
+
+    def broken(transport: paramiko.Transport, data: paramiko.Message) -> None:
+        if next(sent) >= number:
+            raise EOFError
+        send(transport, data)
+
+    patch.setattr(paramiko.Transport, "_send_user_message", broken)
+
+
+@pytest.mark.openssh
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_connection_that_breaks_at_any_message_of_a_command_is_unreachable(
+    server: SshdNode, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A session's opening, the command, the end of its input, then room for more output."""
+    with SshTransport(server.identity) as ssh:
+        ssh.run(server.node, command("true"))
+        with monkeypatch.context() as patch:
+            breaking(patch, number)
+            with pytest.raises(NodeUnreachable):
+                ssh.run(server.node, command("yes"))
+
+
+@pytest.mark.openssh
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_connection_that_breaks_at_any_message_of_a_script_is_unreachable(
+    server: SshdNode, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with SshTransport(server.identity) as ssh:
+        ssh.run(server.node, command("true"))
+        with monkeypatch.context() as patch:
+            breaking(patch, number)
+            with pytest.raises(NodeUnreachable):
+                ssh.ask(server.node, "yes | head -c 20000000")
+
+
+@pytest.mark.openssh
+def test_an_error_of_a_handler_is_no_broken_connection(server: SshdNode) -> None:
+    def full(_: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with SshTransport(server.identity) as ssh:
+        with pytest.raises(OSError, match="No space left"):
+            ssh.run(server.node, command("yes"), on_stdout=full)
+        assert ssh.run(server.node, command("echo", "next")).stdout == b"next\n"
 
 
 @pytest.mark.openssh
