@@ -117,6 +117,25 @@ def test_a_stopped_node_leaves_nothing(machine: Machine) -> None:
     assert machine.down == []
 
 
+def test_the_cpu_seconds_of_a_node_count_what_has_ended_there(machine: Machine) -> None:
+    machine.start()
+    machine.enter()
+    before = machine.nodes.cpu_seconds(NAME)
+    busy = "import time\nwhile time.process_time() < 1: pass"
+    machine.ask(f"sh -c \"python3 -c '{busy}' & wait\"; setsid python3 -c '{busy}' & wait")
+    eventually(lambda: machine.nodes.cpu_seconds(NAME) >= before + 2)
+
+
+def test_a_node_has_files_of_its_own(tmp_path: Path) -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
+    made = Machine(tmp_path, own_files=lambda name: {"etc/pip.conf": f"# of {name}\n"})
+    with made.nodes:
+        made.start()
+        made.enter()
+        assert made.ask("cat /etc/pip.conf") == f"# of {NAME}\n"
+
+
 def test_nodes_of_a_stand_in_that_is_killed_end_with_it(tmp_path: Path) -> None:
     if reason := unavailable():
         pytest.skip(reason)

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +61,8 @@ class Nodes:
 
     `on_shutdown(name)` is called when a node has shut itself down: its processes are gone then,
     its disk is kept until `stop`. `binds` are folders of this machine that nodes see read-only,
-    under the same paths; what is in the folder `files` is laid over each new disk.
+    under the same paths; what is in the folder `files` is laid over each new disk, and the texts
+    that `own_files(name)` has by their paths.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class Nodes:
         on_shutdown: Callable[[str], None] = lambda name: None,
         binds: Sequence[Path] = (),
         files: Path | None = None,
+        own_files: Callable[[str], Mapping[str, str]] = lambda name: {},
     ) -> None:
         self.on_shutdown = on_shutdown
         self._binds = tuple(binds)
         self._files = files
+        self._own_files = own_files
         self._tree = tree()
         self._root = Path(tempfile.mkdtemp(prefix="cloudtrain-nodes-"))
         self._nodes: dict[str, _Node] = {}
@@ -150,6 +153,16 @@ class Nodes:
                     found.append(int(entry.name))
         return found
 
+    def cpu_seconds(self, name: str) -> float:
+        """Of all processes that the node has and had since it booted: those that have ended count
+        with whoever waited for them, at last its first one."""
+        ticks = 0
+        for pid in self.pids(name):
+            with contextlib.suppress(OSError):
+                told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, told[11:15]))  # utime, stime, cutime, cstime: proc(5)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> None:
         for name in tuple(self._nodes):
             self.stop(name)
@@ -164,6 +177,8 @@ class Nodes:
         if self._files is not None:
             shutil.copytree(self._files, upper, symlinks=True, dirs_exist_ok=True)
             upper.chmod(0o755)
+        for path, text in self._own_files(node.name).items():
+            _put(upper, path, text)
         for bind in self._binds:  # Users of the node may pass to it, also through /root.
             (upper / bind.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         seed = "var/lib/cloud/seed/nocloud"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloudtrain.cluster.bootstrap import await_first_login
@@ -20,10 +20,18 @@ NAME = "mnist-chief0"
 class Machine:
     """One node, as a provider makes it and `up` enters it."""
 
-    def __init__(self, folder: Path, binds: Sequence[Path] = (), files: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        binds: Sequence[Path] = (),
+        files: Path | None = None,
+        own_files: Callable[[str], Mapping[str, str]] = lambda name: {},
+    ) -> None:
         self.folder = folder
         self.down: list[str] = []
-        self.nodes = Nodes(on_shutdown=self.down.append, binds=binds, files=files)
+        self.nodes = Nodes(
+            on_shutdown=self.down.append, binds=binds, files=files, own_files=own_files
+        )
         self.address = self.nodes.address()
         self.node = Node(
             name=NAME,
