@@ -121,6 +121,8 @@ def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, obj
                 poll.unregister(key.fileobj)
             elif answers:
                 for fact in work.heard(data):
+                    if work.done and work.part == "node":
+                        work.process.wait()  # two processes may not have the GPU at once
                     facts.update({k: v for k, v in fact.items() if k not in EVENTS})
                     client.tell(dict(fact, part=work.part))
             else:

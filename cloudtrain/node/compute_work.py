@@ -158,13 +158,22 @@ def compiled(tf: Any, device: str) -> None:
     def work(x: Any) -> Any:
         return tf.reduce_sum(tf.sin(tf.matmul(x, x)))
 
-    try:
-        function = tf.function(work, jit_compile=True)
-    except TypeError:  # before TensorFlow 2.5
-        function = tf.function(work, experimental_compile=True)
+    function = compiling(tf, work)
+    if function is None:
+        return
     with tf.device(device):
         found = float(function(tf.fill([64, 64], 0.125)))
     same(found, 64 * 64 * math.sin(1.0), 1.0, "compiled function")
+
+
+def compiling(tf: Any, work: Any) -> Any:
+    """A function that XLA compiles; None if this TensorFlow cannot be asked for one (2.0)."""
+    for name in ("jit_compile", "experimental_compile"):  # until TensorFlow 2.4
+        try:
+            return tf.function(work, **{name: True})
+        except TypeError:
+            pass
+    return None
 
 
 def same(found: float, expected: float, within: float, what: str) -> None:

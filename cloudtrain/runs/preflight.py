@@ -317,7 +317,7 @@ def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
         target = by_task[peer]
         findings.problems.append(
             f"{target.node.name}: {target.node.internal} port {target.task.port} is not reachable"
-            f" from {_some(sources)} ({why}): allow the cluster's nodes in the firewall"
+            f" from {some(sources)} ({why}): allow the cluster's nodes in the firewall"
         )
 
 
@@ -386,6 +386,7 @@ def _identities(probes: Sequence[_Probe], findings: _Findings) -> None:
             )
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """`a, b, c and 61 more`."""
     shown = ", ".join(names[:3])
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -8,8 +8,8 @@ environment; figures go into the run's record.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +21,9 @@ from cloudtrain.errors import PreflightError
 from cloudtrain.model import Accelerator, Node
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
 from cloudtrain.run_record import NodeProof, Run, Task
+from cloudtrain.runs.preflight import some
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
-from cloudtrain.runs.proof_verdict import Expected, judge
+from cloudtrain.runs.proof_verdict import Expected, Finding, judge
 from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import node_of, save_run
 from cloudtrain.strategies import strategy_of
@@ -56,16 +57,24 @@ def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> R
     expected = {member.node.name: _expected(member, facts[member.node.name]) for member in members}
     failures = [failure for answer in answers.values() for failure in answer.failures]
     found = judge(proofs, expected, failures)
-    fatal = [finding for finding in found if finding.fatal]
-    for finding in found[len(fatal) :]:
+    for finding in (each for each in found if not each.fatal):
         session.console.warn(str(finding))
     run = save_run(session, replace(run, proof=tuple(proofs)))
-    if fatal:
-        named = {finding.node for finding in fatal}
-        text = "\n".join(f"{finding.node}: {finding.text}" for finding in fatal)
-        node = named.pop() if len(named) == 1 else ""
-        raise PreflightError(text, hint=fatal[0].hint, node=node)
+    refuse(finding for finding in found if finding.fatal)
     return run
+
+
+def refuse(fatal: Iterable[Finding]) -> None:
+    """Raise PreflightError if there are any: nodes that say the same in one line."""
+    nodes: dict[str, list[str]] = defaultdict(list)
+    hints: list[str] = []
+    for finding in fatal:
+        nodes[finding.text].append(finding.node)
+        hints.append(finding.hint)
+    if nodes:
+        text = "\n".join(f"{some(names)}: {text}" for text, names in nodes.items())
+        named = {name for names in nodes.values() for name in names}
+        raise PreflightError(text, hint=hints[0], node=named.pop() if len(named) == 1 else "")
 
 
 @dataclass(frozen=True, kw_only=True)

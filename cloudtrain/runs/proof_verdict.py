@@ -68,7 +68,7 @@ class Finding:
 def judge(
     proofs: Sequence[NodeProof], expected: dict[str, Expected], failures: Sequence[Failure]
 ) -> tuple[Finding, ...]:
-    """Findings by node: fatal ones first."""
+    """Fatal findings first. Both parts of a node's proof may fail for one reason: said once."""
     missing = [
         _missing(name, each)
         for name, each in expected.items()
@@ -78,7 +78,7 @@ def judge(
     own = [each for each in failures if not _of_a_peer(each)]
     failed = [_failed(each) for each in own or failures if each.node not in named]
     found = [*missing, *failed, *_slow(proofs, expected)]
-    return tuple(sorted(found, key=lambda each: not each.fatal))
+    return tuple(sorted(dict.fromkeys(found), key=lambda each: not each.fatal))
 
 
 def _missing(name: str, expected: Expected) -> Finding:

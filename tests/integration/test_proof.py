@@ -6,18 +6,28 @@ import contextlib
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from cloudtrain.model import Accelerator, Node
-from cloudtrain.run_record import Task
+from cloudtrain import layout
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import PreflightError
+from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
+from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import proof_talk
-from cloudtrain.runs.proof import Member, proof_orders
+from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
+from cloudtrain.runs.task_launch import TaskLaunch
+from cloudtrain.shell import Secret
+from cloudtrain.state import Records
 from tests.support.fakes import eventually
+from tests.support.landing_parts import Heard
 from tests.support.streaming_here import Here, free_ports
 
 READY = """\
@@ -161,6 +171,165 @@ def test_a_node_that_fails_ends_the_wait_of_all_others(here: Here) -> None:
     assert answers["mnist-worker0"].failures == ()
     [failure] = answers["mnist-worker1"].failures
     assert (failure.phase, failure.log) == ("starting Python", "no module\n")
+
+
+BOTH = """\
+printf '%s\\n' '{"tensorflow": "2.21.0", "ready": true}'
+read -r go
+case $4 in
+    *between*) printf '%s\\n' '{"grpc": 1.5}' '{"done": true}'; cat >/dev/null;;
+    *) printf '%s\\n' '{"tflops": [0.25]}' '{"done": true}';;
+esac
+"""
+"""A Python that computes by itself and together with others."""
+
+
+def test_after_a_node_was_replaced_it_computes_and_all_reduce_again(here: Here) -> None:
+    python = pretended(here.home, "python", f'echo "$4" >>asked\n{BOTH}')
+    has = Accelerator(kind="T4", count=1)
+    members = [member(number, python, gpus=has) for number in range(2)]
+    asked = here.home / "asked"
+
+    def parts() -> list[str]:
+        answers = computed(here, proof_orders(members, together=True))
+        assert all(answer.facts["tflops"] == [0.25] for answer in answers.values())
+        assert all(answer.facts["grpc"] == 1.5 for answer in answers.values())
+        assert not any(answer.failures for answer in answers.values())
+        said = asked.read_text().splitlines() if asked.exists() else []
+        asked.unlink(missing_ok=True)
+        return sorted(json.loads(line)["part"] for line in said)
+
+    assert parts() == ["between", "between", "node", "node"]
+    assert parts() == []
+    (here.home / members[1].in_run / "proof").unlink()  # its disk is a new one
+    assert parts() == ["between", "between", "node"]
+
+
+def test_an_interrupted_proof_leaves_no_process(here: Here) -> None:
+    waits = pretended(here.home, "waits", READY.replace("read -r go", "sleep 1000"))
+    orders = proof_orders([member(number, waits) for number in range(2)], together=False)
+
+    def interrupted(number: int) -> Callable[[str], None]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compute(orders, here, size=1 << 20, begins=interrupted)
+    eventually(lambda: not processes_in(here.home))
+
+
+def test_a_client_that_hangs_up_leaves_no_process_on_the_node(here: Here) -> None:
+    waits = pretended(here.home, "waits", f"{READY}touch begun; sleep 1000")
+    orders = proof_orders([member(0, waits)], together=False)
+
+    def hang_up(number: int) -> Callable[[str], None]:
+        def closed() -> None:
+            eventually((here.home / "begun").exists)
+            [process] = here.running
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+
+        threading.Thread(target=closed).start()
+        return lambda name: None
+
+    compute(orders, here, size=1 << 20, begins=hang_up)
+    eventually(lambda: not processes_in(here.home))
+
+
+# ── a run ────────────────────────────────────────────────────────────────────
+
+
+def proved(here: Here, python: Mapping[str, str], **setup: Any) -> tuple[Run, Heard]:
+    """A run on nodes with one T4 each, whose Pythons say this, by task."""
+    group = NodeGroup(accelerator=Accelerator(kind="T4", count=1))
+    config = ClusterConfig(
+        name="mnist",
+        provider="hosts",
+        strategy="parameter_server",
+        nodes={"worker": replace(group, count=len(python))},
+        setup=Setup(tensorflow="2.21", **setup),
+    )
+    members = [member(number, "") for number in range(len(python))]
+    run = Run(
+        id="r1",
+        cluster="mnist",
+        command="x",
+        state="starting",
+        created=1.0,
+        tasks=tuple(each.task for each in members),
+    )
+    for task, says in python.items():
+        folder = here.home / layout.environment_folder("mnist", "r1", task) / "bin"
+        folder.mkdir(parents=True)
+        pretended(folder, "python", says)
+    records, console = Records("mnist"), Heard()
+    records.create()
+    session = Session(
+        plan=Plan(config=config, nodes=()),
+        records=records,
+        provider=cast("Any", None),
+        store=cast("Any", None),
+        console=console,
+        identity=cast("Any", None),
+        transport=here,
+        host_keys=cast("Any", None),
+        nodes=tuple(each.node for each in members),
+    )
+    launches = [
+        TaskLaunch(task=task, command="x", environment={"KEY": Secret("s3cret"), "BATCH": "64"})
+        for task in run.tasks
+    ]
+    return prove_nodes(session, run, launches), console
+
+
+def gives(tflops: float) -> str:
+    return BOTH.replace("0.25", str(tflops))
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_slow_node_is_named_and_the_run_goes_on_with_the_figures(here: Here) -> None:
+    run, console = proved(
+        here, {"worker0": gives(31.0), "worker1": gives(12.5), "worker2": gives(30.0)}
+    )
+    assert [(each.tflops, each.tflops_listed) for each in run.proof] == [
+        ((31.0,), 65),
+        ((12.5,), 65),
+        ((30.0,), 65),
+    ]
+    assert run == Records("mnist").run("r1")
+    [warning] = console.warned
+    assert warning.startswith(
+        "mnist-worker1: GPU 0 multiplies matrices at 12.5 TFLOP/s, its siblings at 30.5: all nodes"
+    )
+
+
+@pytest.mark.usefixtures("own_home")
+def test_nodes_that_fail_alike_are_refused_in_one_line(here: Here) -> None:
+    sees = READY.replace('"gpus": 0', '"gpus": 1')
+    fails = sees + """printf '%s\\n' '{"failed": "UnknownError: DNN library"}'; exit 1"""
+    with pytest.raises(PreflightError) as raised:
+        proved(here, {f"worker{number}": fails for number in range(5)})
+    assert raised.value.message == (
+        "mnist-worker0, mnist-worker1, mnist-worker2 and 2 more: "
+        "matrix product failed: UnknownError: DNN library"
+    )
+    assert raised.value.exit_code == 1
+    assert Records("mnist").run("r1").proof != ()
+
+
+@pytest.mark.usefixtures("own_home")
+def test_no_secret_reaches_the_proof(here: Here) -> None:
+    proved(here, {"worker0": f"env >seen\n{gives(31.0)}"})
+    seen = (here.home / "seen").read_text()
+    assert "BATCH=64" in seen
+    assert "s3cret" not in seen
+
+
+@pytest.mark.usefixtures("own_home")
+def test_a_run_without_the_proof_asks_no_node(here: Here) -> None:
+    run, _ = proved(here, {"worker0": "exit 1"}, prove="off")
+    assert run.proof == ()
+    assert here.ran == []
 
 
 def processes_in(folder: Path) -> set[int]:

@@ -133,6 +133,11 @@ def test_what_training_does_without_is_a_warning_after_all_that_is_fatal() -> No
     assert [found.fatal for found in verdict([], [warning, fatal])] == [True, False]
 
 
+def test_what_fails_both_parts_of_a_proof_is_said_once() -> None:
+    failure = Failure(node="a", phase="importing TensorFlow", words="ImportError: no libstdc++")
+    assert len(verdict([], [failure, failure])) == 1
+
+
 rates = st.lists(st.floats(0.01, 2000.0), min_size=1, max_size=8)
 
 
