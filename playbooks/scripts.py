@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cloudtrain.playbooks import micromamba
 from cloudtrain.playbooks.cuda_links import LINK
+from cloudtrain.playbooks.newer_release import ASK, TOLD
 
 VERSIONS = """\
 import json, platform
@@ -93,8 +94,8 @@ ENVIRONMENT = (
     + CHANGED
     + """\
 set -eu
-folder=$1 first=$2 last=$3 package=$4
-shift 4
+folder=$1 first=$2 last=$3 package=$4 asked=$5
+shift 5
 
 version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' </dev/null 2>/dev/null
@@ -186,7 +187,12 @@ uv_python() {
 
 """
     + micromamba.PYTHON
+    + ASK
     + """
+without=
+if [ -n "$asked" ]; then
+    ask_index "$@"
+fi
 search "$@"
 if [ -z "$python" ] && [ -n "$unable" ] && debian_install "$package"; then
     search "$@"
@@ -224,6 +230,10 @@ echo "virtual environment with $python"
 "$python" -m venv "$folder" </dev/null
 mkdir "$folder/pip"
 tar -xf - -C "$folder/pip"
+for earlier in $without; do
+    sed "s/^${earlier%%<*}==.*/$earlier/" "$folder/pip/install.txt" >"$folder/pip/install.new"
+    mv "$folder/pip/install.new" "$folder/pip/install.txt"
+done
 cache=
 [ ! -e "$folder/pip/no-cache.txt" ] || cache=--no-cache-dir
 install() {
@@ -246,6 +256,9 @@ if [ -s "$folder/pip/install-alone.txt" ]; then
     install --no-deps -r "$folder/pip/install-alone.txt"
 fi
 link_cuda "$folder" || true
+"""
+    + TOLD
+    + """\
 : >"$folder/.sealed"
 : >"$folder/.complete.new"
 mv "$folder/.complete.new" "$folder/.complete"

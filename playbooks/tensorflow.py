@@ -81,6 +81,19 @@ def keras_note(config: ClusterConfig) -> str | None:
     )
 
 
+def newer_note(config: ClusterConfig) -> str | None:
+    """One line if the tables do not know the release."""
+    version = config.setup.tensorflow
+    if version is None or not tensorflow_releases.VERSION.fullmatch(version):
+        return None
+    if not tensorflow_releases.is_newer(version):
+        return None
+    return (
+        f"TensorFlow {version} is newer than the table of {tensorflow_releases.READ}: Python and "
+        "CUDA are chosen on the node, by what the package index has; nothing bounds their versions"
+    )
+
+
 def keras_warning(config: ClusterConfig) -> str | None:
     """One line if the user's choice fails."""
     nodes = sum(group.count for role, group in config.nodes.items() if role != "evaluator")
@@ -161,6 +174,9 @@ class _Wanted:
     constraints: tuple[str, ...] = ()
     cuda: tuple[str, ...] = field(default=(), repr=False)
     """Packages to install first; the others keep these versions unless they need other ones."""
+    index: tuple[str, ...] = field(default=(), repr=False)
+    """What to ask the package index first: the version, its package, and packages that come in the
+    same minor versions. Empty if the tables know the release."""
     lines: tuple[str, ...] = field(default=(), repr=False)
     """`setup.run`, which may install into it: shared only with clusters that have the same."""
 
@@ -232,8 +248,16 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
+        index=_asked(version, build, legacy=legacy),
         lines=config.setup.run,
     )
+
+
+def _asked(version: str, build: tensorflow_releases.Build, *, legacy: bool) -> tuple[str, ...]:
+    if not tensorflow_releases.is_newer(version):
+        return ()
+    package = "tensorflow-cpu" if build == "cpu" else "tensorflow"
+    return (version, package, "tensorboard", *(["tf-keras"] if legacy else []))
 
 
 _ANY_PYTHON = ("3.6", "3.99")
@@ -278,7 +302,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
     python = wanted.python
-    versions = (python.first, python.last, python.debian_package)
+    versions = (python.first, python.last, python.debian_package, " ".join(wanted.index))
     return Step(
         name=wanted.label,
         run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),

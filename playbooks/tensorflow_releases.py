@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import Literal
 
 from cloudtrain.catalog import cuda as table
@@ -11,6 +12,9 @@ Build = Literal["cpu", "cuda", "tpus"]
 Release = tuple[int, int]
 
 VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+(\.?(post|rc)\d+)?)?")
+
+READ = date(2026, 11, 21)
+"""Day on which the tables below were read."""
 
 # First and last Python with a wheel for Linux x86-64, by first release of a span.
 # Source: PyPI's files of tensorflow and tensorflow-cpu, queried on 2026-11-21 with
@@ -49,6 +53,8 @@ _NEWEST: dict[Release, tuple[str, ...]] = {
     (2, 20): ("keras<3.13", "numpy<2.4", "protobuf<7", "h5py<3.15"),
     (2, 21): ("keras<=3.15.1", "numpy<=2.4.6", "protobuf<=7.36.2", "h5py<3.15"),
 }
+ANY_NEWER = ("3.10", "3.17")
+"""Pythons that may have wheels of a release that is newer than the tables."""
 FOR_TPUS: tuple[Release, Release] = ((2, 19), (2, 20))
 """First and last release whose build for TPUs installs from PyPI alone: `tensorflow-tpu` 2.19.1
 requires libtpu 0.0.10, 2.20.0 libtpu~=0.0.14 (queried on 2026-11-22). Those of 2.16 to 2.18 require
@@ -64,14 +70,16 @@ def release(version: str) -> Release:
     return int(found[1]), int(found[2])
 
 
+def is_newer(version: str) -> bool:
+    """True if the release is newer than the tables: then the package index is asked on the node."""
+    return release(version) > max(_NEWEST)
+
+
 def unknown(version: str) -> str | None:
-    """Message for a release that is not in the tables; None for a known one."""
+    """Message for a release that never existed; None for one of the tables and for newer ones."""
     newest, number = max(_NEWEST), release(version)
     if number > newest:
-        return (
-            f"unknown TensorFlow {version}; the newest known is {newest[0]}.{newest[1]}"
-            " (a later cloudtrain may know it; `setup.packages` takes any)"
-        )
+        return None
     oldest, last_of_1 = min(_NEWEST), 15
     if number < oldest or (number[0] == 1 and number[1] > last_of_1):
         known = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
@@ -84,9 +92,11 @@ def minor(version: str) -> str:
 
 
 def pythons(version: str) -> tuple[str, str]:
-    """First and last Python with wheels of the release; a newer release counts as the newest
-    known.
+    """First and last Python with wheels of the release; a wide range if it is newer than the
+    tables.
     """
+    if is_newer(version):
+        return ANY_NEWER
     spans = [span for first, span in _PYTHONS.items() if first <= release(version)]
     return spans[-1] if spans else next(iter(_PYTHONS.values()))
 

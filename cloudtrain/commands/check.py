@@ -301,8 +301,8 @@ def setup(config: ClusterConfig) -> Finding:
     if config.setup.requirements:
         also.insert(0, config.setup.requirements)
     text = " and ".join([text, *also])
-    note = tensorflow.keras_note(config)
-    return Finding(what="setup", ok=True, text=f"{text}; {note}" if note else text)
+    notes = (tensorflow.newer_note(config), tensorflow.keras_note(config))
+    return Finding(what="setup", ok=True, text="; ".join(filter(None, [text, *notes])))
 
 
 def command(plan: Plan) -> tuple[Finding, ...]:

@@ -118,6 +118,7 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
 def notes(config: ClusterConfig) -> tuple[str, ...]:
     """Notes on configs that work, but hardly as intended."""
     found = (
+        tensorflow.newer_note(config),
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
         code_packages.note(config),

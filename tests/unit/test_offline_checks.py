@@ -31,8 +31,6 @@ def refused(config: ClusterConfig) -> str:
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("2.99", "unknown TensorFlow 2.99; the newest known is 2.21"),
-        ("3.0", "unknown TensorFlow 3.0; the newest known is 2.21"),
         ("1.16", "unknown TensorFlow 1.16; 1.13 to 1.15 and 2.0 to 2.21 are known"),
         ("1.4", "unknown TensorFlow 1.4;"),
     ],
@@ -52,6 +50,16 @@ def test_a_tensorflow_that_nobody_knows_is_refused_with_its_line(
 @pytest.mark.parametrize("version", ["1.13", "1.15", "2.0", "2.1", "2.13", "2.21", "2.21.0"])
 def test_a_known_one_is_not(tmp_path: Path, version: str) -> None:
     assert setup(written(tmp_path, setup={"tensorflow": version})).ok
+
+
+@pytest.mark.parametrize("version", ["2.22", "2.99.1", "3.0"])
+def test_a_newer_one_is_left_to_the_package_index_and_noted(tmp_path: Path, version: str) -> None:
+    config = written(tmp_path, setup={"tensorflow": version})
+    finding = setup(config)
+    assert finding.ok
+    words = f"TensorFlow {version} is newer than the table of "
+    assert words in finding.text
+    assert any(words in note for note in plan_report(make_plan(config)).notes)
 
 
 def test_requirements_are_read_with_what_they_include(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_step_of_an_environment_as_a_value() -> None:
     pythons = ("python3.13", "python3.12", "python3.11", "python3.10", "python3")
     assert step == Step(
         name="tf2.21-cpu",
-        run=script(scripts.ENVIRONMENT, folder, "3.10", "3.13", "python3-venv", *pythons),
+        run=script(scripts.ENVIRONMENT, folder, "3.10", "3.13", "python3-venv", "", *pythons),
         unless=script(scripts.ENVIRONMENT_THERE, folder),
         stdin=step.stdin,
         once_per_host=True,
@@ -242,9 +242,33 @@ def test_what_can_be_had_is_none(python: str) -> None:
     assert tensorflow.problems(config(tensorflow=version, python=python)) == ()
 
 
-def test_releases_newer_than_the_table_are_taken_like_its_newest_without_bounds() -> None:
-    assert tensorflow_releases.pythons("2.30") == tensorflow_releases.pythons("2.21")
-    assert tensorflow_releases.constraints("2.30") == ("tensorflow==2.30.*",)
+def test_a_release_newer_than_the_table_is_left_to_the_package_index() -> None:
+    newer = config(tensorflow="2.30", accelerator=T4)
+    assert tensorflow.problems(newer) == ()
+    (step,) = tensorflow.steps(newer, node())
+    arguments = step.run.arguments
+    assert arguments[5:9] == (
+        "3.10",
+        "3.17",
+        "python3-venv",
+        "2.30 tensorflow tensorboard tf-keras",
+    )
+    assert arguments[9] == "python3.17"
+    assert files(step) == {
+        "install": ["tensorflow[and-cuda]==2.30.*", "tensorboard==2.30.*"],
+        "install-alone": ["tf-keras==2.30.*"],
+        "constraints": ["tensorflow==2.30.*"],
+        "no-cache": [],
+    }
+    assert tensorflow.newer_note(newer) == (
+        f"TensorFlow 2.30 is newer than the table of {tensorflow_releases.READ}: Python and CUDA "
+        "are chosen on the node, by what the package index has; nothing bounds their versions"
+    )
+
+
+@pytest.mark.parametrize("version", ["2.21", "2.21.9", "1.15", None])
+def test_a_release_of_the_table_is_not(version: str | None) -> None:
+    assert tensorflow.newer_note(config(tensorflow=version)) is None
 
 
 # ── setup.run ────────────────────────────────────────────────────────────────
