@@ -33,8 +33,8 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, line, folder) for line in config.setup.run)
-    # pip's cache would store the gigabytes of CUDA a second time, on a rented disk.
-    cache = not is_cloud(config.provider) or nvidia.wanted(config, node) is None
+    # pip's cache would store everything a second time, on a rented disk.
+    cache = not is_cloud(config.provider)
     return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
 
 

@@ -113,7 +113,8 @@ follow() {
 }
 
 # noticed FOLDER: `notice TIME` if the cloud has announced that it will take this node (agent.py),
-# and `served TIME`, `served never TIME` or `served elsewhere TIME` once known (task_watcher.sh).
+# `served TIME`, `served never TIME` or `served elsewhere TIME` once known (task_watcher.sh), and
+# `low KIB` while less than 500 MB of the disk are free.
 noticed() {
   [ ! -f "$1/notice" ] || echo "notice $(cat "$1/notice")" >&2
   if served=$(readlink "$1/served"); then
@@ -121,6 +122,8 @@ noticed() {
       served="elsewhere${served#never}"
     echo "served $served" >&2
   fi
+  free=$(df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }')
+  [ "${free:-488282}" -ge 488282 ] || echo "low $free" >&2
 }
 
 # beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task ends or stderr closes.

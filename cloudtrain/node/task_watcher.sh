@@ -117,7 +117,28 @@ starved() {
   [ -n "$kills" ] && [ -n "$before" ] && [ "$kills" -gt "$before" ]
 }
 
+# bounding: once the log takes more than $log_most MiB of the disk, frees what lies between its
+# first sixteenth of that and its last half, and writes there how much. Offsets stay as they are.
+bounding() {
+  trap 'kill $nap; exit' TERM
+  while :; do
+    sleep "$log_every" &
+    nap=$!
+    wait $nap
+    kill -0 $$ 2>/dev/null || exit
+    set -- $(stat -c '%s %b %B' "$folder/log" 2>/dev/null)
+    [ $# = 3 ] && [ $(($2 * $3)) -gt $((log_most << 20)) ] || continue
+    head=$((log_most / 16)) cut=$((($1 >> 20) - log_most / 16 - log_most / 2))
+    fallocate -p -o "${head}MiB" -l "${cut}MiB" "$folder/log" || exit
+    printf '\n[cloudtrain: %s MiB of this log were deleted here, to keep the disk free]\n' "$cut" |
+      dd of="$folder/log" bs=1M seek="$head" conv=notrunc
+  done
+}
+
 [ -r /proc/net/tcp ] || port=
+log_most=${CLOUDTRAIN_LOG_MIB:-1024} log_every=${CLOUDTRAIN_LOG_EVERY:-5}
+bounding </dev/null >/dev/null 2>&1 &
+bounder=$!
 memory
 if [ -n "$port" ]; then
   clock
@@ -154,6 +175,7 @@ fi
 )
 code=$?
 
+kill $bounder 2>/dev/null
 [ -z "$port" ] || kill $looker 2>/dev/null
 case $(readlink "$folder/task") in *":$boot:$watcher") ;; *) exit ;; esac
 if [ -n "$port" ]; then

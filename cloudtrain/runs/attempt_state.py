@@ -40,6 +40,8 @@ class TaskView:
     last_byte: float = 0.0
     unreachable_since: float | None = None
     tail: bytes = b""
+    free: int | None = None
+    """Bytes on its disk, once these are few."""
     grpc: str | None = None
     """How NCCL would replace gRPC between GPUs, once its log says that gRPC is used."""
 

@@ -20,9 +20,10 @@ from cloudtrain.runs.cluster_formation import (
 )
 from cloudtrain.runs.node_agents import NodeAgents
 from cloudtrain.runs.periodic_sync import PeriodicSync
-from cloudtrain.runs.state_machine import Decision, decide
+from cloudtrain.runs.state_machine import Decision, decide, new
 from cloudtrain.runs.tail import (
     AttemptEnded,
+    DiskFilling,
     Event,
     Follower,
     HeartbeatSeen,
@@ -129,6 +130,7 @@ def until_decided(session: Session, run: Run, state: AttemptState, follower: Fol
         probes.look(state)
         report_when_formed(session, run, state)
         report_grpc(session, run, state)
+        warn_of_full_disks(session, state)
         periodic_sync.look(state)
         agents.look()
         state.stop_asked = session.records.stop_asked(run.id)
@@ -165,6 +167,16 @@ def report_grpc(session: Session, run: Run, state: AttemptState) -> None:
         "tf.distribute.MultiWorkerMirroredStrategy"
     )
     save_observed(session, run, state)
+
+
+def warn_of_full_disks(session: Session, state: AttemptState) -> None:
+    """Warn once in an attempt of each disk that is nearly full."""
+    for view in state.tasks.values():
+        if view.free is not None and new(state, f"disk of {view.task.node}"):
+            session.console.warn(
+                f"{view.task.node}: {view.free / 1e6:.0f} MB are free on its disk: delete what the "
+                "task does not need, or set disk_gb for new nodes"
+            )
 
 
 def save_observed(session: Session, run: Run, state: AttemptState) -> None:
@@ -206,6 +218,8 @@ def take(state: AttemptState, event: Event, now: float) -> None:
             has_opened(state, view, now)
     elif isinstance(event, OutOfMemoryKill):
         view.starved = event.starved
+    elif isinstance(event, DiskFilling):
+        view.free = event.low.free
     elif isinstance(event, AttemptEnded):
         over(view, event.end, now)
     elif isinstance(event, HeartbeatSeen):

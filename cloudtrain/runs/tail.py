@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
+from typing import BinaryIO
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node
@@ -51,6 +53,13 @@ class PortOpened:
         self.task, self.served = task, served
 
 
+class DiskFilling:
+    """The node's disk is nearly full."""
+
+    def __init__(self, task: Task, low: task_commands.DiskLow) -> None:
+        self.task, self.low = task, low
+
+
 class OutOfMemoryKill:
     """The kernel killed the task because memory ran out; precedes its end."""
 
@@ -77,6 +86,7 @@ Event = (
     | HeartbeatSeen
     | PreemptionNoticed
     | PortOpened
+    | DiskFilling
     | OutOfMemoryKill
     | AttemptEnded
     | NodeSilent
@@ -150,9 +160,8 @@ class Follower:
             end: list[task_commands.AttemptEnd] = []
 
             def wrote(data: bytes) -> None:
-                file.write(data)
-                file.flush()
-                self._console.task_output(task.name, data)
+                append(file, data)
+                self._console.task_output(task.name, data.replace(b"\0", b""))
                 self.events.put(LogBytes(task, data))
 
             def beat(data: bytes) -> None:
@@ -163,6 +172,8 @@ class Follower:
                         self.events.put(PreemptionNoticed(task, one))
                     elif isinstance(one, task_commands.PortState):
                         self.events.put(PortOpened(task, one))
+                    elif isinstance(one, task_commands.DiskLow):
+                        self.events.put(DiskFilling(task, one))
                     elif isinstance(one, task_commands.OutOfMemory):
                         self.events.put(OutOfMemoryKill(task, one))
                     else:
@@ -176,6 +187,15 @@ class Follower:
                 timeout=SILENCE,
             )
             return end[0] if end else None
+
+
+def append(file: BinaryIO, data: bytes) -> None:
+    """Write to a log; what its node has deleted of it arrives as zeros, and takes no room here."""
+    if data.count(0) == len(data):
+        file.truncate(file.seek(0, os.SEEK_END) + len(data))
+    else:
+        file.write(data)
+    file.flush()
 
 
 def listening_ports(tasks: Sequence[Task], node: Node, transport: Transport) -> frozenset[str]:

@@ -231,6 +231,13 @@ class PortState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiskLow:
+    """Less than 500 MB of the disk with the task's folder are free; in bytes."""
+
+    free: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
     """The kernel killed the task because memory ran out.
 
@@ -267,7 +274,7 @@ def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
     return _dispatch("follow", folder, str(offset), f"{interval:g}")
 
 
-FollowFact = Heartbeat | NoticeSeen | PortState | OutOfMemory | AttemptEnd
+FollowFact = Heartbeat | NoticeSeen | PortState | DiskLow | OutOfMemory | AttemptEnd
 
 MOST_IN_LINE = 1 << 20
 """Limit in bytes: a heartbeat with ten thousand processes has 400 kB."""
@@ -303,6 +310,8 @@ def _follow_line(line: str) -> FollowFact | None:
                 return PortState(never=int(life) / 100, elsewhere=how == "elsewhere")
             case ["served", after]:
                 return PortState(after=int(after) / 100)
+            case ["low", free]:
+                return DiskLow(free=int(free) * 1024)
             case ["oom", figures]:
                 limit, peak, rss = (int(each) if each else None for each in figures.split(":"))
                 return OutOfMemory(limit=limit, peak=peak, rss=rss)

@@ -17,6 +17,7 @@ import pytest
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import (
     AttemptEnd,
+    DiskLow,
     FollowFact,
     FollowReader,
     Heartbeat,
@@ -330,3 +331,51 @@ def test_the_reader_takes_lines_however_they_are_cut() -> None:
         reader = FollowReader()
         pieces = [text[at : at + size] for at in range(0, len(text), size)]
         assert tuple(one for piece in pieces for one in reader.feed(piece)) == wanted
+
+
+# ── a log that would fill the disk ───────────────────────────────────────────
+
+MIB = 1 << 20
+LINES = (
+    f"{PYTHON} -c 'for n in range(40 * 1024): print(n, chr(120) * 1000)'; "
+    "until test -e go; do sleep 0.05; done; echo last"
+)
+
+
+def allocated(attempt: Attempt) -> int:
+    return (attempt.path / "log").stat().st_blocks * 512
+
+
+def test_the_middle_of_a_long_log_is_freed_and_every_offset_stays(attempt: Attempt) -> None:
+    """A follower near the end misses nothing; one that comes later is told what is gone."""
+    environment = {"CLOUDTRAIN_LOG_MIB": "16", "CLOUDTRAIN_LOG_EVERY": "0.1"}
+    attempt.machine.environment.update(environment)
+    whole = b"".join(b"%d %s\n" % (n, b"x" * 1000) for n in range(40 * 1024)) + b"last\n"
+    attempt.start(LINES)
+    eventually(lambda: attempt.path.joinpath("log").stat().st_size == len(whole) - 5)
+    eventually(lambda: allocated(attempt) <= 16 * MIB)
+    near = follow(attempt, len(whole) - 4 * MIB)
+    (attempt.machine.home / "work/go").touch()
+    attempt.wait()
+    assert near.communicate(timeout=60)[0] == whole[-4 * MIB :]
+    log, told = followed(attempt)
+    assert told[-1] == AttemptEnd(state="exited", exit_code=0)
+    assert len(log) == len(whole)
+    assert log[:MIB] == whole[:MIB]
+    assert log[-8 * MIB + 2000 :] == whole[-8 * MIB + 2000 :]
+    middle = log[MIB : -8 * MIB - 2 * MIB].replace(b"\0", b"")
+    assert b"MiB of this log were deleted here, to keep the disk free]\n" in middle
+    eventually(lambda: not attempt.machine.marked())
+
+
+def test_a_disk_that_is_nearly_full_is_told_while_the_task_runs(attempt: Attempt) -> None:
+    tools = attempt.machine.home / "tools"
+    tools.mkdir()
+    (tools / "df").write_text(
+        "#!/bin/sh\necho Filesystem 1024-blocks Used Available Capacity Mounted\n"
+        "echo /dev/root 100000000 99700000 300000 99% /\n"
+    )
+    (tools / "df").chmod(0o755)
+    attempt.machine.environment["PATH"] = f"{tools}:{os.environ['PATH']}"
+    attempt.start("sleep 0.2")
+    assert DiskLow(free=300_000 * 1024) in followed(attempt)[1]

@@ -50,6 +50,7 @@ def test_the_step_of_an_environment_as_a_value() -> None:
             "protobuf<=7.36.2",
             "h5py<3.15",
         ],
+        "no-cache": [],
     }
 
 
@@ -110,8 +111,11 @@ def test_what_the_user_names_of_cuda_is_theirs() -> None:
     assert own[0] in files(step)["install"]
 
 
-def test_downloads_are_not_kept_beside_the_environment_on_a_rented_node_with_gpus() -> None:
-    (rented,) = tensorflow.steps(config(tensorflow="2.21", accelerator=T4), node())
+@pytest.mark.parametrize("accelerator", [T4, None])
+def test_downloads_are_not_kept_beside_the_environment_on_a_rented_node(
+    accelerator: Accelerator | None,
+) -> None:
+    (rented,) = tensorflow.steps(config(tensorflow="2.21", accelerator=accelerator), node())
     own = config(tensorflow="2.21", accelerator=T4, provider="hosts")
     (hosts,) = tensorflow.steps(own, node())
     assert "no-cache" in files(rented)
@@ -132,7 +136,12 @@ def test_nothing_asked_is_nothing_done() -> None:
 def test_packages_alone_make_an_environment_without_tensorflow() -> None:
     (step,) = tensorflow.steps(config(packages=("six",)), node())
     assert step.name == "python"
-    assert files(step) == {"install": ["six"], "install-alone": [], "constraints": []}
+    assert files(step) == {
+        "install": ["six"],
+        "install-alone": [],
+        "constraints": [],
+        "no-cache": [],
+    }
 
 
 def test_what_the_user_names_is_not_bounded_and_their_tensorflow_lines_give_way(

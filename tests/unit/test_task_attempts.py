@@ -24,11 +24,12 @@ from cloudtrain.runs.monitor import (
     report_grpc,
     save_observed,
     take,
+    warn_of_full_disks,
 )
 from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
-from cloudtrain.runs.tail import AttemptEnded, LogBytes
-from cloudtrain.runs.task_commands import AttemptEnd
+from cloudtrain.runs.tail import AttemptEnded, DiskFilling, LogBytes, append
+from cloudtrain.runs.task_commands import AttemptEnd, DiskLow
 from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
 from cloudtrain.runs.work_folders import set_work_aside
@@ -329,3 +330,23 @@ def test_gradients_over_grpc_are_warned_of_once_in_a_run_and_recorded(session: S
     take(second, LogBytes(CHIEF, STARTED.encode()), 5.0)
     report_grpc(session, again, second)
     assert len(warned) == 1
+
+
+def test_a_disk_that_fills_is_warned_of_once(session: Session) -> None:
+    assert isinstance(session.console, Heard)
+    state = new_attempt_state(session, RUN)
+    for free in (400_000_000, 300_000_000):
+        take(state, DiskFilling(CHIEF, DiskLow(free=free)), 5.0)
+        warn_of_full_disks(session, state)
+    (words,) = session.console.warned
+    assert words.startswith("mnist-chief0: 400 MB are free on its disk")
+
+
+def test_what_a_node_has_deleted_of_a_log_takes_no_room_here(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    for data in (b"first\n", bytes(1 << 24), b"[cut]\0\0", b"last\n"):
+        with path.open("ab") as file:
+            append(file, data)
+    assert path.read_bytes() == b"first\n" + bytes(1 << 24) + b"[cut]\0\0last\n"
+    assert path.stat().st_blocks * 512 < 1 << 20
