@@ -23,6 +23,8 @@ class DataServer:
     """Path and Range of each request."""
     fault: Callable[[int, str], int | str | None] = lambda number, path: None
     gate: threading.Event = field(default_factory=threading.Event)
+    arrive: Callable[[str, str], None] = lambda signature, part: None
+    """Called with the signature and the Range of each request; it may wait."""
     ranges: bool = True
     signature: str = ""
     """The only one that is accepted, if set."""
@@ -57,6 +59,7 @@ def data_server() -> Iterator[DataServer]:
                 fault = told.fault(len(told.seen), path)
             data = told.objects.get(path)
             signature = parse_qs(parts.query).get("signature", [""])[0]
+            told.arrive(signature, self.headers["Range"] or "")
             if told.signature and signature != told.signature:
                 self.answer(403)
             elif isinstance(fault, int) or data is None:
