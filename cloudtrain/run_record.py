@@ -105,6 +105,8 @@ class NodeProof:
     """GB/s of an all-reduce with the other nodes over gRPC, TensorFlow's default."""
     nccl_gbytes: float | None = None
     """The same with NCCL."""
+    network_gbytes_listed: float | None = None
+    """What the cloud lists for its network."""
 
 
 @dataclass(frozen=True, kw_only=True)

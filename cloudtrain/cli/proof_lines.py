@@ -24,8 +24,8 @@ def proof_lines(run: Run) -> Iterator[str]:
         yield f"proof: {len(same)} nodes {_words(same)}"
 
 
-def _alike(proof: NodeProof) -> tuple[int, float]:
-    return len(proof.tflops), proof.tflops_listed or 0.0
+def _alike(proof: NodeProof) -> tuple[int, float, float]:
+    return len(proof.tflops), proof.tflops_listed or 0.0, proof.network_gbytes_listed or 0.0
 
 
 def _words(proofs: Sequence[NodeProof]) -> str:
@@ -41,7 +41,8 @@ def _words(proofs: Sequence[NodeProof]) -> str:
     ways = [f"{_range(grpc, 'GB/s')} over gRPC"] if grpc else []
     ways += [f"{_range(nccl, 'GB/s')} with NCCL"] if nccl else []
     if ways:
-        words.append(f"with the others {', '.join(ways)}")
+        listed = _listed(first.network_gbytes_listed if nccl else None)
+        words.append(f"with the others {', '.join(ways)}{listed}")
     return ", ".join(words)
 
 

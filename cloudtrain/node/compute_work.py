@@ -77,7 +77,7 @@ def prove_node(tf: Any, order: "dict[str, Any]") -> None:
     tell(tflops=side_by_side(devices, lambda device: product(tf, device, size)))
     tell(phase="convolution")
     side_by_side(devices, lambda device: convolution(tf, device, 32 if gpus else 1))
-    if strategy is not None:
+    if hasattr(strategy, "run"):  # from TensorFlow 2.2 on
         tell(phase="all-reduce between its GPUs")
         tell(gbytes=rate_of_sums(tf, strategy, 64 << 20, None))
     tell(phase="XLA")
@@ -170,7 +170,8 @@ def compiling(tf: Any, work: Any) -> Any:
     """A function that XLA compiles; None if this TensorFlow cannot be asked for one (2.0)."""
     for name in ("jit_compile", "experimental_compile"):  # until TensorFlow 2.4
         try:
-            return tf.function(work, **{name: True})
+            # autograph reads the source, which a program from the command line does not have
+            return tf.function(work, autograph=False, **{name: True})
         except TypeError:
             pass
     return None
@@ -217,7 +218,7 @@ def rate_of_sums(tf: Any, strategy: Any, size: int, options: Any) -> float:
         extra = {} if options is None else {"options": options}
         return tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, value, **extra))
 
-    run = tf.function(lambda: strategy.run(step))
+    run = tf.function(lambda: strategy.run(step), autograph=False)
 
     def once() -> float:
         return max(float(part) for part in strategy.experimental_local_results(run()))

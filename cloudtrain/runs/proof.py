@@ -16,6 +16,7 @@ from typing import Any
 
 from cloudtrain import layout
 from cloudtrain.catalog import gpu_rates, gpus
+from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import Accelerator, Node
@@ -53,7 +54,11 @@ def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> R
     size = ON_GPUS if any(member.gpus for member in members) else ON_CPUS
     answers = _computed(session, orders, size)
     facts = {member.node.name: _facts(member, members, answers) for member in members}
-    proofs = [_proof(member, facts[member.node.name]) for member in members]
+    private = session.config.network.private
+    proofs = [
+        _proof(member, facts[member.node.name], _network(session.config.provider, member, private))
+        for member in members
+    ]
     expected = {member.node.name: _expected(member, facts[member.node.name]) for member in members}
     failures = [failure for answer in answers.values() for failure in answer.failures]
     found = judge(proofs, expected, failures)
@@ -243,7 +248,13 @@ def _expected(member: Member, facts: Mapping[str, Any]) -> Expected:
     )
 
 
-def _proof(member: Member, facts: Mapping[str, Any]) -> NodeProof:
+def _network(provider: str, member: Member, private: bool) -> float | None:
+    """GB/s that the cloud lists between nodes of this machine type."""
+    known = bandwidth(provider, member.node.machine, private=private)
+    return round(known.gbits / 8, 3) if known else None
+
+
+def _proof(member: Member, facts: Mapping[str, Any], network: float | None) -> NodeProof:
     listed = gpu_rates.rate(member.gpus.kind) if member.gpus else None
     among = facts.get("gbytes")
     return NodeProof(
@@ -254,6 +265,7 @@ def _proof(member: Member, facts: Mapping[str, Any]) -> NodeProof:
         gpus_gbytes_listed=listed.link if listed and among is not None else None,
         grpc_gbytes=_rounded(facts.get("grpc")),
         nccl_gbytes=_rounded(facts.get("nccl")),
+        network_gbytes_listed=network if "grpc" in facts else None,
     )
 
 

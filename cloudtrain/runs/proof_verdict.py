@@ -18,7 +18,8 @@ SLOW = 0.5
 FAR_BELOW = 0.25
 """Share of NVIDIA's figure at which a GPU is named as slow without siblings. Half would be too
 much: a T4 (70 W) and an L4 (72 W) throttle to less than that in a long product of matrices.
-arXiv:1903.07486 measured 41.6 of a T4's 65 TFLOP/s before throttling."""
+arXiv:1903.07486 measured 41.6 of a T4's 65 TFLOP/s before throttling. Also the share of a cloud's
+figure for its network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def judge(
     named = {finding.node for finding in missing}
     own = [each for each in failures if not _of_a_peer(each)]
     failed = [_failed(each) for each in own or failures if each.node not in named]
-    found = [*missing, *failed, *_slow(proofs, expected)]
+    found = [*missing, *failed, *_slow(proofs, expected), *_slow_network(proofs)]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: not each.fatal))
 
 
@@ -175,6 +176,26 @@ def _slow_links(
     return Finding(node=proof.node, text=text, hint=_TIRED, fatal=False)
 
 
+def _slow_network(proofs: Sequence[NodeProof]) -> list[Finding]:
+    """Name the slowest node if NCCL gets little of its network: all nodes reduce as fast as it."""
+    rates = [
+        (proof.nccl_gbytes, proof.network_gbytes_listed, proof.node)
+        for proof in proofs
+        if proof.nccl_gbytes is not None and proof.network_gbytes_listed is not None
+    ]
+    if not rates:
+        return []
+    rate, listed, node = min(rates)
+    if rate > FAR_BELOW * listed:
+        return []
+    text = (
+        f"NCCL reduces gradients with the other nodes at {figure(rate)} GB/s, "
+        f"the cloud lists {figure(listed)} for its network"
+    )
+    return [Finding(node=node, text=text, hint=_WAY, fatal=False)]
+
+
+_WAY = "`train.env: {NCCL_DEBUG: INFO}` shows on which network and by which protocol it goes"
 _TIRED = (
     "all nodes wait for the slowest: look for other processes, heat and errors with `nvidia-smi -q`"
     " or `top` on it; if it stays slow, delete that node, then run `cloudtrain up`"

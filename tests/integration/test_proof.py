@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
@@ -371,6 +372,50 @@ def test_two_nodes_compute_and_reduce_together(here: Here, tensorflow_python: Pa
         assert answer.facts["tflops"][0] > 0
         assert answer.facts["grpc"] > 0
     assert processes_in(here.home) == set()
+
+
+TWO_DEVICES = """
+import json, os, sys, types
+work = types.ModuleType("work")
+exec(os.environ["WORK"], work.__dict__)
+import tensorflow as tf
+[cpu] = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+devices = ["/CPU:0", "/CPU:1"]
+strategy = tf.distribute.MirroredStrategy(devices)
+said = {
+    "tflops": work.side_by_side(devices, lambda device: work.product(tf, device, 256)),
+    "gbytes": work.rate_of_sums(tf, strategy, 1 << 16, None),
+}
+work.side_by_side(devices, lambda device: work.convolution(tf, device, 1))
+work.side_by_side(devices, lambda device: work.compiled(tf, device))
+work.tell = said.update
+try:
+    work.side_by_side(devices, lambda device: work.same(int(device[-1]), 0, 0.5, device))
+except ArithmeticError as error:
+    said["words"] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.xdist_group("tensorflow")
+def test_the_devices_of_a_node_compute_and_reduce_and_a_wrong_one_is_named(
+    tensorflow_python: Path,
+) -> None:
+    """On two logical CPUs, in place of GPUs."""
+    done = subprocess.run(
+        [tensorflow_python, "-I", "-c", TWO_DEVICES],
+        env={**os.environ, "WORK": ship.text("compute_work.py")},
+        stdout=subprocess.PIPE,
+        timeout=120,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+    assert len(said["tflops"]) == 2
+    assert min(*said["tflops"], said["gbytes"]) > 0
+    assert said["device"] == "/CPU:1"
+    assert said["words"] == "wrong result of the /CPU:1: 1 instead of 0"
 
 
 @pytest.mark.tensorflow

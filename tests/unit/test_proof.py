@@ -163,7 +163,12 @@ def test_figures_are_in_the_record_and_an_older_one_has_none() -> None:
 
 def test_status_shows_what_each_node_gives_and_should_give() -> None:
     t4 = NodeProof(
-        node="a", tflops=(58.11,), tflops_listed=65.0, grpc_gbytes=1.1, nccl_gbytes=11.24
+        node="a",
+        tflops=(58.11,),
+        tflops_listed=65.0,
+        grpc_gbytes=1.1,
+        nccl_gbytes=11.24,
+        network_gbytes_listed=12.5,
     )
     a100 = NodeProof(
         node="b",
@@ -174,7 +179,7 @@ def test_status_shows_what_each_node_gives_and_should_give() -> None:
     )
     assert list(proof_lines(run(t4, a100, NodeProof(node="c", tflops=(0.0812,))))) == [
         "proof: worker0 58.1 TFLOP/s of 65, with the others 1.1 GB/s over gRPC,"
-        " 11.2 GB/s with NCCL",
+        " 11.2 GB/s with NCCL of 12.5",
         "proof: worker1 2 × 250 to 251 TFLOP/s of 312, its GPUs 231 GB/s of 300",
         "proof: worker2 0.0812 TFLOP/s",
     ]

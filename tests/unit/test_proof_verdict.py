@@ -79,6 +79,17 @@ def test_slow_links_between_the_gpus_of_a_node_are_named() -> None:
     assert "reduce gradients at 20 GB/s, those of its siblings at 229" in found.text
 
 
+def test_nccl_that_gets_little_of_the_network_is_named_once() -> None:
+    def reduces(node: str, rate: float) -> NodeProof:
+        return NodeProof(node=node, nccl_gbytes=rate, network_gbytes_listed=50.0)
+
+    assert verdict([reduces("a", 30.0), reduces("b", 29.0)]) == ()
+    (found,) = verdict([reduces("a", 4.1), reduces("b", 4.0)])
+    assert (found.node, found.fatal) == ("b", False)
+    assert "at 4 GB/s, the cloud lists 50 for its network" in found.text
+    assert "NCCL_DEBUG" in found.hint
+
+
 def test_a_missing_gpu_is_fatal_and_counted() -> None:
     failure = Failure(node="a", phase="importing TensorFlow", words="RuntimeError: sees 1 of 2")
     expected = Expected(gpus=2, kind="T4", seen=1)
