@@ -12,7 +12,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix test check tools gpu-wheels dist clean
+.PHONY: demo quick units matrix tensorflow-matrix test check tools gpu-wheels dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -43,6 +43,11 @@ matrix:
 	done; \
 	[ -z "$$missing" ] || echo "not installed here, so not tried: Python$$missing"; \
 	[ -z "$$failed" ] || { echo "failed: Python$$failed"; exit 1; }
+
+# Each TensorFlow on each Python by each strategy, on nodes of this machine; goes on where it ended:
+# make tensorflow-matrix ARGUMENTS='--releases 2.21 --limit 3'
+tensorflow-matrix: $(VENV)/.made-dev
+	@$(BIN)/python tools/tensorflow_matrix.py $(ARGUMENTS) || [ $$? = 3 ]
 
 # A test of the second part that fails is run once more, and named at the end if it passes then.
 test: check

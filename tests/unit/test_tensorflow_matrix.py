@@ -1,0 +1,140 @@
+"""The matrix of TensorFlow versions: its cells, its page, and how it goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from cloudtrain.config import load
+from tests.support.project import ROOT
+
+
+@pytest.fixture(scope="module")
+def matrix() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "tensorflow_matrix", ROOT / "tools" / "tensorflow_matrix.py"
+    )
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_that_of_the_results_beside_it(matrix: ModuleType) -> None:
+    results = matrix.read(ROOT / "docs" / "versions.json")
+    assert results
+    page = (ROOT / "docs" / "versions.md").read_text("utf-8")
+    assert page == matrix.page(results), "run: python tools/tensorflow_matrix.py --page"
+
+
+def test_the_newest_python_of_every_release_comes_first(matrix: ModuleType) -> None:
+    found = [cell.name for cell in matrix.cells(["2.21", "2.15"], ["mirrored"], newest=False)]
+    assert found[:3] == ["2.21 3.13 mirrored", "2.15 3.11 mirrored", "2.21 3.12 mirrored"]
+    assert len(found) == 7
+    newest = [cell.name for cell in matrix.cells(["2.21", "2.15"], ["mirrored"], newest=True)]
+    assert newest == found[:2]
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "strategy", "is_there"),
+    [
+        ("2.15", "3.11", "custom", True),
+        ("2.16", "3.11", "custom", False),
+        ("2.18", "3.11", "horovod", True),
+        ("2.18", "3.12", "horovod", False),
+        ("2.19", "3.11", "horovod", False),
+        ("2.8", "3.10", "parameter_server", True),
+        ("2.4", "3.8", "parameter_server", False),
+        ("1.15", "3.7", "multi_worker_mirrored", False),
+    ],
+)
+def test_what_a_release_lacks_is_no_cell(
+    matrix: ModuleType, release: str, python: str, strategy: str, is_there: bool
+) -> None:
+    assert (matrix.absent(matrix.Cell(release, python, strategy)) is None) is is_there
+
+
+def result(
+    matrix: ModuleType, *, passed: bool = True, made: bool = False, text: str = ""
+) -> object:
+    versions = {"tensorflow": "2.21.0", "python": "3.13.0", "numpy": "2.4.6"} if passed else {}
+    return matrix.Result(
+        date="2026-11-23",
+        seconds=34.7,
+        made=made,
+        passed=passed,
+        text=text,
+        versions=versions,
+        machine="2 × CPU, Linux",
+    )
+
+
+def test_the_page_tells_seconds_versions_failures_and_what_was_not_run(matrix: ModuleType) -> None:
+    page = matrix.page(
+        {
+            "2.21 3.13 mirrored": result(matrix),
+            "2.21 3.13 one_device": result(matrix, made=True),
+            "2.21 3.12 mirrored": result(matrix, passed=False, text="error: it broke"),
+        }
+    )
+    assert "2 of 3 cells passed; 2026-11-23, on 2 × CPU, Linux." in page
+    rows = [line for line in page.splitlines() if line.startswith("| 2.21")]
+    assert rows[0] == (
+        "| 2.21.0 | 3.13.0 |  |  | 2.4.6 |  |  | not run | not run | 35 s | 35 s* | not run "
+        "| – | – |"
+    )
+    assert "| failed (1) |" in rows[1]
+    assert "1. 2.21 3.12 mirrored: error: it broke" in page
+
+
+def test_what_has_a_result_is_not_run_again_unless_asked(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "interpreter", lambda version: f"/opt/python{version}")
+    known = {
+        "2.21 3.13 mirrored": result(matrix),
+        "2.20 3.13 mirrored": result(matrix, passed=False),
+    }
+
+    def todo(*more: str) -> list[str]:
+        releases = ("--releases", "2.21,2.20,2.19", "--strategies", "mirrored")
+        asked = matrix.options([*releases, "--pythons", "newest", *more])
+        return [cell.release for cell in matrix.wanted_cells(asked, known)]
+
+    assert todo() == ["2.19"]
+    assert todo("--failed") == ["2.20", "2.19"]
+    assert todo("--again") == ["2.21", "2.20", "2.19"]
+    monkeypatch.setattr(matrix, "interpreter", lambda version: None)
+    assert todo() == [], "a Python that this machine lacks"
+
+
+def test_the_environments_used_longest_ago_go_first(matrix: ModuleType, tmp_path: Path) -> None:
+    for number, name in enumerate(("old", "newer", "own")):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (number, number))
+    matrix.make_room(tmp_path / "own", 2)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["newer", "own"]
+
+
+@pytest.mark.parametrize("strategy", ["mirrored", "horovod", "custom"])
+def test_a_cell_is_an_ordinary_config(matrix: ModuleType, tmp_path: Path, strategy: str) -> None:
+    file = matrix.write_config(matrix.Cell("2.15", "3.11", strategy), "/opt/python3.11", tmp_path)
+    assert load(file).strategy == strategy
+    assert yaml.safe_load(file.read_text())["setup"]["tensorflow"] == "2.15"
+    assert (tmp_path / "code" / "train.py").exists()
+
+
+def test_a_failure_is_told_by_cloudtrains_own_line(
+    matrix: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = matrix.cause(1, "", "03:31 up\nerror: chief0: exit code 1\nhint: look\n")
+    assert told == "error: chief0: exit code 1"
+    assert "hint: look" in capsys.readouterr().err
