@@ -19,6 +19,8 @@ NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""
 ANSWER = 60.0
 """Seconds for a node's first answer."""
+LIMITS = {"import": 300.0, "ready": 7200.0, "other": 120.0}
+"""Seconds for each phase; `ready` waits for the other nodes."""
 SILENCE = 60.0
 """Seconds without the node's heartbeat after which its connection counts as lost."""
 OTHERS = 10.0
@@ -74,6 +76,7 @@ def compute(
     try:
         board.start()
         board.wait(lambda talk: talk.first is not None, ANSWER)
+        board.give_up_silent()
         wanted = _wanted(board.talks, size)
         if wanted:
             board.through = begins(len(wanted))
@@ -124,7 +127,7 @@ class _Talk:
             "key": order.key,
             "python": order.python,
             "environment": order.environment,
-            "limits": {"import": 300.0, "ready": 7200.0, "other": 120.0, **order.limits},
+            "limits": {**LIMITS, **order.limits},
         }
         yield self.program.source
         yield json.dumps(named).encode() + b"\n"
@@ -158,7 +161,7 @@ class _Talk:
             self.facts.update(fact)
 
     def _failure(self, part: str, end: Mapping[str, Any]) -> Failure:
-        phase, limits = end["phase"], {"other": 120.0, "import": 300.0, **self.order.limits}
+        phase, limits = end["phase"], {**LIMITS, **self.order.limits}
         return Failure(
             node=self.order.node.name,
             phase=_PHASES.get(phase, phase),
@@ -228,6 +231,14 @@ class _Board:
 
     def go_on(self) -> bool:
         return not any(each.fatal for talk in self.talks for each in talk.failures)
+
+    def give_up_silent(self) -> None:
+        with self._changed:
+            for talk in self.talks:
+                if talk.first is None and not talk.over:
+                    words = f"no answer within {ANSWER:g} s"
+                    name = talk.order.node.name
+                    talk.failures.append(Failure(node=name, phase="the proof", words=words))
 
     def begin(self, part: str) -> None:
         """Start a part on all its nodes and wait until all are through; between nodes, until a

@@ -25,7 +25,7 @@ from cloudtrain.runs import proof_talk
 from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
 from cloudtrain.runs.task_launch import TaskLaunch
-from cloudtrain.shell import Secret
+from cloudtrain.shell import Secret, command
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
 from tests.support.landing_parts import Heard
@@ -150,6 +150,16 @@ def test_a_python_that_does_not_exist_is_a_failure(here: Here) -> None:
     [order] = proof_orders([member(0, "/no/such/python")], together=False)
     [failure] = computed(here, [order])["mnist-worker0"].failures
     assert "/no/such/python" in failure.words
+
+
+def test_a_node_that_does_not_answer_is_a_failure(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof_talk, "ANSWER", 0.2)
+    monkeypatch.setattr(proof_talk, "END", 0.2)
+    here.instead["mnist-worker0"] = command("sleep", "1000")
+    [failure] = alone(here, WELL).failures
+    assert (failure.phase, failure.words) == ("the proof", "no answer within 0.2 s")
 
 
 def test_a_phase_beyond_its_limit_is_killed_and_named(here: Here) -> None:
