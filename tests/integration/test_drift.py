@@ -17,4 +17,5 @@ def test_what_the_next_run_reads_takes_effect_by_itself(user: User) -> None:
     )
     done = user.up()
     assert done.exit_code == 0, done.stderr
+    assert user.background == ["idle"]
     assert cloudtrain("plan", "deep.yaml", "--json").stdout.count("says") == 0

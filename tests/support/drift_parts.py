@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import provision, session
 from cloudtrain.commands import accounts, up
+from cloudtrain.runs import background
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -33,6 +34,8 @@ class User:
     def __init__(self, cloud: FakeProvider) -> None:
         self.cloud = cloud
         self.values = FIRST
+        self.background: list[str] = []
+        """Commands that were to run in the background: none is, as nothing would end it."""
 
     def write(self, **changes: Any) -> str:
         self.values = {**self.values, **changes}
@@ -65,6 +68,9 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setattr(provision, "await_first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "prepare_nodes", lambda session: "")
     user = User(cloud)
+    monkeypatch.setattr(
+        background, "start_process", lambda records, command: user.background.append(command)
+    )
     user.write()
     assert user.up().exit_code == 0
     return user
