@@ -70,12 +70,8 @@ class TpuFamily:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preemption:
-    """How a node queries for its preemption notice: an HTTP GET of `address` + `path`.
-
-    A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
-    text that fully matches the pattern `answer`.
-    """
+class MetadataQuery:
+    """How a node asks its metadata service: an HTTP GET of `address` + `path`."""
 
     address: str
     path: str
@@ -84,32 +80,31 @@ class Preemption:
     """Path at which a PUT with `token_headers` returns a token, to be sent as `token_header`."""
     token_headers: Mapping[str, str] = field(default_factory=dict)
     token_header: str = ""
-    answer: str = ""
-    event_type: str = ""
     source: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenQuery:
-    """How a node gets a token of its identity: an HTTP GET of `address` + `path`, whose JSON answer
-    has the token under `key`.
+class Preemption(MetadataQuery):
+    """How a node queries for its preemption notice.
 
-    The other fields are as in Preemption.
+    A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
+    text that fully matches the pattern `answer`.
     """
 
-    address: str
-    path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    token_path: str = ""
-    token_headers: Mapping[str, str] = field(default_factory=dict)
-    token_header: str = ""
+    answer: str = ""
+    event_type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenQuery(MetadataQuery):
+    """How a node gets a token of its identity: the JSON answer has it under `key`."""
+
     key: str
     listed: bool = False
     """The answer of `path` is a name; the JSON is below it."""
     scopes_path: str = ""
     """Path at which a GET lists the scopes of the token, which must include `scope`."""
     scope: str = ""
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)

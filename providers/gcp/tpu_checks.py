@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -63,16 +64,6 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
         what = f"1 × {plan.nodes[0].machine} with {hosts} host{'s' if hosts > 1 else ''}"
         return f"{what} in {', '.join(map(str, found))}"
 
-    def image() -> str:
-        runtime = runtime_of(plan)
-        lacking = [str(p) for p in found if tpus.lacks(p.zone, "runtimeVersions", runtime)]
-        if lacking:
-            raise CloudConfigError(
-                f"no TPU software version {runtime} in {', '.join(lacking)}",
-                hint="see https://docs.cloud.google.com/tpu/docs/runtimes",
-            )
-        return f"TPU software version {runtime}"
-
     first = checks.finding("project", project)
     if not first.ok:
         return (first,)
@@ -86,7 +77,7 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
         return (*findings, service)
     findings += [*identity, service, checks.finding("machines", machines)]
     if found:
-        findings.append(checks.finding("image", image))
+        findings.append(checks.finding("image", partial(_runtime, tpus, plan, found)))
     if plan.config.network.subnet is not None and found:
         regions = list(dict.fromkeys(place.region for place in found))
         findings.append(checks.finding("subnet", lambda: checks.subnet_found(api, plan, regions)))
@@ -95,3 +86,14 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
     return tuple(
         replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
     )
+
+
+def _runtime(tpus: Tpus, plan: Plan, found: Sequence[Location]) -> str:
+    runtime = runtime_of(plan)
+    lacking = [str(p) for p in found if tpus.lacks(p.zone, "runtimeVersions", runtime)]
+    if lacking:
+        raise CloudConfigError(
+            f"no TPU software version {runtime} in {', '.join(lacking)}",
+            hint="see https://docs.cloud.google.com/tpu/docs/runtimes",
+        )
+    return f"TPU software version {runtime}"

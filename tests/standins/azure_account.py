@@ -233,6 +233,30 @@ def _assign(call: Call) -> Response:
             f"The role assignment ID '{name}' is not valid. The role assignment ID must be a GUID."
         )
         raise Refusal(400, "InvalidRoleAssignmentId", text) from None
+    given = _asked_assignment(call)
+    _check_scope(call)
+    id = f"/{call.given['scope']}/providers/{ASSIGNMENTS}/{name}"
+    for there in world.of_type(ASSIGNMENTS):
+        if there.id.lower() == id.lower() and there.properties != given:
+            text = (
+                "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
+            )
+            raise Refusal(409, "RoleAssignmentUpdateNotPermitted", text)
+        if (
+            there.id.lower() != id.lower()
+            and there.properties == given
+            and there.made["scope"].lower() == f"/{call.given['scope']}".lower()
+        ):
+            raise Refusal(409, "RoleAssignmentExists", "The role assignment already exists.")
+    scope = {"scope": f"/{call.given['scope']}"}
+    body = {"location": "", "properties": given}
+    world.add(Thing(id, ASSIGNMENTS, body, world.now(), scope, "Succeeded"))
+    return call.answer(_assignment(world.things[id.lower()]), 201)
+
+
+def _asked_assignment(call: Call) -> Body:
+    """The properties of the body: a role and a principal that exist."""
+    world = call.world
     given = call.body().get("properties") or {}
     if set(given) - {
         "roleDefinitionId",
@@ -263,24 +287,7 @@ def _assign(call: Call) -> Response:
             f"directory {TENANT}."
         )
         raise Refusal(400, "PrincipalNotFound", text)
-    _check_scope(call)
-    id = f"/{call.given['scope']}/providers/{ASSIGNMENTS}/{name}"
-    for there in world.of_type(ASSIGNMENTS):
-        if there.id.lower() == id.lower() and there.properties != given:
-            text = (
-                "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
-            )
-            raise Refusal(409, "RoleAssignmentUpdateNotPermitted", text)
-        if (
-            there.id.lower() != id.lower()
-            and there.properties == given
-            and there.made["scope"].lower() == f"/{call.given['scope']}".lower()
-        ):
-            raise Refusal(409, "RoleAssignmentExists", "The role assignment already exists.")
-    scope = {"scope": f"/{call.given['scope']}"}
-    body = {"location": "", "properties": given}
-    world.add(Thing(id, ASSIGNMENTS, body, world.now(), scope, "Succeeded"))
-    return call.answer(_assignment(world.things[id.lower()]), 201)
+    return given
 
 
 @route("GET", _ASSIGNMENT, f"{ASSIGNMENTS}/read")

@@ -82,28 +82,7 @@ class Kind:
     def put(self, call: Call, id: str, body: Body) -> tuple[Thing, bool]:
         """The thing, and whether it is new."""
         world, old = call.world, call.world.find(id)
-        if not re.match(self.name_rule, id.rpartition("/")[2]):
-            raise Refusal(
-                400,
-                "InvalidResourceName",
-                f"Resource name {id.rpartition('/')[2]} is invalid. The name can be up to 80 "
-                "characters long. It must begin with a word character, and it must end with a word "
-                "character or with '_'. The name may contain word characters or '.', '-', '_'.",
-            )
-        for path in azure_models.paths(body):
-            since = SINCE.get(self.type.lower(), {}).get(path, "")
-            if call.version < since:
-                raise Refusal(
-                    400,
-                    "InvalidRequestContent",
-                    "The request content was invalid and could not be deserialized: "
-                    "'Could not find "
-                    f"member '{path.rpartition('.')[2]}' on object of type '{self.type}'. Path "
-                    f"'{path}', line 1, position 1.'.",
-                )
-        if not body.get("location"):
-            text = "The location property is required for this definition."
-            raise Refusal(400, "LocationRequired", text)
+        self.check_words(call, id.rpartition("/")[2], body)
         given = azure_models.checked(self.model, body)
         given["location"] = location(given["location"], self.type, world.lacking.get(self.type, ()))
         check_tags(given.get("tags") or {})
@@ -131,6 +110,31 @@ class Kind:
         state = self.new_state if old is None else "Updating"
         world.operate(thing, state, lambda: self.finish(world, thing))
         return thing, old is None
+
+    def check_words(self, call: Call, name: str, body: Body) -> None:
+        """What can be refused without a look at what exists."""
+        if not re.match(self.name_rule, name):
+            raise Refusal(
+                400,
+                "InvalidResourceName",
+                f"Resource name {name} is invalid. The name can be up to 80 "
+                "characters long. It must begin with a word character, and it must end with a word "
+                "character or with '_'. The name may contain word characters or '.', '-', '_'.",
+            )
+        for path in azure_models.paths(body):
+            since = SINCE.get(self.type.lower(), {}).get(path, "")
+            if call.version < since:
+                raise Refusal(
+                    400,
+                    "InvalidRequestContent",
+                    "The request content was invalid and could not be deserialized: "
+                    "'Could not find "
+                    f"member '{path.rpartition('.')[2]}' on object of type '{self.type}'. Path "
+                    f"'{path}', line 1, position 1.'.",
+                )
+        if not body.get("location"):
+            text = "The location property is required for this definition."
+            raise Refusal(400, "LocationRequired", text)
 
     def delete(self, world: World, thing: Thing) -> Operation:
         """Begins it, without asking whether it may be."""
