@@ -74,7 +74,7 @@ def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     folder, real = tmp_path_factory.getbasetemp() / f"machines{next(_numbers)}", learned.path
 
     def path(provider: str) -> Path:
-        own = os.environ.get("CLOUDTRAIN_CACHE") != GIVEN
+        own = os.environ.get("CLOUDTRAIN_CACHE") not in (None, GIVEN)
         return real(provider) if own else folder / f"{provider}.csv"
 
     monkeypatch.setattr(learned, "path", path)

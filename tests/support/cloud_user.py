@@ -38,6 +38,10 @@ class Account:
     cloud: Cloud
     nodes: Nodes
 
+    def __post_init__(self) -> None:
+        """What the stand-in says of its machines is not kept in this user's cache."""
+        self.project.environment["CLOUDTRAIN_CACHE"] = str(self.project.folder / "cache")
+
     def config(
         self, *, machine: str = "", roles: dict[str, int] | None = None, **sections: Any
     ) -> Path:
