@@ -81,6 +81,8 @@ class Setup:
     install: tuple[str, ...] = ()
     """Folders of the delivered code that pip installs."""
     run: tuple[str, ...] = ()
+    cache: Literal["auto", "off"] = "auto"
+    """Whether nodes get environments from each other and from the store of the artifacts."""
     prove: Literal["auto", "off"] = "auto"
     """Whether nodes compute before a run, to prove that they can."""
 

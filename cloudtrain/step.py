@@ -15,7 +15,8 @@ class Step:
     A step without `unless` runs every time. `stdin` creates the input of `run` for each node.
     `once_per_host`: nodes that share a host take turns, and skip `run` if `unless` passes after
     another's run. `reboots`: if `unless` still fails after `run`, reboot the node and retry both
-    once. `timeout`: seconds without output.
+    once. `timeout`: seconds without output. `shared`: folder that `run` creates, and that a node
+    may get from another one instead.
     """
 
     name: str
@@ -25,3 +26,4 @@ class Step:
     once_per_host: bool = False
     reboots: bool = False
     timeout: float = 1800.0
+    shared: str | None = None

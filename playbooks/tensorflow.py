@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,14 @@ def environment_folder(config: ClusterConfig, node: Node) -> str | None:
 def environment(config: ClusterConfig, node: Node) -> Mapping[str, str]:
     """Variables that every task needs for this setup."""
     return {"TF_USE_LEGACY_KERAS": "1"} if keras_choice(config) == "legacy" else {}
+
+
+def credentials_in_packages(config: ClusterConfig) -> bool:
+    """True if a line names a URL with a user or password, which pip writes into environments
+    (direct_url.json, https://packaging.python.org/en/latest/specifications/direct-url/).
+    """
+    lines = (*config.setup.packages, *requirements.lines(config))
+    return any(re.search(r"://[^/\s@]+@", line) for line in lines)
 
 
 def keras_choice(config: ClusterConfig) -> Keras:
@@ -309,6 +318,7 @@ def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
         unless=script(scripts.ENVIRONMENT_THERE, folder),
         stdin=wanted.files if cache else partial(wanted.files, cache=False),
         once_per_host=True,
+        shared=folder,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.target import is_file
 from cloudtrain.console.lines import printable
-from cloudtrain.errors import NodesError
+from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.state import Records
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 @name_argument()
 @provider_options
 @click.option("--owner", metavar="WHO", help="Owner, by displayed name or id (default: you).")
+@click.option(
+    "--unused-for",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Also delete environments in stores that no cluster has used for DAYS days.",
+)
 @click.option("--running", is_flag=True, help="Also delete running clusters with time left.")
 @yes_option
 @json_option
@@ -40,6 +48,7 @@ def command(
     project: str | None,
     owner: str | None,
     running: bool,
+    unused_for: int,
     yes: bool,
     as_json: bool,
 ) -> int:
@@ -47,7 +56,8 @@ def command(
     have no running node, or are named. Data that only their nodes hold is lost, so it asks first.
     Running clusters with time left are listed and kept, unless NAME or --running is given. Other
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
-    destroys those and lands their artifacts.
+    destroys those and lands their artifacts. Archives of environments that later clusters could
+    use (setup.cache) are listed with what they cost, and deleted once unused for long.
     """
     from cloudtrain.cli.holdings import document, kept, text
     from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
@@ -70,11 +80,37 @@ def command(
                 screen.say(f"{one}: deleted; its account lists nothing of it any more")
     elif not as_json and not failed and not any(answer.exit_code for answer in answers):
         click.echo("nothing to collect")
+    environments: list[dict[str, Any]] = []
+    if name is None and provider is None:
+        environments, faults = collect_environments(unused_for, yes=yes, as_json=as_json)
+        failed.update(faults)
     if as_json:
-        print_json({"collected": list(collected), **document(answers)})
+        print_json(
+            {"collected": list(collected), "environments": environments, **document(answers)}
+        )
     if failed and not as_json:
         raise NodesError(failed)
     return max((answer.exit_code for answer in answers), default=0)
+
+
+def collect_environments(
+    unused_for: int, *, yes: bool, as_json: bool
+) -> tuple[list[dict[str, Any]], dict[str, CloudtrainError]]:
+    """List environments in stores, and delete the unused ones; returns what is left, as JSON, and
+    what failed, by its place.
+    """
+    from cloudtrain.commands.environments import Environments, delete_environments
+
+    kept = Environments()
+    if not as_json:
+        for line in kept.lines(unused_for):
+            click.echo(printable(line), err=True)
+    failed: dict[str, CloudtrainError] = {}
+    if unused := kept.unused(unused_for):
+        confirm(f"Delete {len(unused)} unused environments in stores?", yes=yes)
+        with shown(as_json=as_json) as screen:
+            failed = delete_environments(unused, screen)
+    return Environments().document(), failed
 
 
 def cluster_of(name: str | None) -> str | None:

@@ -58,6 +58,7 @@ EFFECT: dict[str, Effect] = {
     "setup.requirements": _SETUP,
     "setup.install": _SETUP,
     "setup.run": _SETUP,
+    "setup.cache": _RUN,
     "setup.prove": _RUN,
     "code.git": _RUN,
     "code.ref": _RUN,

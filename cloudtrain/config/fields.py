@@ -134,7 +134,7 @@ def close(node: Any) -> str:
         raise InvalidValue("must be auto, on or off") from None
 
 
-def prove(node: Any) -> str:
+def auto_or_off(node: Any) -> str:
     value = text(node)
     if value == "auto" or _BOOLEANS.get(value.lower()) is False:
         return "auto" if value == "auto" else "off"
@@ -460,9 +460,9 @@ Close = Annotated[
     Literal["auto", "on", "off"],
     Reads(close, _or_variable("auto | on | off", {"enum": ["auto", "on", "off", True, False]})),
 ]
-ProveChoice = Annotated[
+AutoOrOff = Annotated[
     Literal["auto", "off"],
-    Reads(prove, _or_variable("auto | off", {"enum": ["auto", "off", False]})),
+    Reads(auto_or_off, _or_variable("auto | off", {"enum": ["auto", "off", False]})),
 ]
 TfConfigChoice = Annotated[
     Any,

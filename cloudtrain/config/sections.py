@@ -74,7 +74,11 @@ class SetupSection(Section):
         "`setup.py`; for its runs alone."
     )
     run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
-    prove: kinds.ProveChoice | None = optional(
+    cache: kinds.AutoOrOff | None = optional(
+        "`auto`: one node creates the environment, the other nodes and later clusters get it from "
+        "there or from `artifacts.store`. `off`: each node creates its own."
+    )
+    prove: kinds.AutoOrOff | None = optional(
         "`auto`: before a run, each node multiplies matrices, computes a convolution with its "
         "gradient, compiles with XLA, and reduces with the others; a node that cannot ends the run "
         "before it starts, a slow one is named. `off` skips it."

@@ -9,17 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cloudtrain.artifacts.answer_lines import AnswerLines
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.datasets.signing import DataSigner
 from cloudtrain.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.model import Node
 from cloudtrain.node.downloader import PART
 from cloudtrain.paths import shown
+from cloudtrain.presign import PresignedRequest
 from cloudtrain.ship import program
 
 LASTS = 3600.0
@@ -27,6 +27,16 @@ LASTS = 3600.0
 
 BATCH = 1 << 15
 """Bytes of orders that are sent together."""
+
+
+class FileSigner(Protocol):
+    """Signs the downloads of files, and reads those that a node cannot. Thread-safe."""
+
+    def sign(self, file: DataFile, *, expires_in: float) -> PresignedRequest | None:
+        """Sign a GET of this version; None if nodes cannot read it. Raises StoreError."""
+
+    def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
+        """Yield its bytes from `offset`. Raises StoreError."""
 
 
 class NoRoute(Exception):
@@ -41,7 +51,7 @@ class Exchange:
     node: Node
     dataset: Dataset
     """With the files of this node."""
-    signer: DataSigner
+    signer: FileSigner
     roots: Sequence[str]
     copies: bool
     """The files are on the node's own machine."""

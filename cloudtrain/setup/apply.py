@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Node
@@ -22,12 +24,24 @@ HINT = "hint: "
 """Prefix of a line of a failing step that becomes the error's hint."""
 
 
+class Sharing(Protocol):
+    """Lets nodes get what a step creates from other nodes."""
+
+    def provide(
+        self, node: Node, folder: str, create: Callable[[], None], say: Callable[[str], None]
+    ) -> bool:
+        """Get the folder from elsewhere, or `create` it. False if others have failed at it."""
+
+    def interrupt(self) -> None: ...
+
+
 def apply(
     steps: Callable[[Node], Sequence[Step]],
     nodes: Sequence[Node],
     transport: Transport,
     stage: Stage,
     *,
+    sharing: Sharing | None = None,
     clock: Clock | None = None,
 ) -> None:
     """Run steps on every node until all their checks pass; steps that already pass are skipped.
@@ -41,11 +55,13 @@ def apply(
     reboots = Reboots(transport=transport, stage=stage, clock=clock)
 
     def ready(node: Node) -> None:
-        work = _Work(node, transport, stage, hosts, reboots, clock)
+        work = _Work(node, transport, stage, hosts, reboots, clock, sharing)
         work.do(steps(node))
 
     def interrupt() -> None:
         interrupted.set()
+        if sharing is not None:
+            sharing.interrupt()
         transport.close()
 
     fan_out(nodes, ready, name=lambda node: node.name, on_interrupt=interrupt)
@@ -61,14 +77,14 @@ class _Work:
     hosts: _Hosts
     reboots: Reboots
     clock: Clock
+    sharing: Sharing | None
 
     def do(self, steps: Sequence[Step]) -> None:
         started = self.clock.monotonic()
         missing = self._missing(steps)
         for step in missing:
-            if not step.once_per_host:
-                self._run(step)
-            elif not self._in_turn(step):
+            done = self._in_turn(step) if step.once_per_host else self._run(step)
+            if not done:
                 return
         took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock.monotonic() - started)}"
         self.stage.done(self.node.name, took if missing else "nothing to do")
@@ -105,13 +121,23 @@ class _Work:
                 return True
             host.tried.add(step.run)
             try:
-                self._run(step)
+                return self._run(step)
             except BaseException:
                 host.failed.add(step.run)
                 raise
-            return True
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: Step) -> bool:
+        """Do a step. False if it was not tried, since it has failed on other nodes."""
+        if step.shared is None or self.sharing is None:
+            self._create(step)
+            return True
+        say = partial(self._say, step)
+        return self.sharing.provide(self.node, step.shared, partial(self._create, step), say)
+
+    def _say(self, step: Step, text: str) -> None:
+        self.stage.node(self.node.name, f"{step.name}: {text}")
+
+    def _create(self, step: Step) -> None:
         started = self.clock.monotonic()
         self.stage.node(self.node.name, step.name)
         output = self._output_of(step)
@@ -124,7 +150,7 @@ class _Work:
         self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock.monotonic() - started)}")
 
     def _output_of(self, step: Step) -> _Output:
-        output = _Output(lambda line: self.stage.node(self.node.name, f"{step.name}: {line}"))
+        output = _Output(partial(self._say, step))
         done = self.transport.run(
             self.node,
             step.run,

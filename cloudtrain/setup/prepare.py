@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
+from cloudtrain.environments.sharing import Sharing
 from cloudtrain.model import Node
 from cloudtrain.playbooks import (
     base,
@@ -40,6 +45,34 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
             *code_packages.steps(session.config, node, source.digest),
         )
 
-    with session.console.stage("setup and code", len(session.nodes)) as stage:
-        apply(steps, session.nodes, session.transport, stage)
+    with (
+        session.console.stage("setup and code", len(session.nodes)) as stage,
+        shared_environments(session) as sharing,
+    ):
+        apply(steps, session.nodes, session.transport, stage, sharing=sharing)
     return source.digest
+
+
+@contextmanager
+def shared_environments(session: Session) -> Iterator[Sharing | None]:
+    """Let nodes get environments from each other and from the store, unless `setup.cache` is off.
+
+    Nodes on this machine share them without it.
+    """
+    config = session.config
+    if config.setup.cache == "off" or facts_of(config.provider).on_this_machine:
+        yield None
+        return
+    with_credentials = tensorflow.credentials_in_packages(config)
+    if with_credentials:
+        session.console.say(
+            "setup.cache: each node creates its own environment, as packages are named by a URL "
+            "with credentials"
+        )
+        yield None
+        return
+    sharing = Sharing(session)
+    try:
+        yield sharing
+    finally:
+        sharing.close()

@@ -24,7 +24,7 @@ LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
         "script",
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
-    {"cluster", "setup", "artifacts", "datasets", "importers"},
+    {"cluster", "setup", "artifacts", "datasets", "environments", "importers"},
     {"runs"},
     {"commands"},
     {"cli", "api"},

@@ -1,0 +1,102 @@
+"""Archives of environments in stores (`setup.cache`): what is kept, its cost, what is unused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloudtrain.environments import saved, stored
+from cloudtrain.environments.archive import Archive
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.protocols import Console
+from cloudtrain.stores import open_store, scheme_of
+
+DAY = 86400.0
+ENDED = 1.0
+"""Days after which an upload has ended, whatever became of it: no signed request lasts longer."""
+
+MONTHLY: Mapping[str, float] = {"gs": 0.020, "s3": 0.023, "az": 0.0208}
+"""$ per GB and month, standard storage in the cheapest large regions, 2026-11-23, from
+https://cloud.google.com/storage/pricing, https://aws.amazon.com/s3/pricing,
+https://azure.microsoft.com/pricing/details/storage/blobs (hot, locally redundant)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environments:
+    """What this machine knows to be in stores: archives, and uploads that have not ended."""
+
+    archives: tuple[Archive, ...] = field(default_factory=saved.archives)
+    stagings: tuple[saved.Staging, ...] = field(default_factory=saved.stagings)
+    now: float = field(default_factory=time.time)
+
+    def unused(self, days: float) -> tuple[Archive | saved.Staging, ...]:
+        """Archives that no cluster has used for that many days, and remains of uploads."""
+        old = [each for each in self.archives if self.now - self.last_use(each) >= days * DAY]
+        ended = [each for each in self.stagings if self.now - each.begun >= ENDED * DAY]
+        return (*old, *ended)
+
+    def last_use(self, archive: Archive) -> float:
+        return max(archive.used, archive.created)
+
+    def lines(self, days: float) -> Iterator[str]:
+        """One for each archive and upload, for people."""
+        if self.archives:
+            yield "environments kept for later clusters (setup.cache):"
+        unused = self.unused(days)
+        for each in self.archives:
+            ago = (self.now - self.last_use(each)) / DAY
+            old = ", unused: is deleted" if each in unused else ""
+            yield (
+                f"  {each.label}  {each.size / 1e6:,.0f} MB  about {_monthly(each):.2f} $/month  "
+                f"used {ago:.0f} days ago  {_where(each)}{old}"
+            )
+        for staging in self.stagings:
+            old = ": is deleted" if staging in unused else ": may be in progress"
+            yield f"  an upload that has not ended{old}  {_where(staging)}"
+
+    def document(self) -> list[dict[str, Any]]:
+        """The archives as JSON. `monthly`: estimate in $."""
+        return [
+            {
+                "label": each.label,
+                "store": each.store.uri if each.store else "",
+                "folder": each.folder,
+                "bytes": each.size,
+                "monthly": round(_monthly(each), 4),
+                "created": each.created,
+                "used": self.last_use(each),
+            }
+            for each in self.archives
+        ]
+
+
+def delete_environments(
+    unused: Sequence[Archive | saved.Staging], console: Console
+) -> dict[str, CloudtrainError]:
+    """Delete them in their stores and then their records; returns what failed, by its place."""
+    failed: dict[str, CloudtrainError] = {}
+    for each in unused:
+        try:
+            assert each.store is not None
+            place = each.store
+            store = open_store(place.uri, endpoint=place.endpoint, project=place.project)
+            if isinstance(each, Archive):
+                stored.delete_archive(each, store)
+            else:
+                stored.delete_staging(each, store)
+        except CloudtrainError as error:
+            failed[_where(each)] = error
+        else:
+            console.say(f"{_where(each)}: deleted")
+    return failed
+
+
+def _where(each: Archive | saved.Staging) -> str:
+    return f"{each.store.uri.rstrip('/') if each.store else ''}/{each.folder}"
+
+
+def _monthly(archive: Archive) -> float:
+    scheme = scheme_of(archive.store.uri) if archive.store else ""
+    return archive.size / 1e9 * MONTHLY.get(scheme, 0.0)

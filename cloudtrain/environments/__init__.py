@@ -1,0 +1,1 @@
+"""Environments that travel: one node creates them, others get archives of them."""

@@ -1,0 +1,269 @@
+"""Who creates an environment, who gets it from where, and what this machine remembers of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cloudtrain.commands.environments import Environments
+from cloudtrain.environments import programs, saved, stored
+from cloudtrain.environments.archive import PROBE, Archive, Part, StorePlace, key_of
+from cloudtrain.environments.programs import OnNode
+from cloudtrain.environments.sharing import Sharing
+from cloudtrain.errors import NodeError, StepFailed, StoreError
+from cloudtrain.model import ClusterConfig, Node, NodeGroup
+from cloudtrain.protocols import Completed
+
+FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
+FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"
+PLACE = StorePlace(uri="gs://bucket/prefix")
+PARTS = (Part(name="part-000.tar.zst", size=10, sha256="a" * 64, object="k", version="1"),)
+
+
+def node(number: int, host: str = "") -> Node:
+    name = f"mnist-worker{number}"
+    return Node(
+        name=name, role="worker", index=number, state="running", address="", internal="", host=host
+    )
+
+
+def archive(**changes: Any) -> Archive:
+    made = Archive(
+        key=key_of(FACTS, FOLDER),
+        label="tf2.21-cpu",
+        parts=PARTS,
+        python="3.12",
+        store=PLACE,
+        folder=".environments/k/s",
+        created=1000.0,
+    )
+    return replace(made, **changes)
+
+
+@dataclass
+class Cluster:
+    """Nodes without machines: `create` and the programs on nodes only say that they were run."""
+
+    store: str = "gs://bucket/prefix"
+    count: int = 4
+    facts: tuple[str, ...] = FACTS
+    created: list[str] = field(default_factory=list)
+    fetched: list[tuple[str, str]] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    """Nodes that cannot create, and sources that nobody can get it from."""
+    removed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sharing(self) -> Sharing:
+        session = SimpleNamespace(
+            config=ClusterConfig(
+                name="mnist", provider="gcp", strategy="custom", nodes={"worker": NodeGroup()}
+            ),
+            nodes=tuple(map(node, range(self.count))),
+            transport=SimpleNamespace(ask=self.ask),
+            store=SimpleNamespace(uri=self.store, presigner=object()),
+            console=SimpleNamespace(warn=self.warned.append, say=lambda text: None),
+        )
+        return Sharing(cast("Any", session))
+
+    def ask(self, node: Node, script: str) -> Completed:
+        assert script == PROBE
+        return Completed(exit_code=0, stdout="\n".join(self.facts).encode() + b"\n", stderr=b"")
+
+    def create(self, node: Node) -> Callable[[], None]:
+        def work() -> None:
+            with self.lock:
+                self.created.append(node.name)
+            if node.name in self.broken:
+                raise StepFailed(node.name, "exit 1")
+
+        return work
+
+    def up(self, sharing: Sharing) -> list[bool | str]:
+        """Bring all nodes theirs, side by side; returns what each was told."""
+
+        def one(node: Node) -> bool | str:
+            try:
+                return sharing.provide(node, FOLDER, self.create(node), lambda text: None)
+            except StepFailed as error:
+                return str(error)
+
+        with ThreadPoolExecutor(self.count) as pool:
+            told = list(pool.map(one, map(node, range(self.count))))
+        sharing.close()
+        return told
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path))
+    made = Cluster()
+
+    def pack(node: Node, folder: str, key: str, label: str, *_: object) -> OnNode:
+        mine = archive(key=key, label=label, store=None, folder="")
+        return OnNode(node=node, folder=programs.folder_on(node, key), archive=mine)
+
+    def fetch(node: Node, folder: str, archive: Archive, signer: object, *_: object) -> None:
+        source = "store" if isinstance(signer, stored.StoreSigner) else "node"
+        if source in made.broken:
+            raise StoreError("403 Forbidden")
+        with made.lock:
+            made.fetched.append((node.name, source))
+
+    monkeypatch.setattr(programs, "pack", pack)
+    monkeypatch.setattr(programs, "fetch", fetch)
+    monkeypatch.setattr(programs.Server, "start", lambda self: None)
+    monkeypatch.setattr(
+        programs, "remove", lambda packed, transport: made.removed.append(packed.node.name)
+    )
+    monkeypatch.setattr(
+        stored, "store_archive", lambda packed, *_: made.kept.append(packed.node.name)
+    )
+    monkeypatch.setattr(stored, "archive_data", lambda *_: None)
+    return made
+
+
+def test_one_node_creates_it_and_the_others_get_it_from_there(cluster: Cluster) -> None:
+    assert cluster.up(cluster.sharing()) == [True] * 4
+    (builder,) = cluster.created
+    assert sorted(name for name, _ in cluster.fetched) == sorted(
+        node(number).name for number in range(4) if node(number).name != builder
+    )
+    assert {source for _, source in cluster.fetched} == {"node"}
+    assert cluster.kept == cluster.removed == [builder]
+
+
+def test_a_known_archive_is_got_by_every_node_from_the_store(cluster: Cluster) -> None:
+    saved.save_archive(archive())
+    assert cluster.up(cluster.sharing()) == [True] * 4
+    assert cluster.created == []
+    assert [source for _, source in cluster.fetched] == ["store"] * 4
+    assert saved.archives()[0].used > 1000.0
+
+
+def test_an_archive_that_the_store_refuses_is_created_once_again(cluster: Cluster) -> None:
+    saved.save_archive(archive())
+    cluster.broken = {"store"}
+    assert cluster.up(cluster.sharing()) == [True] * 4
+    assert len(cluster.created) == 1
+    assert [source for _, source in cluster.fetched] == ["node"] * 3
+    assert "403 Forbidden" in cluster.warned[0]
+
+
+def test_an_archive_without_versions_was_not_stored_whole_and_is_not_used(
+    cluster: Cluster,
+) -> None:
+    saved.save_archive(archive(parts=(replace(PARTS[0], object="", version=""),)))
+    cluster.up(cluster.sharing())
+    assert len(cluster.created) == 1
+
+
+def test_a_node_that_does_not_reach_the_builder_creates_its_own(cluster: Cluster) -> None:
+    cluster.broken = {"node"}
+    assert cluster.up(cluster.sharing()) == [True] * 4
+    assert len(cluster.created) == 4
+
+
+def test_after_two_nodes_have_failed_no_other_tries(cluster: Cluster) -> None:
+    cluster.broken = {node(number).name for number in range(4)}
+    told = cluster.up(cluster.sharing())
+    assert len(cluster.created) == 2
+    assert sorted(map(str, told)).count("False") == 2
+
+
+def test_one_failure_is_taken_up_by_the_next_node(cluster: Cluster) -> None:
+    cluster.count = 3
+    sharing = cluster.sharing()
+    first = node(0)
+    cluster.broken = {first.name}
+    with pytest.raises(StepFailed):
+        sharing.provide(first, FOLDER, cluster.create(first), lambda text: None)
+    for number in (1, 2):
+        each = node(number)
+        assert sharing.provide(each, FOLDER, cluster.create(each), lambda text: None)
+    assert cluster.created == [first.name, node(1).name]
+
+
+def test_a_store_of_this_machine_keeps_nothing_for_later_clusters(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.store = tmp_path.as_uri()
+    cluster.up(cluster.sharing())
+    assert len(cluster.created) == 1
+    assert cluster.kept == []
+
+
+def test_a_single_node_with_such_a_store_packs_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.store, cluster.count = tmp_path.as_uri(), 1
+    cluster.up(cluster.sharing())
+    assert cluster.removed == []
+
+
+def test_a_node_that_does_not_answer_the_probe_creates_its_own(cluster: Cluster) -> None:
+    cluster.facts = ("dash: not found",)
+    cluster.up(cluster.sharing())
+    assert len(cluster.created) == 4
+
+
+def test_waiting_nodes_end_when_the_command_is_interrupted(cluster: Cluster) -> None:
+    sharing, started = cluster.sharing(), threading.Event()
+
+    def create() -> None:
+        started.set()
+        sharing.interrupt()
+        raise NodeError("mnist-worker0", "the connection was closed")
+
+    with pytest.raises(NodeError):
+        sharing.provide(node(0), FOLDER, create, lambda text: None)
+    assert started.is_set()
+
+
+@pytest.mark.parametrize("number", range(len(FACTS)))
+def test_another_system_or_home_is_another_key(number: int) -> None:
+    other = (*FACTS[:number], "another", *FACTS[number + 1 :])
+    assert key_of(other, FOLDER) != key_of(FACTS, FOLDER)
+
+
+def test_a_relative_and_an_absolute_folder_are_the_same_place() -> None:
+    assert key_of(FACTS, FOLDER) == key_of(FACTS, f"/home/cloudtrain/{FOLDER}")
+
+
+def test_records_survive_a_round_and_damaged_ones_are_skipped(cluster: Cluster) -> None:
+    saved.save_archive(archive())
+    staging = saved.Staging(id="x", store=PLACE, folder=".environments/staging-x", begun=5.0)
+    saved.save_staging(staging)
+    (saved._folder() / "archive-damaged.json").write_text("{")
+    (saved._folder() / "archive-other.json").write_text(json.dumps({"key": 1}))
+    assert saved.archives() == (archive(),)
+    assert saved.stagings() == (staging,)
+    saved.forget_archive(archive())
+    saved.forget_staging(staging)
+    assert saved.archives() == saved.stagings() == ()
+
+
+def test_gc_deletes_what_was_unused_for_long_and_what_killed_uploads_left() -> None:
+    new, old = archive(used=80 * 86400.0), archive(key="b", used=10 * 86400.0)
+    begun = saved.Staging(id="1", store=PLACE, folder=".environments/staging-1", begun=1.0)
+    running = replace(begun, id="2", begun=89.9 * 86400.0)
+    kept = Environments(archives=(new, old), stagings=(begun, running), now=90 * 86400.0)
+    assert kept.unused(30) == (old, begun)
+    lines = "\n".join(kept.lines(30))
+    assert lines.count("is deleted") == 2
+    assert "used 10 days ago" in lines
+    assert "may be in progress" in lines
+    assert [each["bytes"] for each in kept.document()] == [10, 10]
+
+
+def test_only_folders_of_environments_are_ever_deleted(cluster: Cluster) -> None:
+    with pytest.raises(StoreError, match="is not the folder of an environment"):
+        stored.delete_archive(archive(folder="runs"), cast("Any", None))
