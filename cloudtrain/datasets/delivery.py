@@ -130,7 +130,7 @@ def delivered(
                 timeout=SILENCE,
             )
         finally:
-            exchange.over.set()
+            exchange.end()
         return exchange.folder(done.exit_code)
 
     def download(relay: bool = False) -> str:

@@ -61,7 +61,7 @@ class Exchange:
     stop: Stop
     over: threading.Event = field(default_factory=threading.Event)
     _needed: threading.Event = field(default_factory=threading.Event)
-    _again: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    _again: queue.SimpleQueue[int | None] = field(default_factory=queue.SimpleQueue)
     _whole: bytes = b""
     _parts: frozenset[tuple[int, int]] = frozenset()
     _answer: dict[str, Any] = field(default_factory=dict)
@@ -82,15 +82,15 @@ class Exchange:
             "files": len(files),
         }
         yield _line(order)
-        while not self._needed.wait(0.2):
-            if self.over.is_set():
-                return
+        self._needed.wait()
         batch = bytearray()
         for number, file in enumerate(files):
             if self.over.is_set():
                 return
             while not self._again.empty():
                 again = self._again.get()
+                if again is None:
+                    return
                 batch += b"".join(self._order(again, files[again]))
             if self._is_whole(number):
                 continue
@@ -100,12 +100,14 @@ class Exchange:
                     yield bytes(batch)
                     batch.clear()
         yield bytes(batch)
-        while not self.over.is_set():
-            try:
-                again = self._again.get(timeout=0.2)
-            except queue.Empty:
-                continue
+        while (again := self._again.get()) is not None:
             yield from self._order(again, files[again])
+
+    def end(self) -> None:
+        """End `orders`: the program has answered, or has ended."""
+        self.over.set()
+        self._needed.set()
+        self._again.put(None)
 
     def _order(self, number: int, file: DataFile) -> Iterator[bytes]:
         order: dict[str, object] = {
@@ -168,7 +170,7 @@ class Exchange:
             self.progress("another download of it is running on this machine")
         elif "ready" in told or "error" in told:
             self._answer = told
-            self.over.set()
+            self.end()
         else:
             raise ValueError("not an answer")
 

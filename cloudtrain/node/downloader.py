@@ -140,6 +140,7 @@ class Download:
         """How many times a file has another signature than at first."""
         self.asked = {}  # type: dict[int, int]
         self.failed = None  # type: dict[str, object] | None
+        self.ended = threading.Event()
         self.limit = min(LONGEST, max(LARGE, self.size // SHARE))
 
     def run(self) -> None:
@@ -155,10 +156,9 @@ class Download:
             threading.Thread(target=self.hear, args=(process,), daemon=True).start()
         client.tell({"need": True, "have": self.bitmap(), "parts": self.had_parts()})
         threading.Thread(target=self.read, daemon=True).start()
-        with self.changed:
-            while self.failed is None and self.count < self.files:
-                self.changed.wait(0.5)
-                client.tell({"at": self.at, "files": self.count})
+        while self.failed is None and self.count < self.files:
+            self.ended.wait(0.5)
+            client.tell({"at": self.at, "files": self.count})
         if self.failed is not None:
             raise Failed(self.failed)
         os.close(self.record)
@@ -272,7 +272,8 @@ class Download:
                 told = json.loads(line.decode())
                 with self.changed:
                     process.in_hand -= 1
-                    self.changed.notify_all()
+                    if process.in_hand == QUEUED // 2:  # seldom: `hand` then gives many at once
+                        self.changed.notify_all()
                 if told[0] == "file":
                     self.file_done(told)
                 elif told[0] == "part":
@@ -289,7 +290,7 @@ class Download:
             self.count += 1
             self.asked.pop(int(str(told[1])), None)
             if self.count == self.files:
-                self.changed.notify_all()
+                self.ended.set()
 
     def part_done(self, number: int, part: "tuple[int, int]", digest: str) -> None:
         line = json.dumps(["part", number, part[0], part[1], digest]).encode() + b"\n"
@@ -375,6 +376,7 @@ class Download:
         with self.changed:
             self.failed = self.failed or facts
             self.changed.notify_all()
+            self.ended.set()
 
 
 def sync_later(folder: "dataset_folder.Folder", lock: int) -> None:

@@ -160,6 +160,14 @@ def test_a_large_file_arrives_in_parts_side_by_side(node: Node, md5: bool) -> No
     assert all(asked for path, asked in node.server.seen if path == "large")
 
 
+def test_parts_that_a_server_sends_with_status_200_are_taken_as_parts(node: Node) -> None:
+    node.server.objects = {"large": os.urandom(40 * MIB)}
+    node.server.partial = 200
+    assert "ready" in node.run()
+    assert content(node.files) == node.server.objects
+    assert all(asked for _, asked in node.server.seen)
+
+
 def test_a_server_without_ranges_sends_a_large_file_at_once(node: Node) -> None:
     node.server.objects = {"large": os.urandom(40 * MIB)}
     node.server.ranges = False

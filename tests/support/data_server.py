@@ -26,6 +26,8 @@ class DataServer:
     arrive: Callable[[str, str], None] = lambda signature, part: None
     """Called with the signature and the Range of each request; it may wait."""
     ranges: bool = True
+    partial: int = 206
+    """Status of an answer with a range."""
     signature: str = ""
     """The only one that is accepted, if set."""
     sent: int = 0
@@ -74,7 +76,7 @@ def data_server() -> Iterator[DataServer]:
             start, end = 0, len(data)
             if asked and told.ranges:
                 start, end = int(asked[1]), int(asked[2]) + 1
-                self.send_response(206)
+                self.send_response(told.partial)
                 self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
             else:
                 self.send_response(200)
