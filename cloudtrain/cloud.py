@@ -231,7 +231,8 @@ class Cloud(ProviderFacts):
     gpu_disk_gb: int = 0
     """The same of a node with GPUs."""
     scratch_machines: str = ""
-    """Pattern of the machines that may have a local disk of their own which images mount."""
+    """Pattern of the machines that may have local disks of their own, which their images or
+    playbooks/local_disks mount."""
     infiniband: str = ""
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)

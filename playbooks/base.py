@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from cloudtrain.cloud import is_cloud
 from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.playbooks import nvidia, scripts, tensorflow
+from cloudtrain.playbooks import local_disks, nvidia, scripts, tensorflow
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 
@@ -41,6 +41,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             run=script(scripts.DEBIAN + _CLOCK, ROOT),
             unless=script(_CLOCK_THERE, ROOT),
         ),
+        *local_disks.steps(config, node, ROOT),
         *_room(config, node),
     )
 
@@ -191,6 +192,7 @@ both=$(disk) && [ "$(gb "${both#* }")" -ge "$needed" ]
 """
 _ROOM = """\
 both=$(disk)
+[ "$(gb "${both#* }")" -lt "$needed" ] || exit 0  # meanwhile the cache is on a local disk
 size=${both% *} free=${both#* }
 echo "$(gb "$free") GB of $(gb "$size") GB are free on the disk, but installing TensorFlow with" \
     "CUDA takes $needed GB" >&2

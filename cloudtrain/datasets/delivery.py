@@ -25,8 +25,9 @@ from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run
 from cloudtrain.ship import program
 
-SCRATCH = ("/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
-"""Folders on local disks that images of clouds mount, faster than the disk of the node's home.
+SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
+"""Folders on local disks that playbooks/local_disks or images of clouds mount, faster than the disk
+of the node's home.
 
 Instance store volumes on AWS's deep learning images, the temporary disk on Azure: both are empty
 after a stop. https://docs.aws.amazon.com/dlami/latest/devguide/ami-support-policy.html,

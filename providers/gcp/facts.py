@@ -54,6 +54,8 @@ FACTS = Cloud(
     egress=EGRESS,
     disk_gb=DISK_GB,
     gpu_disk_gb=GPU_DISK_GB,
+    # https://cloud.google.com/compute/docs/disks/local-ssd: those that come with local SSDs
+    scratch_machines=r"(a2-ultragpu|a3|a4|z3)-.+|.+-lssd",
     zone=r"(.+\d)-[a-z]",
     # https://cloud.google.com/compute/docs/regions-zones, 2026-11-22
     region=rf"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-{_DIRECTION}\d\d?",
