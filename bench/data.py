@@ -47,6 +47,10 @@ SETS = {
 }
 """Files, bytes of each."""
 OURS = "**ours: listed and signed here, downloaded and verified by the node**"
+SEVERAL = (
+    " Eight nodes are eight processes side by side; ours lists once for all of them, as `train` "
+    "does."
+)
 
 Work = Callable[[Path], object]
 """Downloads the whole set into the folder that it is given."""
@@ -84,8 +88,8 @@ def main() -> None:
         "",
         "Ours lists and signs, compares size, version and checksum of every file, and keeps a "
         "record. The SDKs' rows begin with the SDK imported. The servers share the cores with the "
-        "clients, and most of each row is theirs. Eight nodes are eight processes side by side; "
-        "ours lists once for all of them, as `train` does.",
+        "clients, and most of each row is theirs."
+        + (SEVERAL if max(options.nodes) > 1 else " One node."),
         "",
     ]
     for kind, server in kinds.items():
