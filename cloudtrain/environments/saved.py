@@ -37,12 +37,15 @@ def archives() -> tuple[Archive, ...]:
 
 
 def archive_for(key: str, store: StorePlace) -> Archive | None:
-    """The newest archive in that store which nodes with this key can use."""
+    """The newest archive in that store which nodes with this key can use: none whose copying was
+    interrupted.
+    """
     return next(
         (
             each
             for each in archives()
-            if each.key == key and each.store == store and each.format == FORMAT
+            if (each.key, each.store, each.format) == (key, store, FORMAT)
+            and all(part.object for part in each.parts)
         ),
         None,
     )

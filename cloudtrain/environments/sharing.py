@@ -101,13 +101,16 @@ class Sharing:
                 return True
 
     def close(self) -> None:
-        """End serving, wait for the uploads, and delete the archives on nodes."""
-        for server in self._servers:
-            server.close()
+        """Wait for the uploads, end serving, and delete the archives on nodes.
+
+        A server deletes what it has served, which until then may be uploading.
+        """
         if any(thread.is_alive() for thread in self._uploads):
             self._session.console.say("storing the environment for later clusters")
         for thread in self._uploads:
             thread.join()
+        for server in self._servers:
+            server.close()
         for packed in self._packed:
             programs.remove(packed, self._session.transport)
 

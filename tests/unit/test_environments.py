@@ -168,6 +168,26 @@ def test_an_archive_without_versions_was_not_stored_whole_and_is_not_used(
     assert len(cluster.created) == 1
 
 
+def test_an_archive_whose_copying_was_interrupted_hides_no_older_one(cluster: Cluster) -> None:
+    half = replace(PARTS[0], sha256="f" * 64, object="", version="")
+    saved.save_archive(archive())
+    saved.save_archive(archive(parts=(half,), created=2000.0))
+    assert len(saved.archives()) == 2
+    assert saved.archive_for(archive().key, PLACE) == archive()
+
+
+def test_an_archive_is_served_until_it_is_stored(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server deletes what it has served as it ends."""
+    ended, lost = threading.Event(), []
+    monkeypatch.setattr(programs.Server, "close", lambda self: ended.set())
+    monkeypatch.setattr(stored, "store_archive", lambda *_: lost.append(ended.wait(0.2)))
+    cluster.up(cluster.sharing())
+    assert lost == [False]
+    assert ended.is_set()
+
+
 def test_a_node_that_does_not_reach_the_builder_creates_its_own(cluster: Cluster) -> None:
     cluster.broken = {"node"}
     assert cluster.up(cluster.sharing()) == [True] * 4
