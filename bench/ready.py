@@ -2,6 +2,9 @@
 
     python bench/ready.py --nodes 1 4 --runs 3
 
+Then: the environment step of a first and of a later cluster beside pip on each node, on 1 and 8
+nodes, with a real package index (bench/environments.py): `--environments TensorFlow:1`.
+
 As root: real nodes (cloud-init, sshd) stand behind a cloud's stand-in. Cold is `cloudtrain up` from
 nothing: VMs, first boot, host keys, the playbooks (python3-venv by apt, an environment with a
 package of 400 modules by pip, 2,000 files of code), all from archives on this machine: what a
@@ -30,6 +33,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+from bench import environments  # noqa: E402
 from tests.standins.cloud import DESCRIPTIONS, Cloud, running  # noqa: E402
 from tests.standins.image import with_archive, with_package  # noqa: E402
 from tests.standins.nodes import Nodes, unavailable  # noqa: E402
@@ -63,7 +67,17 @@ def main() -> None:
         for count in options.nodes:
             runs[count].append(_run(options.cloud, count))
             print(f"round {number + 1}: {count} nodes done", file=sys.stderr)
-    report = _report(options, load, runs)
+    measured = {}
+    for wanted in options.environments:
+        packages, _, size = wanted.rpartition(":")
+        with tempfile.TemporaryDirectory(prefix="ready") as place:
+            setup = environments.SETS[packages]
+            title = f"{packages}, {size} node{'s' if size != '1' else ''}"
+            measured[title] = environments.measure(options.cloud, int(size), Path(place), setup)
+            print(f"environments: {title} done", file=sys.stderr)
+    report = _report(options, load, runs) if options.runs else ""
+    if measured:
+        report += environments.HEAD.format(load=load) + environments.section(measured)
     options.output.write_text(report)
     print(report)
 
@@ -75,6 +89,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cloud", default="gcp", choices=sorted(DESCRIPTIONS))
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--environments",
+        nargs="*",
+        default=[f"{packages}:{size}" for packages in environments.SETS for size in (1, 8)],
+        metavar="PACKAGES:NODES",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "bench" / "ready.md")
     return parser.parse_args()
 
