@@ -102,7 +102,7 @@ def findings(
             break
         fitting, asked = fitting_findings(handle, (), ignore)
     config, plan = handle.config, handle.plan
-    if deep is not None and asked:
+    if deep is not None and asked is not None:
         fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
     return (
         *(Finding(what="machine facts", ok=True, text=text) for text in news),
@@ -122,14 +122,14 @@ PLANNED_AGAIN = 3
 
 def fitting_findings(
     handle: Handle, refusal: tuple[Finding, ...], ignore: Collection[str]
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """Findings on the plan's machines, and those of them that came from the cloud; none if the plan
-    itself is refused.
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...] | None]:
+    """Findings on the plan's machines, and those of them that came from the cloud; None if it was
+    not asked, as the plan itself is refused.
     """
     plan = handle.plan
     fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
     if not all(finding.ok for finding in fitting):
-        return fitting, ()
+        return fitting, None
     queried = ignored(handle.provider.check(plan), ignore)
     return (*fitting, *ignored(price(plan), ignore), *queried), queried
 
@@ -164,14 +164,16 @@ def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]
     return (), news
 
 
-def compare_machines(handle: Handle, queried: tuple[Finding, ...]) -> tuple[tuple[str, ...], bool]:
+def compare_machines(
+    handle: Handle, queried: tuple[Finding, ...] | None
+) -> tuple[tuple[str, ...], bool]:
     """Return what the cloud says otherwise of the plan's machines, and whether the plan changes.
 
     The check before has asked for these machine types, so no further query is sent.
     """
     provider, plan = handle.provider if queried else None, handle.plan
     names = list(dict.fromkeys(node.machine for node in plan.nodes if node.machine))
-    reached = any(finding.what == "machines" for finding in queried)
+    reached = any(finding.what == "machines" for finding in queried or ())
     if not reached or not isinstance(provider, TellsMachines):
         return (), False
     try:

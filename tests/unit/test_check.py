@@ -7,6 +7,7 @@ import pytest
 from cloudtrain import errors
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import check
+from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Finding
@@ -21,7 +22,7 @@ def kinds(kind: type[CloudtrainError] = CloudtrainError) -> list[type[Cloudtrain
 def refused(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> CloudtrainError:
     monkeypatch.setattr(check, "findings", lambda handle, **kwargs: findings)
     with pytest.raises(CloudtrainError) as caught:
-        check.refuse(Handle(CONFIG))
+        check.refuse(Handle(CONFIG), QuietConsole())
     return caught.value
 
 

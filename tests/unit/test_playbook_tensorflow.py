@@ -35,6 +35,7 @@ def test_the_step_of_an_environment_as_a_value() -> None:
         unless=script(scripts.ENVIRONMENT_THERE, folder),
         stdin=step.stdin,
         once_per_host=True,
+        shared=folder,
     )
     assert files(step) == {
         "install": [

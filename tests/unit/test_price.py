@@ -15,6 +15,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import check as verb
 from cloudtrain.config import load
+from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import QuotaError, UsageError
 from cloudtrain.protocols import Finding
 from cloudtrain.runs.task_launch import gpu_environment
@@ -178,7 +179,7 @@ def test_a_price_over_max_price_is_refused_before_anything_is_made(cloud: FakePr
     assert (finding.ok, finding.error) == (False, UsageError)
     assert finding.text.endswith(", more than limits.max_price: 1.5 $/hour")
     with pytest.raises(UsageError, match=r"more than limits\.max_price"):
-        verb.refuse(Handle(load(Path("mnist.yaml"))))
+        verb.refuse(Handle(load(Path("mnist.yaml"))), QuietConsole())
 
 
 def test_the_dearest_placement_is_held_against_max_price(cloud: FakeProvider) -> None:
@@ -364,9 +365,9 @@ def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     assert done.exit_code == 0
     assert "ignored: N2_CPUS: 8 needed" in done.stdout
     with pytest.raises(QuotaError) as caught:
-        verb.refuse(Handle(load(Path(config(T4)))))
+        verb.refuse(Handle(load(Path(config(T4)))), QuietConsole())
     assert caught.value.hint == "ask; pass `--ignore quota` to continue anyway"
-    verb.refuse(Handle(load(Path(config(T4)))), ("quota",))
+    verb.refuse(Handle(load(Path(config(T4)))), QuietConsole(), ("quota",))
     wrong = cloudtrain("check", file, "--ignore", "quotas")
     assert wrong.exit_code == 2
     assert "'quotas' is not one of quota, price, machines, gpus, permissions" in wrong.output
