@@ -1,0 +1,180 @@
+"""Archives of environments in a store: killed clients, changed objects, a store that refuses."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.environments import saved, stored
+from cloudtrain.environments.archive import Archive, StorePlace
+from cloudtrain.environments.programs import OnNode
+from cloudtrain.stores import open_store
+from tests.standins.faults import EVER, Fault, Faults
+from tests.standins.stores import KINDS, Store, faulty
+from tests.support import environment_parts as parts
+from tests.support.environment_parts import Cluster, SameHomes
+from tests.support.nodes_here import node
+from tests.support.package_index import PackageIndex, package_index
+from tests.support.wheels import digest, wheel
+
+BUILDER = node("built")
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.integration.test_environment_store", "boto3"])
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageIndex]:
+    if reason := parts.unavailable():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("index")
+    wheel(folder / "wheels", "one")
+    with package_index(folder / "wheels", folder / "log") as index:
+        yield index
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[tuple[Store, Faults]]:
+    with KINDS["s3"]() as store, faulty(store) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def built(index: PackageIndex, tmp_path_factory: pytest.TempPathFactory) -> SameHomes:
+    folder = tmp_path_factory.mktemp("nodes")
+    made = SameHomes(folder / "all", folder / "home", index)
+    Cluster(made, None, BUILDER.name).up(cache="off")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _environment(
+    door: tuple[Store, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    for name, value in door[0].environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    yield
+    door[1].disarm()
+
+
+@pytest.fixture
+def uri(door: tuple[Store, Faults], tmp_path: Path) -> str:
+    return f"{door[0].uri}/{tmp_path.name}"
+
+
+def store_it(transport: SameHomes, packed: OnNode, uri: str) -> Archive:
+    return stored.store_archive(packed, StorePlace(uri=uri), open_store(uri), transport, Stop())
+
+
+def client(
+    transport: tuple[Path, Path, PackageIndex],
+    packed: OnNode,
+    uri: str,
+    environment: dict[str, str],
+    gate: Connection,
+) -> None:
+    os.environ.update(environment)
+    gate.send("ready")
+    gate.recv()
+    store_it(SameHomes(*transport), packed, uri)
+
+
+def test_a_client_that_is_killed_while_it_stores_leaves_nothing_that_is_used_or_unknown(
+    built: SameHomes, index: PackageIndex, door: tuple[Store, Faults], uri: str
+) -> None:
+    place, faults = door
+    packed = parts.pack(built, BUILDER)
+    environment = {**place.environment, "CLOUDTRAIN_HOME": os.environ["CLOUDTRAIN_HOME"]}
+    step = 1 if os.environ.get("THOROUGH") else 2
+    for number in itertools.count(1, step):
+        faults.forget()
+        here, gate = PROCESSES.Pipe()
+        process = PROCESSES.Process(
+            target=client,
+            args=((built.folder, built.place, index), packed, uri, environment, gate),
+        )
+        process.start()
+        assert process.pid is not None
+        after = number // step % 2 == 0
+        faults.arm(Fault(kind="kill", number=number, after=after, pid=process.pid))
+        here.recv()
+        here.send("go")
+        process.join(60)
+        faults.disarm()
+        everything_is_known(uri)
+        if process.exitcode == 0:
+            break
+        known = saved.archive_for(parts.KEY, StorePlace(uri=uri))
+        assert known is None or not known.parts[0].object or number > step
+    assert number > step
+    store_it(built, packed, uri)
+    everything_is_known(uri)
+    store = open_store(uri)
+    for staging in saved.stagings():
+        stored.delete_staging(staging, store)
+    for archive in saved.archives():
+        stored.delete_archive(archive, store)
+    assert [found.path for found in store.list()] == []
+
+
+def everything_is_known(uri: str) -> None:
+    """`gc` can name it: it lies in a folder that this machine has recorded."""
+    folders = {each.folder for each in (*saved.archives(), *saved.stagings())}
+    for found in open_store(uri).list():
+        assert found.path.rpartition("/")[0] in folders
+
+
+FAULTS = {
+    "refused": Fault(kind="answer", action="GET *part-*", status=403, times=EVER),
+    "overloaded": Fault(kind="answer", action="GET *part-*", status=503, times=EVER),
+    "not reached": Fault(kind="reset", action="GET *part-*", times=EVER),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
+    built: SameHomes,
+    index: PackageIndex,
+    door: tuple[Store, Faults],
+    uri: str,
+    tmp_path: Path,
+    what: str,
+) -> None:
+    store = open_store(uri)
+    first = SameHomes(tmp_path / "first", built.place, index)
+    Cluster(first, store, "chief0").up()
+    (archive,) = saved.archives()
+    assert all(part.object for part in archive.parts)
+    door[1].arm(FAULTS[what])
+    index.forget()
+    later = SameHomes(tmp_path / "later", built.place, index)
+    cluster = Cluster(later, store, "chief0")
+    cluster.up()
+    assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
+    assert {asked.package for asked in index.requests()} == {"one"}
+    (environment,) = later.environments(cluster.nodes[0])
+    assert digest(environment) == digest(first.environments(cluster.nodes[0])[0])
+    assert later.halves(cluster.nodes[0]) == []
+
+
+def test_a_later_cluster_asks_the_package_index_nothing(
+    built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
+) -> None:
+    store = open_store(uri)
+    first = SameHomes(tmp_path / "first", built.place, index)
+    Cluster(first, store, "chief0", "worker0").up()
+    index.forget()
+    later = SameHomes(tmp_path / "later", built.place, index)
+    cluster = Cluster(later, store, "chief0", "worker0", "worker1")
+    cluster.up()
+    assert index.requests() == []
+    assert cluster.console.warned == []
+    found = {digest(later.environments(each)[0]) for each in cluster.nodes}
+    assert found == {digest(first.environments(cluster.nodes[0])[0])}
