@@ -76,8 +76,12 @@ class _Bucket:
         region = self._session.region_name or os.environ.get("AWS_REGION")
         # A bucket can be reached through any region; S3 redirects to its own.
         self._client = self._client_for(region or GIVEN_BY_DEFAULT)
-        self.presigner = S3Presigner(name, self._client, self._client_for)
+        self.presigner = self._presigner()
         self._etags_are_md5s: bool | None = None
+
+    def _presigner(self) -> S3Presigner:
+        credentials = self._session.get_credentials
+        return S3Presigner(self._name, self._client, self._client_for, credentials)
 
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
@@ -201,7 +205,7 @@ class _Bucket:
                 Bucket=self._name, LifecycleConfiguration={"Rules": [_UNFINISHED_GO]}
             )
         self._client = client
-        self.presigner = S3Presigner(self._name, client, self._client_for)
+        self.presigner = self._presigner()
         return True
 
     def _exists(self) -> bool:

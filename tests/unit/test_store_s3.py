@@ -39,7 +39,7 @@ def test_a_request_goes_to_the_bucket_s_own_region_and_not_to_the_host_that_redi
         headers = {"HTTPHeaders": {"x-amz-bucket-region": region}}
         stub.add_response("head_bucket", {"ResponseMetadata": headers})
         url = (
-            S3Presigner(bucket, client, make)
+            S3Presigner(bucket, client, make, session.get_credentials)
             .sign_upload("x", 1, expires_in=60.0)
             .requests[0]
             .url.reveal()

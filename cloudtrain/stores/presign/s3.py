@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.shell import Secret
+from cloudtrain.stores.presign.s3_reads import ReadUrls
 
 SMALL = 16 << 20
 """Maximum size in bytes of a file that is sent in one request."""
@@ -30,11 +31,16 @@ LONGEST = 7 * 24 * 3600
 class S3Presigner:
     """Presigner for one bucket; objects are named by key. Thread-safe. Raises boto3's exceptions.
 
-    `client` works for any region; `make(region, **options)` returns a client that signs.
+    `client` works for any region; `make(region, **options)` returns a client that signs with
+    `credentials()`.
     """
 
-    def __init__(self, bucket: str, client: Any, make: Callable[..., Any]) -> None:
+    def __init__(
+        self, bucket: str, client: Any, make: Callable[..., Any], credentials: Callable[[], Any]
+    ) -> None:
         self._bucket, self._client, self._make = bucket, client, make
+        self._credentials = credentials
+        self._reads: ReadUrls | None = None
         self._lock = threading.Lock()
         self._signing: Any = None
         self._open: set[str] = set()
@@ -66,7 +72,9 @@ class S3Presigner:
     def sign_read(self, key: str, version: str, *, expires_in: float) -> PresignedRequest:
         """Sign a GET of that version: the condition is part of the signature."""
         seconds = max(1, min(int(expires_in), LONGEST))
-        url = self._signed("get_object", seconds, Key=key, IfMatch=version)
+        if self._reads is None:
+            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials)
+        url = Secret(self._reads.url(key, version, seconds))
         return PresignedRequest(url=url, method="GET", headers={"If-Match": version})
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
