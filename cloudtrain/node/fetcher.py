@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import queue
 import random
 import re
 import ssl
@@ -17,7 +18,10 @@ import urllib.parse
 from cloudtrain.node import answers, dataset_folder, web
 
 AT_ONCE = 16
-SMALL = 1 << 18
+SMALL, LARGE = 1 << 18, 1 << 20
+"""Bytes of a thread's buffer, and of one for a part of a large file."""
+PARTS = 4
+"""Parts that one process downloads at once: more connections only take more of its processor."""
 REDIRECTS = 5
 CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
@@ -40,6 +44,9 @@ class Fetcher:
         self.web = web.Web()
         self.folder = None  # type: dataset_folder.Folder | None
         self.made = set()  # type: set[bytes]
+        self.large = queue.Queue()  # type: queue.Queue[memoryview]
+        for _ in range(PARTS):
+            self.large.put(memoryview(bytearray(LARGE)))
 
     def run(self) -> None:
         """Work until the jobs end. Never returns."""
@@ -83,11 +90,11 @@ class Fetcher:
             if job.get("part"):
                 assert isinstance(job["part"], list)
                 offset, length = job["part"]
-                with open(part, "r+b", buffering=0) as file:
-                    os.lseek(file.fileno(), offset, os.SEEK_SET)
-                    digest = dataset_folder.part_hash(bool(job["md5"]))
-                    self.stream(job, file.fileno(), offset, length, digest, buffer)
-                return ["part", number, offset, length, digest.hexdigest()]
+                buffer = self.large.get()
+                try:
+                    return ["part", number, *self.part(job, part, offset, length, buffer)]
+                finally:
+                    self.large.put(buffer)
             kind = "md5" if job["md5"] else "sha256"
             digest = hashlib.new(kind)
             made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -101,6 +108,16 @@ class Fetcher:
         except OSError as error:
             raise Failure("disk", error.strerror or str(error)) from None
         return self.placed(job, f"{kind}:{digest.hexdigest()}")
+
+    def part(
+        self, job: "dict[str, object]", path: bytes, offset: int, length: int, buffer: memoryview
+    ) -> "tuple[int, int, str]":
+        """Download a part of a file; returns where it is, and its digest."""
+        digest = dataset_folder.part_hash(bool(job["md5"]))
+        with open(path, "r+b", buffering=0) as file:
+            os.lseek(file.fileno(), offset, os.SEEK_SET)
+            self.stream(job, file.fileno(), offset, length, digest, buffer)
+        return offset, length, digest.hexdigest()
 
     def placed(self, job: "dict[str, object]", digest: str) -> "list[object]":
         """Verify a whole file and move it to its place."""
