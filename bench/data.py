@@ -31,7 +31,7 @@ from bench.stores import THREADS, place, rclone_s3, run  # noqa: E402
 from cloudtrain.artifacts.inventory import Stop  # noqa: E402
 from cloudtrain.datasets.dataset import Dataset  # noqa: E402
 from cloudtrain.datasets.exchange import Exchange  # noqa: E402
-from cloudtrain.datasets.listing import list_dataset  # noqa: E402
+from cloudtrain.datasets.listing import list_dataset, open_source  # noqa: E402
 from cloudtrain.datasets.signing import DataSigner  # noqa: E402
 from cloudtrain.model import ClusterConfig, DataSource, Node  # noqa: E402
 from cloudtrain.ship import program  # noqa: E402
@@ -171,8 +171,9 @@ def ours(uri: str, folders: Sequence[Path]) -> None:
         nodes={},
         data={"d": DataSource(source=uri)},
     )
-    dataset = list_dataset(config, "d")
-    signer = DataSigner(config, dataset)
+    store = open_source(config, "d")
+    dataset = list_dataset(config, "d", store)
+    signer = DataSigner(config, dataset, store)
     side_by_side(lambda folder: to_node(dataset, signer, folder), folders)
 
 

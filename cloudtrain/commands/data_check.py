@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cloudtrain.cloud import facts_of
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import list_dataset
+from cloudtrain.datasets.listing import list_dataset, opened_source
 from cloudtrain.datasets.signing import DataSigner
 from cloudtrain.datasets.transfer import transfer_cost
 from cloudtrain.errors import CloudtrainError, UsageError
@@ -52,9 +52,10 @@ def _disks(full: Sequence[str]) -> Finding:
 def _checked(plan: Plan, name: str) -> _Checked:
     config = plan.config
     try:
-        dataset = list_dataset(config, name)
+        store = opened_source(config, name)
+        dataset = list_dataset(config, name, store)
         split = parts(dataset, [node.role for node in plan.nodes])
-        signer = DataSigner(config, dataset)
+        signer = DataSigner(config, dataset, store)
         _read_a_byte(signer, dataset.files)
         shared = facts_of(config.provider).on_this_machine
         total = dataset.size if shared else _total(split)

@@ -14,13 +14,13 @@ from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.session import Session
 from cloudtrain.datasets.dataset import Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
-from cloudtrain.datasets.listing import list_dataset
+from cloudtrain.datasets.listing import list_dataset, opened_source
 from cloudtrain.datasets.saved import load_listing, save_listing
 from cloudtrain.datasets.signing import DataSigner
 from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Stage
+from cloudtrain.protocols import DataStore, Stage
 from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run
 from cloudtrain.ship import program
@@ -59,13 +59,13 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
     """
     if not session.config.data:
         return {}
-    due = [
-        each
-        for name in session.config.data
-        for each in deliveries(session, listing_of(session, run, name))
-    ]
+    config, due, signers = session.config, list[Delivery](), dict[str, DataSigner]()
+    for name in config.data:
+        store = opened_source(config, name)
+        dataset = listing_of(session, run, name, store)
+        due += deliveries(session, dataset)
+        signers[name] = DataSigner(config, dataset, store)
     first = {each.place: each for each in reversed(due)}
-    signers = {each.name: DataSigner(session.config, each.dataset) for each in due}
     stop = Stop()
     with session.console.stage("data", len(first)) as stage:
 
@@ -81,13 +81,13 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
     return by_node
 
 
-def listing_of(session: Session, run: Run, name: str) -> Dataset:
+def listing_of(session: Session, run: Run, name: str, store: DataStore) -> Dataset:
     """The listing with which the run began; made and kept before its first attempt."""
     path = session.records.listing_path(run.id, name)
     source = session.config.data[name]
     dataset = load_listing(path, name, source)
     if dataset is None:
-        dataset = list_dataset(session.config, name)
+        dataset = list_dataset(session.config, name, store)
         save_listing(path, dataset)
     return dataset
 

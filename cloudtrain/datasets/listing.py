@@ -30,14 +30,21 @@ LONGEST_NAME, LONGEST_PATH = 255, 3000
 folder of the dataset)."""
 
 
-def list_dataset(config: ClusterConfig, name: str) -> Dataset:
-    """List a dataset of the config, with the credentials of this machine.
+def list_dataset(config: ClusterConfig, name: str, store: DataStore | None = None) -> Dataset:
+    """List a dataset of the config, with the credentials of this machine. `store`: its own, if it
+    is open already.
 
     Raises DataError for a dataset without objects, with a name that no file can have, or with an
     object that cannot be read; CredentialsError, PermissionsError.
     """
     with named(name):
-        return _listed(config, name, open_source(config, name))
+        return _listed(config, name, store or open_source(config, name))
+
+
+def opened_source(config: ClusterConfig, name: str) -> DataStore:
+    """As `open_source`; its errors name the dataset."""
+    with named(name):
+        return open_source(config, name)
 
 
 def open_source(config: ClusterConfig, name: str) -> DataStore:

@@ -9,6 +9,7 @@ from cloudtrain.datasets.listing import named, open_source
 from cloudtrain.errors import PermissionsError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.presign import PresignedRequest
+from cloudtrain.protocols import DataStore
 
 VALID = 600.0
 """Seconds for which every signed request is valid at least. Longer ones end with the credentials
@@ -16,12 +17,15 @@ that signed them: tokens of Google and temporary keys of AWS after an hour at mo
 
 
 class DataSigner:
-    """Signer of one dataset, opened with this machine's credentials. Thread-safe."""
+    """Signer of one dataset, with this machine's credentials. Thread-safe. `store`: its own, if it
+    is open already."""
 
-    def __init__(self, config: ClusterConfig, dataset: Dataset) -> None:
+    def __init__(
+        self, config: ClusterConfig, dataset: Dataset, store: DataStore | None = None
+    ) -> None:
         self._dataset = dataset
         with named(dataset.name):
-            self._store = open_source(config, dataset.name)
+            self._store = store or open_source(config, dataset.name)
 
     def sign(self, file: DataFile, *, expires_in: float) -> PresignedRequest | None:
         """Sign a GET of the listed version, for that object (Google: for the dataset's prefix).
