@@ -47,13 +47,13 @@ class Environments:
         unused = self.unused(days)
         for each in self.archives:
             ago = (self.now - self.last_use(each)) / DAY
-            old = ", unused: is deleted" if each in unused else ""
+            old = ", unused: will be deleted" if each in unused else ""
             yield (
                 f"  {each.label}  {each.size / 1e6:,.0f} MB  about {_monthly(each):.2f} $/month  "
                 f"used {ago:.0f} days ago  {_where(each)}{old}"
             )
         for staging in self.stagings:
-            old = ": is deleted" if staging in unused else ": may be in progress"
+            old = ": will be deleted" if staging in unused else ": may be in progress"
             yield f"  an upload that has not ended{old}  {_where(staging)}"
 
     def document(self) -> list[dict[str, Any]]:

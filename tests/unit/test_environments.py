@@ -278,7 +278,7 @@ def test_gc_deletes_what_was_unused_for_long_and_what_killed_uploads_left() -> N
     kept = Environments(archives=(new, old), stagings=(begun, running), now=90 * 86400.0)
     assert kept.unused(30) == (old, begun)
     lines = "\n".join(kept.lines(30))
-    assert lines.count("is deleted") == 2
+    assert lines.count("will be deleted") == 2
     assert "used 10 days ago" in lines
     assert "may be in progress" in lines
     assert [each["bytes"] for each in kept.document()] == [10, 10]
