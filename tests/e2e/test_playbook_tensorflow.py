@@ -200,7 +200,10 @@ def test_pip_is_asked_for_all_at_once_and_for_tf_keras_alone(tmp_path: Path, mac
     one = node(cache=str(tmp_path / "cache"))
     ready(config(tensorflow="2.21"), tmp_path, one)
     folder = Path(tensorflow.bin_folder(config(tensorflow="2.21"), one) or "").parent
-    options = "--no-input --disable-pip-version-check --progress-bar off --no-warn-script-location"
+    options = (
+        "--no-cache-dir --no-input --disable-pip-version-check --progress-bar off"
+        " --no-warn-script-location"
+    )
     assert (folder / "log").read_text().splitlines() == [
         f"pip -m pip install {options} -r {folder}/pip/install.txt -c {folder}/pip/constraints.txt",
         f"pip -m pip install {options} --no-deps -r {folder}/pip/install-alone.txt",
