@@ -8,10 +8,9 @@ beside its place. The parts are compressed side by side, each by a process of it
 import fcntl
 import hashlib
 import os
-import queue
 import shutil
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from cloudtrain.node import client
 
@@ -116,35 +115,13 @@ def compressed(
             size = 0
         groups[-1].append(path)
         size += found[path][1] + 512
-    due = queue.Queue()  # type: queue.Queue[tuple[int, list[bytes]]]
-    for number, paths in enumerate(groups):
-        due.put((number, paths))
-    parts = {}  # type: dict[int, dict[str, object]]
-    faults = []  # type: list[Exception]
-    done = [0]
-
-    def work() -> None:
-        while not faults:
-            try:
-                number, paths = due.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                parts[number] = part(top, paths, folder, number)
-            except (OSError, Unfit) as error:
-                faults.append(error)
-            done[0] += 1
-            client.tell({"at": done[0], "of": len(groups)})
-
-    count = max(1, min(AT_ONCE, os.cpu_count() or 1))
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
-    return [parts[number] for number in sorted(parts)]
+    parts = []
+    with ThreadPoolExecutor(max(1, min(AT_ONCE, os.cpu_count() or 1))) as pool:
+        packing = [pool.submit(part, top, paths, folder, n) for n, paths in enumerate(groups)]
+        for done, each in enumerate(packing, 1):
+            parts.append(each.result())
+            client.tell({"at": done, "of": len(groups)})
+    return parts
 
 
 def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[str, object]":

@@ -5,13 +5,13 @@ place, tried, marked complete and renamed: killed at any moment it leaves nothin
 complete, and the next one begins again.
 """
 
+import collections.abc
 import fcntl
 import hashlib
 import os
-import queue
 import shutil
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from cloudtrain.node import client
 
@@ -112,33 +112,11 @@ def place(new: bytes, top: bytes, name: bytes) -> None:
         os.rename(os.path.join(new, name), target)
 
 
-def side_by_side(work, parts) -> None:  # type: ignore[no-untyped-def]
+def side_by_side(
+    work: "collections.abc.Callable[[tuple[str, str]], None]", parts: "list[tuple[str, str]]"
+) -> None:
     """Do the work for every part in threads: most of it is done by other processes, or without the
     interpreter's lock.
     """
-    due = queue.Queue()  # type: queue.Queue[object]
-    for part in parts:
-        due.put(part)
-    faults = []  # type: list[Exception]
-
-    def run() -> None:
-        while not faults:
-            try:
-                part = due.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                work(part)
-            except (OSError, Unfit) as error:
-                faults.append(error)
-
-    threads = [
-        threading.Thread(target=run, daemon=True)
-        for _ in range(max(1, min(AT_ONCE, os.cpu_count() or 1)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
+    with ThreadPoolExecutor(max(1, min(AT_ONCE, os.cpu_count() or 1))) as pool:
+        list(pool.map(work, parts))
