@@ -93,6 +93,8 @@ class Preemption(MetadataQuery):
 
     answer: str = ""
     event_type: str = ""
+    seconds: float
+    """From the notice to the node's end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ class Cause:
     node: str
     kind: Literal[
         "lost",
+        "expired",
         "signal",
         "oom",
         "exit",

@@ -1,8 +1,8 @@
 """Runs beside a task and uploads what no client has landed.
 
 While no client is connected, the agent uploads archives (archiver.py): before the node's end, at a
-preemption notice, at the task's end, and at intervals. It reads its order from stdin; the presigned
-uploads in the order stay in memory and are never logged.
+preemption notice, at the machine's shutdown, at the task's end, and at intervals. It reads its
+order from stdin; the presigned uploads in the order stay in memory and are never logged.
 """
 
 import contextlib
@@ -16,16 +16,13 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, formats, listing, patterns, preemption, web
-
-LIMIT = (4 << 30) - (64 << 20)
-"""Maximum bytes of files in one archive; a request may store 4 GiB."""
-
-HURRY = 256 << 20
-"""The same limit after a preemption notice, as an upload that the node's end interrupts is lost."""
+from cloudtrain.node import archiver, client, ending, formats, listing, patterns, preemption, web
 
 RESERVE = 6
 """Number of archives reserved for the node's end."""
+
+REPLAN = 30.0
+"""Seconds between two estimates of what is left to upload, in the node's last hour."""
 
 
 def main() -> None:
@@ -57,7 +54,8 @@ def say(text: str) -> None:
 
 class Agent:
     """The order has patterns and checkpoint as in artifacts/sync.py; tickets, each for one archive;
-    Unix times `until` (end of the tickets and the node) and `last` (last sync); times in seconds.
+    Unix times `until` (end of the tickets), `end` (of the node), `last` (last sync) and `stop`
+    (SIGTERM to the task), which may be infinite; times in seconds.
     """
 
     def __init__(self, order: "dict[str, object]") -> None:
@@ -66,17 +64,22 @@ class Agent:
         self.patterns = [str(each) for each in items(order["patterns"])]
         self.folder = str(order["checkpoint"]) if order["checkpoint"] else None
         self.tickets = items(order["tickets"])
-        self.every, self.until, self.last = (number(order[k]) for k in ("every", "until", "last"))
+        self.every, self.until = number(order["every"]), number(order["until"])
+        self.ending = ending.Ending(*(number(order[k]) for k in ("end", "last", "stop")))
+        self.replan_at = 0.0
+        self.shutting_down = threading.Event()
         self.began = self.sent_at = time.time()
         self.next = 0.0
         self.failures = 0
-        self.noticed = self.saw_end = self.is_over = False
+        self.saw_end = self.is_over = False
         self.lost_at = 0.0
         self.landed = {}  # type: dict[str, object]
         self.landed_at = 0.0
         self.kept = {}  # type: dict[str, str]
 
     def keep(self) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: self.shutting_down.set())
+        threading.Thread(target=self.await_shutdown, daemon=True).start()
         if self.order["metadata"]:
             threading.Thread(target=self.listen, daemon=True).start()
         while self.tickets and not self.is_over and time.time() < self.until:
@@ -91,17 +94,34 @@ class Agent:
             self.saw_end, self.next = True, 0.0
         if ended and self.landed.get("final"):
             self.is_over = True
+        self.foresee(now)
         if self.is_over or now < self.next:
             return False
-        if self.noticed or now >= self.last:
+        if self.ending.is_near(now):
             return True
         quiet = now - max(self.began, self.landed_at)
         if ended:
             return min(quiet, now - ended) >= number(self.order["patience"]) and not is_landing()
         spare = len(self.tickets) - RESERVE
-        share = (min(self.until, self.last) - now) / max(1, spare)
+        share = (min(self.until, self.ending.last) - now) / max(1, spare)
         is_time = now - self.sent_at >= max(self.every, share)
         return spare > 0 and self.every > 0 and quiet > 2 * self.every and is_time
+
+    def foresee(self, now: float) -> None:
+        """Before the end of the node's lifetime: begin in time, then end the task so that it can
+        save.
+        """
+        if now >= self.replan_at and self.ending.is_in_reach(now):
+            self.replan_at = now + REPLAN
+            due = self.due(archiver.listed(formats.WORK.encode(), self.patterns))
+            checkpoint = sum(each.size for each in due if self.is_checkpoint(each))
+            self.ending.plan(sum(each.size for each in due), checkpoint)
+        if now >= self.ending.stop and not self.ending.word:
+            self.announce("lifetime", self.ending.at - now)
+
+    def is_saving(self, now: float) -> bool:
+        """True while the task may still be saving a checkpoint after SIGTERM."""
+        return self.ending.word != "" and now < self.ending.save_until and not self.ended_at()
 
     def send(self) -> None:
         """Upload one archive; the next one, with what did not fit, follows at once."""
@@ -110,7 +130,7 @@ class Agent:
         now = time.time()
         if not chosen:
             self.is_over = self.saw_end
-            self.next = now + self.rest(now)
+            self.next = 0.0 if self.is_saving(now) else now + self.rest(now)
             return
         ticket = self.tickets.pop(0)
         archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
@@ -125,6 +145,7 @@ class Agent:
             say(f"archive {ticket['n']} not uploaded: {reason(error)}")
             return
         self.failures = 0
+        self.ending.measure(archive.size, time.time() - now)
         whole = archive.whole()
         if not archive.checkpoint_is_whole:
             whole = [each for each in whole if not self.is_checkpoint(each)]
@@ -137,28 +158,35 @@ class Agent:
         otherwise the remaining time divided among the remaining tickets.
         """
         shortest = number(self.order["rest"])
-        if self.noticed or now < self.last:
+        if self.ending.word or not self.ending.is_near(now):
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
-    def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
-        """Choose the files to archive: the log, the checkpoint, then small files before large ones,
-        as far as they fit.
-        """
+    def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
+        """Return the files that are not stored yet, the smallest first."""
         landed = self.landed.get("files")
         assert landed is None or isinstance(landed, dict)
-        due = [
+        return [
             each
             for path, each in sorted(found.items(), key=lambda pair: pair[1].size)
             if each.stamp not in ((landed or {}).get(path), self.kept.get(each.path))
         ]
+
+    def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
+        """Choose the files to archive: the log, the checkpoint, then small files before large ones,
+        as far as they fit. A checkpoint that the task may be saving comes later.
+        """
+        now = time.time()
+        due = self.due(found)
         units = [[each for each in due if self.is_checkpoint(each)]]
+        if self.is_saving(now):
+            units = []
         units += [[each] for each in due if not self.is_checkpoint(each)]
         chosen = []  # type: list[listing.File]
-        room, more = (HURRY if self.noticed else LIMIT), False
+        room, more = self.ending.room(now), False
         for unit in units:
             size = sum(each.size for each in unit)
-            if size > LIMIT:
+            if size > ending.LIMIT:
                 self.leave(unit)
             elif not chosen or size <= room:
                 chosen += unit
@@ -166,7 +194,7 @@ class Agent:
             else:
                 more = True
         log = archiver.log_of(self.attempt)
-        if log and log.size <= LIMIT // 64 and self.kept.get(log.path) != log.stamp:
+        if log and log.size <= ending.LIMIT // 64 and self.kept.get(log.path) != log.stamp:
             chosen.insert(0, log)
         return chosen, more
 
@@ -219,18 +247,36 @@ class Agent:
         return parts if len(parts) == 5 else []
 
     def listen(self) -> None:
-        """Wait for the cloud's preemption notice.
-
-        The task gets the signal of the machine's own shutdown, only earlier: a program that saves
-        at SIGTERM has the whole notice for it.
-        """
+        """Wait for the cloud's preemption notice."""
         how: Any = self.order["metadata"]
         while not preemption.preempted(how, how["node"]):
             time.sleep(number(self.order["poll"]))
+        self.announce("preempted", number(how["seconds"]))
+
+    def await_shutdown(self) -> None:
+        """Wait for SIGTERM, which systemd sends to all processes when the machine shuts down.
+
+        They run until TimeoutStopSec (90 s) has passed or the cloud cuts the power, and with a
+        network: sessions end before network.target, by the order of systemd-user-sessions.service.
+        Documented: https://www.freedesktop.org/software/systemd/man/latest/systemd-system.conf.html
+        Read: https://github.com/systemd/systemd/blob/main/units/systemd-user-sessions.service.in
+        """
+        self.shutting_down.wait()
+        self.announce("shutdown", number(self.order["shutdown"]))
+
+    def announce(self, word: str, seconds: float) -> None:
+        """End the task, as the node ends in `seconds`.
+
+        It gets the signal of the machine's own shutdown, only earlier: a program that saves at
+        SIGTERM has all these seconds for it.
+        """
+        now = time.time()
+        if not self.ending.announce(word, now, seconds):
+            return
         with open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
-            file.write(f"{time.time():.0f}\n")
-        say("preemption notice: the cloud will take this node")
-        self.noticed, self.next = True, 0.0
+            file.write(f"{now:.0f}" + ("" if word == "preempted" else f" {word}") + "\n")
+        say(f"this node ends in {max(0.0, seconds):.0f} s: {word}")
+        self.next = 0.0
         record = self.record()
         if record and is_alive(*record[:2]):
             with contextlib.suppress(OSError):

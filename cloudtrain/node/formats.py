@@ -17,7 +17,8 @@ UPLOAD_LOCK = "sending"
 WORK = "work"
 
 NOTICE = "notice"
-"""File in an attempt's folder with the Unix time of the cloud's preemption notice."""
+"""File in an attempt's folder with the Unix time at which the node's end was announced: by the
+cloud's preemption notice, or with a second word, `shutdown` or `lifetime`."""
 
 ARCHIVES = "parcels"
 """Folder of archives below a run's prefix in the store. Never a task's name: those end with an

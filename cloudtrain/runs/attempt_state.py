@@ -29,7 +29,9 @@ class TaskView:
     lost: str | None = None
     """Why its node counts as lost."""
     notice: float | None = None
-    """When the cloud announced that it will take the node, Unix time."""
+    """When the end of its node was announced, Unix time."""
+    announced: str = "preempted"
+    """How its node ends, once there is a notice; see `task_commands.NoticeSeen`."""
     stopped_since: float | None = None
     port_open: bool = False
     opened_at: float | None = None
@@ -62,12 +64,14 @@ class TaskView:
 
 @dataclass(kw_only=True)
 class AttemptState:
-    """State of a run attempt. `started` and `deadline` are times of the injected clock."""
+    """State of a run attempt; its times are those of the injected clock."""
 
     config: ClusterConfig
     tasks: Mapping[str, TaskView]
     started: float
     deadline: float | None = None
+    lifetime_stop: float | None = None
+    """When the tasks are ended because the lifetime of their nodes ends."""
     first_failure: float | None = None
     first_port: float | None = None
     formed_after: float | None = None

@@ -367,6 +367,11 @@ def hint_for(
     """What to do next, for known messages; `number` is the signal that ended it."""
     if kind == "oom":
         return _MEMORY
+    if kind == "expired":
+        return (
+            "set a longer limits.max_lifetime, then run `cloudtrain down`, `cloudtrain up` and "
+            "`cloudtrain train --resume RUN`"
+        )
     if kind in {"lost", "frozen"}:
         return None
     text = last_exception(log)

@@ -18,7 +18,7 @@ from cloudtrain.runs.cluster_formation import (
     separate_trainings_failure,
     separate_trainings_note,
 )
-from cloudtrain.runs.node_agents import NodeAgents
+from cloudtrain.runs.node_agents import NodeAgents, task_stop
 from cloudtrain.runs.periodic_sync import PeriodicSync
 from cloudtrain.runs.state_machine import Decision, decide, new
 from cloudtrain.runs.tail import (
@@ -45,6 +45,9 @@ LOST_AFTER = 60.0
 
 ALONE_LOST_AFTER = 300.0
 """The same if no node answers, but the provider does: more likely our own network failed."""
+
+SAVE_SECONDS = 30.0
+"""Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
 
 LAST_WORDS = 15.0
 """Seconds to wait for the last bytes of a task that was stopped."""
@@ -118,8 +121,18 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
         started=attempt.started,
         formed_after=attempt.formed_after if attempt.clustered else None,
         deadline=run.created + deadline if deadline is not None else None,
+        lifetime_stop=lifetime_stop(session, run),
         collectives=next((one.collectives for one in run.attempts if one.collectives), None),
     )
+
+
+def lifetime_stop(session: Session, run: Run) -> float | None:
+    """When to end the tasks: after their agents did, where there are agents; None if no lifetime
+    ends.
+    """
+    config = session.config
+    stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
+    return stop + SAVE_SECONDS if stop != float("inf") else None
 
 
 def until_decided(session: Session, run: Run, state: AttemptState, follower: Follower) -> Decision:
@@ -211,7 +224,7 @@ def take(state: AttemptState, event: Event, now: float) -> None:
     if isinstance(event, LogBytes):
         view.saw(event.data, now)
     elif isinstance(event, PreemptionNoticed):
-        view.notice = event.notice.given
+        view.notice, view.announced = event.notice.given, event.notice.word
     elif isinstance(event, PortOpened):
         view.served = event.served
         if event.served.after is not None:

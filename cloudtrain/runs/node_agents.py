@@ -21,11 +21,12 @@ from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node
+from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.run_record import Run, Task
 from cloudtrain.ship import program
+from cloudtrain.strategies import strategy_of
 
 LASTS = 7 * 24 * 3600.0
 """Seconds that presigned uploads are valid: the most that S3 signs, or Google keeps a session."""
@@ -43,6 +44,11 @@ PARCELS, PARCELS_MEANWHILE = 12, 24
 TIMES = {"tick": 1.0, "rest": 10.0, "poll": 2.0, "patience": 60.0}
 """Seconds: between two checks; between archives when the end is near; between two queries for a
 notice; from a task's end until its files are archived, if no client lands them."""
+
+SHUTDOWN, SPOT_SHUTDOWN = 90.0, 30.0
+"""Seconds of a machine's shutdown: systemd kills what has not ended after 90 s
+(DefaultTimeoutStopSec); spot VMs of Google are cut off after 30 s, others after 120 s
+(`skipGuestOsShutdown` of the discovery document, compute v1, revision 20261106)."""
 
 
 def ingest_left_spools(session: Session, run: Run) -> None:
@@ -153,6 +159,18 @@ def last_sync(node: Node, created: float) -> float:
     return node.expires - max(120.0, min(600.0, life / 20))
 
 
+def task_stop(config: ClusterConfig, node: Node, created: float) -> float:
+    """Unix time at which the task gets SIGTERM, so that it saves before the node's end: halfway
+    between the last sync and the end, but at most a tenth of the node's life before it.
+
+    Infinite if no end is known, or the cloud does not enforce it.
+    """
+    if node.expires is None or strategy_of(config).tpus:
+        return float("inf")
+    life = node.expires - (node.created if node.created is not None else created)
+    return node.expires - min((node.expires - last_sync(node, created)) / 2, life / 10)
+
+
 def notice_query(provider: str, node: Node) -> dict[str, object] | None:
     """How the node polls for a preemption notice. CLOUDTRAIN_METADATA overrides the address."""
     cloud = cloud_of(provider)
@@ -184,7 +202,10 @@ def agent_order(
         "checkpoint": what.checkpoint,
         "every": config.artifacts.every or 0.0,
         "until": until,
+        "end": node.expires if node.expires is not None else float("inf"),
         "last": min(last, until),
+        "stop": task_stop(config, node, run.created),
+        "shutdown": SPOT_SHUTDOWN if node.spot else SHUTDOWN,
         "metadata": notice_query(config.provider, node),
         "tickets": [
             {

@@ -5,6 +5,7 @@ checkpoint.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from posixpath import normpath
 
@@ -17,10 +18,27 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Artifact
 from cloudtrain.run_record import Run
 from cloudtrain.runs.attempt_state import AttemptState
+from cloudtrain.runs.node_agents import last_sync, task_stop
 from cloudtrain.runs.tasks import log_files
 
 EVALUATOR_EVERY = 30.0
 """Seconds between checks for a new checkpoint if `artifacts.every` is not set."""
+
+
+def report_lifetime_end(session: Session, run: Run) -> None:
+    """Report when the nodes end, and that what exists is landed before."""
+    config = session.config
+    end = min(node.expires for node in session.nodes if node.expires is not None)
+    stop = min(task_stop(config, node, run.created) for node in session.nodes)
+    then = f"; its tasks get SIGTERM at {utc(stop)}" if stop < end else ""
+    session.console.warn(
+        f"the lifetime of {config.name} ends at {utc(end)} (limits.max_lifetime): landing what "
+        f"exists{then}"
+    )
+
+
+def utc(moment: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
 
 
 class PeriodicSync:
@@ -41,6 +59,7 @@ class PeriodicSync:
         self._next = session.clock.now() + self._pause
         self._knows_the_beginning = self._knows_the_end = False
         self._noticed: set[str] = set()
+        self._lifetime_ends = False
         self._given: Mapping[str, Artifact] = {}
         self._thread: threading.Thread | None = None
 
@@ -57,10 +76,17 @@ class PeriodicSync:
         if noticed > self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
         now = self._session.clock.now()
+        if not self._lifetime_ends and now >= self._last_sync():
+            self._lifetime_ends, self._next = True, 0.0
+            report_lifetime_end(self._session, self._run)
         if now < self._next:
             return
         self._next = now + self._pause
         self._start(self._work)
+
+    def _last_sync(self) -> float:
+        nodes = self._session.nodes
+        return min((last_sync(node, self._run.created) for node in nodes), default=float("inf"))
 
     def wait(self) -> None:
         if self._thread is not None:
@@ -78,7 +104,7 @@ class PeriodicSync:
 
     def _work(self) -> None:
         try:
-            if self._every or self._noticed:
+            if self._every or self._noticed or self._lifetime_ends:
                 session, run = self._session, self._run
                 logs = log_files(session, run)
                 land_so_far(landing_of(session), run, nodes_of(session, run), logs)

@@ -23,7 +23,8 @@ class Observation:
 
     task: Task
     lost: bool = False
-    preempted: bool = False
+    announced: str = ""
+    """How its node ended: `preempted`, `shutdown` or `lifetime`; "" if that was not announced."""
     frozen: bool = False
     started: bool = True
     joined: bool = True
@@ -61,6 +62,8 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would fail
     again and only be billed again.
     """
+    if cause.kind == "expired":  # and with its node the whole cluster
+        return False
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
     if cause.kind in ("exit", "not_started"):
@@ -92,7 +95,7 @@ LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, COLLATERAL, NOTHING = range(7)
 
 def _rank(seen: Observation) -> int:
     """Rank of a failure; smaller is nearer to the root."""
-    if seen.lost or seen.preempted:
+    if seen.lost or seen.announced:
         return LOST
     if seen.frozen:
         return FROZEN
@@ -133,12 +136,15 @@ def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
     )
 
 
-Kind = Literal["lost", "frozen", "oom", "signal", "not_started", "exit"]
+Kind = Literal["lost", "expired", "frozen", "oom", "signal", "not_started", "exit"]
 
 
 def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
-    if seen.preempted:
-        return "lost", f"its node {seen.task.node} was preempted"
+    if seen.announced == "lifetime":
+        return "expired", f"the lifetime of its node {seen.task.node} ends"
+    if seen.announced:
+        how = "shut down" if seen.announced == "shutdown" else "preempted"
+        return "lost", f"its node {seen.task.node} was {how}"
     if seen.lost:
         return "lost", f"its node {seen.task.node} no longer answers"
     if seen.frozen:

@@ -161,7 +161,7 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
     return Observation(
         task=view.task,
         lost=view.lost is not None,
-        preempted=view.notice is not None and (view.lost is not None or bool(view.exit_code)),
+        announced=announced_end(view),
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(state, view.task),
         joined=not never_served(state, view),
@@ -171,6 +171,12 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
         ended=view.ended_at,
         log=view.tail,
     )
+
+
+def announced_end(view: TaskView) -> str:
+    """How the task's node ends, if that is why the task failed."""
+    failed = view.lost is not None or bool(view.exit_code)
+    return view.announced if view.notice is not None and failed else ""
 
 
 def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
@@ -183,7 +189,7 @@ def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
 def root_cause_of(state: AttemptState, observations: list[Observation]) -> Cause | None:
     """Root cause; for a lost node with how that was noticed, for memory with figures."""
     cause = find_root_cause(observations)
-    if cause is None or cause.kind not in ("lost", "oom"):
+    if cause is None or cause.kind not in ("lost", "expired", "oom"):
         return cause
     view = state.tasks[cause.task]
     if cause.kind == "oom":
@@ -292,11 +298,14 @@ def timed_out(state: AttemptState, now: float) -> Cause | None:
         return cause_of(
             view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
         )
+    if state.lifetime_stop is not None and now >= state.lifetime_stop:
+        view = next(iter(state.tasks.values()))
+        return cause_of(view, "expired", f"the lifetime of its node {view.task.node} ends")
     return None
 
 
 def cause_of(
-    view: TaskView, kind: Literal["not_started", "stalled", "deadline"], text: str
+    view: TaskView, kind: Literal["not_started", "stalled", "deadline", "expired"], text: str
 ) -> Cause:
     return Cause(
         task=view.task.name,

@@ -210,11 +210,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeSeen:
-    """The cloud has announced that it will take the node (node/agent.py). Unix time of the node's
-    clock.
+    """The node's end is announced (node/agent.py). `given`: Unix time of the node's clock. `word`:
+    `preempted`, `shutdown`, or `lifetime`.
     """
 
     given: float
+    word: str = "preempted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +307,8 @@ def _follow_line(line: str) -> FollowFact | None:
                 return AttemptEnd(state="exited", exit_code=_exit_code(code))
             case ["notice", given]:
                 return NoticeSeen(given=float(given))
+            case ["notice", given, word]:
+                return NoticeSeen(given=float(given), word=word)
             case ["served", "never" | "elsewhere" as how, life]:
                 return PortState(never=int(life) / 100, elsewhere=how == "elsewhere")
             case ["served", after]:

@@ -71,6 +71,7 @@ FACTS = Cloud(
         token_headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"},
         token_header="X-aws-ec2-metadata-token",
         answer=r"[\s\S]+",
+        seconds=120.0,
         source="https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/"
         "spot-instance-termination-notices.html",
     ),

@@ -87,6 +87,7 @@ FACTS = Cloud(
         path="/metadata/scheduledevents?api-version=2020-07-01",
         headers={"Metadata": "true"},
         event_type="Preempt",
+        seconds=30.0,
         source="https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events",
     ),
     stopped_keeps_address=True,

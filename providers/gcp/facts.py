@@ -65,6 +65,9 @@ FACTS = Cloud(
         path="/computeMetadata/v1/instance/preempted",
         headers={"Metadata-Flavor": "Google"},
         answer=r"TRUE\s*",
+        # preemptionNoticeDuration (requests.py), then the shutdown: skipGuestOsShutdown of the
+        # discovery document, compute v1, revision 20261106, has 30 s for spot VMs
+        seconds=120.0 + 30.0,
         source="https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption",
     ),
     # https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling

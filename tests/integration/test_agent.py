@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -19,6 +20,7 @@ from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents, supervise
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from tests.support.agent_parts import Kept, metadata
+from tests.support.fakes import make_plan
 from tests.support.web_store import Service, service, until
 
 
@@ -175,6 +177,48 @@ def test_at_a_notice_the_task_may_save_and_what_it_saved_is_stored(
     assert (kept.place() / "attempt-1/exit").readlink() == Path("42")
 
 
+def test_at_a_notice_the_checkpoint_that_the_task_saves_is_stored_instead_of_the_last(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.checkpoints = "ckpt"
+    kept.nodes_are(spot=True)
+    kept.write("chief0", "ckpt/state", b"a" * 1_000_000)
+    kept.write("chief0", "output/log", "small")
+    kept.start(
+        "trap 'until [ -e ../go ]; do sleep 0.05; done; echo new >ckpt/state; exit 42' TERM; "
+        "while :; do sleep 0.05; done"
+    )
+    with metadata("gcp", ["mnist-chief0"]) as (address, _):
+        monkeypatch.setenv("CLOUDTRAIN_METADATA", address)
+        kept.keep()
+        kept.wait_for_archives()  # everything else
+        (archive,) = kept.told.objects.values()
+        assert b"work/output/log" in archive
+        assert b"work/ckpt/state" not in archive
+        (kept.place() / "go").touch()
+        kept.wait_for_the_agent_to_leave()
+    assert kept.content(kept.take(), "chief0/ckpt/state") == b"new\n"
+
+
+def test_at_a_notice_a_task_that_does_not_save_has_its_last_checkpoint_stored(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = node_agents.notice_query
+    monkeypatch.setattr(
+        node_agents, "notice_query", lambda *node: {**(query(*node) or {}), "seconds": 0.9}
+    )
+    kept.checkpoints = "ckpt"
+    kept.nodes_are(spot=True)
+    kept.write("chief0", "ckpt/state", "last")
+    kept.start("trap '' TERM; while :; do sleep 0.05; done")
+    with metadata("gcp", ["mnist-chief0"]) as (address, _):
+        monkeypatch.setenv("CLOUDTRAIN_METADATA", address)
+        kept.keep()
+        until(lambda: any(b"work/ckpt/state" in data for data in kept.told.objects.values()))
+    kept.power_off()
+    assert kept.content(kept.take(), "chief0/ckpt/state") == b"last"
+
+
 def test_on_demand_nodes_ask_for_no_notice(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     with metadata("gcp", ["mnist-chief0"]) as (address, asked):
         monkeypatch.setenv("CLOUDTRAIN_METADATA", address)
@@ -197,6 +241,78 @@ def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
         session, AttemptState(config=session.config, tasks={task.name: view}, started=0.0)
     )
     assert listed == []
+
+
+# ── The machine's shutdown ───────────────────────────────────────────────────
+
+
+def shut_down(kept: Kept) -> None:
+    """As systemd: SIGTERM to every process of a session, and to their agents."""
+    for path in kept.processes():
+        with contextlib.suppress(OSError):
+            os.kill(int(path.name), signal.SIGTERM)
+
+
+def test_a_machine_that_is_shut_down_stores_what_its_task_saves(kept: Kept) -> None:
+    kept.start("trap 'sleep 0.3; echo saved >output/a; exit 42' TERM; while :; do sleep 0.05; done")
+    kept.write("chief0", "output/there", b"x" * 3_000_000)
+    kept.keep()
+    until(lambda: "chief0" in kept.agents().values())
+    shut_down(kept)
+    kept.wait_for_the_agent_to_leave()
+    kept.power_off()
+    manifest = kept.take()
+    assert kept.content(manifest, "chief0/output/a") == b"saved\n"
+    assert kept.content(manifest, "chief0/output/there") == b"x" * 3_000_000
+    assert (kept.place() / "attempt-1/notice").read_text().endswith(" shutdown\n")
+
+
+def test_an_agent_killed_during_the_shutdown_leaves_whole_archives_only(
+    kept: Kept, told: Service
+) -> None:
+    told.fault = lambda number, path: "slow" if number == 1 else None
+    kept.start("sleep 600")
+    kept.write("chief0", "output/a", "x")
+    kept.keep()
+    until(lambda: "chief0" in kept.agents().values())
+    shut_down(kept)
+    until(lambda: told.seen)
+    kept.power_off()
+    assert kept.take().files == {}
+
+
+# ── The end of a lifetime ────────────────────────────────────────────────────
+
+
+def test_before_the_end_of_its_life_a_node_ends_its_task_and_stores_what_that_saves(
+    kept: Kept,
+) -> None:
+    kept.start("trap 'echo saved >output/a; exit 42' TERM; while :; do sleep 0.05; done")
+    now = time.time()
+    kept.nodes_are(created=now - 100, expires=now + 10)  # SIGTERM at a tenth of the life
+    kept.keep()
+    kept.wait_for_the_agent_to_leave()
+    assert kept.content(kept.take(), "chief0/output/a") == b"saved\n"
+    assert (kept.place() / "attempt-1/notice").read_text().endswith(" lifetime\n")
+    assert (kept.place() / "attempt-1/exit").readlink() == Path("42")
+
+
+@pytest.mark.parametrize(("life", "lead"), [(12 * 3600, 300), (3600, 90), (1800, 60), (60, 6)])
+def test_a_task_gets_sigterm_when_half_of_the_last_sync_is_left(life: float, lead: float) -> None:
+    node = Node(
+        name="n",
+        role="chief",
+        index=0,
+        state="running",
+        address="",
+        internal="",
+        created=1000.0,
+        expires=1000.0 + life,
+    )
+    config = make_plan().config
+    assert node_agents.task_stop(config, node, 0.0) == 1000.0 + life - lead
+    endless = replace(node, expires=None)
+    assert node_agents.task_stop(config, endless, 0.0) == float("inf")
 
 
 # ── Faults ───────────────────────────────────────────────────────────────────

@@ -296,7 +296,7 @@ def test_a_lost_node_goes_before_everything_else() -> None:
 
 
 def test_a_preempted_node_is_said_to_be_preempted() -> None:
-    cause = cause_of(Observation(task=task("worker1"), lost=True, preempted=True))
+    cause = cause_of(Observation(task=task("worker1"), lost=True, announced="preempted"))
     assert cause.text == "its node mnist-worker1 was preempted"
 
 

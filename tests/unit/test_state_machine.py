@@ -396,6 +396,32 @@ def test_a_node_that_was_given_notice_is_preempted_however_its_task_ended() -> N
         assert is_retryable(cause)
 
 
+def test_a_node_that_was_shut_down_is_replaced_and_one_at_the_end_of_its_life_is_not() -> None:
+    for announced, text in (
+        ("shutdown", "its node m-worker1 was shut down (notice at 06:24:04 UTC)"),
+        ("lifetime", "the lifetime of its node m-worker1 ends (notice at 06:24:04 UTC)"),
+    ):
+        run = attempt()
+        run.tasks["worker1"].notice = 1732170244.0
+        run.tasks["worker1"].announced = announced
+        for name in run.tasks:
+            ended(run, name, 42, 1.0)
+        cause = decide(run, 100.0).cause
+        assert cause is not None
+        assert cause.text == text
+        assert is_retryable(cause, (42,)) is (announced == "shutdown")
+
+
+def test_tasks_that_train_on_are_ended_before_the_lifetime_of_their_nodes_ends() -> None:
+    run = attempt()
+    run.lifetime_stop = 100.0
+    assert decide(run, 99.0).verdict == "go_on"
+    decision = decide(run, 100.0)
+    assert decision.verdict == "failed"
+    assert decision.cause is not None
+    assert (decision.cause.kind, is_retryable(decision.cause)) == ("expired", False)
+
+
 def test_a_task_that_ends_well_under_notice_has_ended_well() -> None:
     run = attempt()
     run.tasks["chief0"].notice = 1732170244.0

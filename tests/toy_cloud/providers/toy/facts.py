@@ -21,6 +21,7 @@ FACTS = Cloud(
         address="http://metadata.toy",
         path="/taken",
         answer="yes",
+        seconds=60.0,
         source="https://toy.example/docs",
     ),
     stopped_keeps_address=True,
