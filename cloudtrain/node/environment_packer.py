@@ -152,5 +152,5 @@ def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[
         codes = tar.wait(), tool.wait()
     os.unlink(os.path.join(folder, name.encode() + b".list"))
     if any(codes):
-        raise Unfit(words.splitlines()[-1] if words else "tar failed: exit {}, {}".format(*codes))
+        raise Unfit(words.splitlines()[0] if words else "tar failed: exit {}, {}".format(*codes))
     return {"name": name, "size": size, "sha256": sha256.hexdigest(), "md5": md5.hexdigest()}

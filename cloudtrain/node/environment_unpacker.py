@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 from cloudtrain.node import client
@@ -48,11 +49,16 @@ def main() -> None:
 def unpack(
     folder: bytes, files: bytes, parts: "list[tuple[str, str]]", order: "dict[str, object]"
 ) -> None:
-    """Raises Unfit, OSError."""
-    top, new = os.path.dirname(folder), folder + b".new"
+    """Raises Unfit, OSError.
+
+    It is unpacked in a folder of this process alone: the tar of a killed one may still write.
+    """
+    top, beside = os.path.dirname(folder), os.path.basename(folder) + b".new-"
     side_by_side(lambda part: verify(files, part), parts)
-    shutil.rmtree(new, ignore_errors=True)
-    os.mkdir(new)
+    for name in os.listdir(top):
+        if name.startswith(beside):
+            shutil.rmtree(os.path.join(top, name), ignore_errors=True)
+    new = tempfile.mkdtemp(prefix=beside, dir=top)
     try:
         extract(files, parts[0], new)  # the folders
         side_by_side(lambda part: extract(files, part, new), parts[1:])
@@ -101,7 +107,7 @@ def extract(files: bytes, part: "tuple[str, str]", new: bytes) -> None:
     unzip.stdout.close()
     if unzip.wait() or done.returncode:
         words = done.stderr.decode("utf-8", "replace").strip()
-        raise Unfit(words.splitlines()[-1] if words else f"{name}: cannot be unpacked")
+        raise Unfit(words.splitlines()[0] if words else f"{name}: cannot be unpacked")
 
 
 def place(new: bytes, top: bytes, name: bytes) -> None:

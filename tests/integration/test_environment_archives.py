@@ -13,6 +13,7 @@ import pytest
 
 from cloudtrain.datasets.exchange import NoRoute
 from cloudtrain.errors import CloudtrainError, NodeError
+from cloudtrain.model import Node
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes, nodes
 from tests.support.nodes_here import node
@@ -159,6 +160,63 @@ def test_an_archive_that_was_changed_on_its_builder_is_refused(
     if change == "one byte":
         assert "SHA-256" in str(refused.value)
     parts.fetch(transport, other, parts.pack(transport, BUILDER))
+    assert transport.is_whole(other, whole)
+
+
+@pytest.fixture
+def small(transport: SameHomes) -> Iterator[Callable[[str], Node]]:
+    """A node with a disk of its own, with mount(8)'s options for a tmpfs; again: with others."""
+    (other,) = nodes("other")
+    disk = transport.home(other)
+    disk.mkdir(parents=True, exist_ok=True)
+
+    def mounted(options: str) -> Node:
+        options = f"remount,{options}" if os.path.ismount(disk) else options
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True)
+        return other
+
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [("size=512m", "are free in"), ("size=4g,nr_inodes=100", "No space left on device")],
+    ids=["for its download", "for its files"],
+)
+def test_a_node_without_room_uses_nothing_of_it(
+    transport: SameHomes, whole: str, small: Callable[[str], Node], disk: str, words: str
+) -> None:
+    packed = parts.pack(transport, BUILDER)
+    other = small(disk)
+    with pytest.raises((CloudtrainError, NoRoute), match=words):
+        parts.fetch(transport, other, packed)
+    assert not transport.is_whole(other, whole)
+    assert transport.halves(other) == []
+    packed = parts.pack(transport, BUILDER)
+    parts.fetch(transport, small("size=4g,nr_inodes=100000"), packed)
+    assert transport.is_whole(other, whole)
+
+
+def test_what_the_tar_of_a_killed_unpacker_still_writes_is_not_in_use(
+    transport: SameHomes, whole: str
+) -> None:
+    packed = parts.pack(transport, BUILDER)
+    (other,) = nodes("other")
+    transport.kill("environment_unpacker", 12)
+    with pytest.raises(CloudtrainError):
+        parts.fetch(transport, other, packed)
+    transport.kill("environment_unpacker", 0)
+    left = transport.halves(other)
+    parts.fetch(transport, other, packed)
+    (environment,) = transport.environments(other)
+    assert environment.name not in left
+    for name in left:  # as a tar that still runs would
+        late = environment.parent / name / environment.name / "late"
+        late.parent.mkdir(parents=True, exist_ok=True)
+        late.write_text("half a file")
     assert transport.is_whole(other, whole)
 
 

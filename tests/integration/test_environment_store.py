@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -162,6 +163,43 @@ def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     (environment,) = later.environments(cluster.nodes[0])
     assert digest(environment) == digest(first.environments(cluster.nodes[0])[0])
     assert later.halves(cluster.nodes[0]) == []
+
+
+def test_an_object_that_was_changed_in_the_store_is_refused(
+    built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
+) -> None:
+    store = open_store(uri)
+    first = SameHomes(tmp_path / "first", built.place, index)
+    Cluster(first, store, "chief0").up()
+    (archive,) = saved.archives()
+    for part in archive.parts:
+        store.upload(f"{archive.folder}/{part.name}", [b"x" * part.size])
+    index.forget()
+    later = SameHomes(tmp_path / "later", built.place, index)
+    cluster = Cluster(later, store, "chief0")
+    cluster.up()
+    assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
+    assert {asked.package for asked in index.requests()} == {"one"}
+    (environment,) = later.environments(cluster.nodes[0])
+    assert digest(environment) == digest(first.environments(cluster.nodes[0])[0])
+    assert later.halves(cluster.nodes[0]) == []
+
+
+def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_both_known(
+    built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
+) -> None:
+    packed = []
+    for name in ("one", "other"):
+        transport = SameHomes(tmp_path / name, built.place, index)
+        Cluster(transport, None, BUILDER.name).up(cache="off")
+        packed.append((transport, parts.pack(transport, BUILDER)))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda each: store_it(*each, uri), packed))
+    everything_is_known(uri)
+    known = saved.archive_for(parts.KEY, StorePlace(uri=uri))
+    assert known is not None
+    assert all(part.object for part in known.parts)
+    assert known.sha256 in {each.archive.sha256 for _, each in packed}
 
 
 def test_a_later_cluster_asks_the_package_index_nothing(
