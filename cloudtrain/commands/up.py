@@ -30,6 +30,7 @@ from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
 from cloudtrain.model import Cluster, ClusterConfig, Plan
 from cloudtrain.protocols import Console
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.setup.prepare import prepare_nodes
 
 
@@ -89,6 +90,15 @@ def _near(config: ClusterConfig) -> str | None:
     return config.placement[0] if near else None
 
 
+def renew_agents(session: Session) -> None:
+    """Give the agents of an unattended run the new end: before the old one they would end its
+    tasks.
+    """
+    run = session.records.active_run()
+    if run is not None:
+        start_agents(session, run)
+
+
 def create_cluster(session: Session, settled: DriftDecision) -> Session:
     """Apply the settled changes; then create or repair every node and set its expiry. The caller
     holds the lock."""
@@ -97,6 +107,7 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
     if settled.end is not None and session.nodes:
         record_move(session, settled.end)
         session = move_ends(session, settled.end)
+        renew_agents(session)
     session.records.journal(UpBegun(nodes=session.plan.names))
     before = bool(session.nodes)
     session = ensure_nodes(session)

@@ -151,7 +151,8 @@ class Agent:
             whole = [each for each in whole if not self.is_checkpoint(each)]
         self.kept.update((each.path, each.stamp) for each in whole)
         say(f"archive {ticket['n']}: {len(whole)} of {len(chosen)} files, unchanged while read")
-        self.next = 0.0 if more else time.time() + self.rest(now)
+        is_last = self.saw_end and len(whole) == len(chosen)
+        self.next = 0.0 if more or is_last else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
         """Return the seconds to wait between archives: the shortest interval near the end,

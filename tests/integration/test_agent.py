@@ -14,11 +14,13 @@ import pytest
 
 from cloudtrain.artifacts.inventory import take_inventory
 from cloudtrain.cluster.session import Session
+from cloudtrain.commands.up import renew_agents
 from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents, supervise
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.state import Records
 from tests.support.agent_parts import Kept, metadata
 from tests.support.fakes import make_plan
 from tests.support.web_store import Service, service, until
@@ -295,6 +297,23 @@ def test_before_the_end_of_its_life_a_node_ends_its_task_and_stores_what_that_sa
     assert kept.content(kept.take(), "chief0/output/a") == b"saved\n"
     assert (kept.place() / "attempt-1/notice").read_text().endswith(" lifetime\n")
     assert (kept.place() / "attempt-1/exit").readlink() == Path("42")
+
+
+def test_a_moved_end_is_told_to_the_agents_of_an_unattended_run(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Records, "active_run", lambda self: kept.run)
+    kept.start("while [ ! -e ../over ]; do sleep 0.05; done; echo done >output/a")
+    now = time.time()
+    kept.nodes_are(created=now - 100, expires=now + 12)  # SIGTERM after one second
+    kept.keep()
+    kept.nodes_are(expires=now + 3600)
+    renew_agents(kept.session())
+    time.sleep(2.0)
+    assert not (kept.place() / "attempt-1/notice").exists()
+    (kept.place() / "over").touch()
+    kept.wait_for_the_agent_to_leave()
+    assert kept.content(kept.take(), "chief0/output/a") == b"done\n"
 
 
 @pytest.mark.parametrize(("life", "lead"), [(12 * 3600, 300), (3600, 90), (1800, 60), (60, 6)])

@@ -60,6 +60,25 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[gcp_pro
         ({"scheduling": HOUR}, "Instance termination action must be specified"),
         ({"scheduling": {"instanceTerminationAction": "STOP"}}, "Only for Spot instances"),
         ({"scheduling": {**HOUR, "preemptible": True}}, "legacy preemptible"),
+        ({"scheduling": {"preemptionNoticeDuration": {"seconds": 120}}}, "only for Spot"),
+        (
+            {"scheduling": {**SPOT, "preemptionNoticeDuration": {"seconds": 60}}},
+            "Must be 0 or 120 seconds",
+        ),
+        (
+            {
+                "scheduling": {
+                    **HOUR,
+                    "instanceTerminationAction": "DELETE",
+                    "gracefulShutdown": {"enabled": True},
+                }
+            },
+            "not available with a limited run time",
+        ),
+        (
+            {"scheduling": {"gracefulShutdown": {"enabled": True, "maxDuration": {"seconds": 0}}}},
+            "Must be between 1 second and 1 hour",
+        ),
         ({"scheduling": {**SPOT, "maxRunDuration": {"seconds": 29}}}, "between 30 seconds"),
         ({"scheduling": {**SPOT, "maxRunDuration": {"seconds": 120 * 86400 + 1}}}, "120 days"),
         ({"disk": {"sourceImage": UBUNTU, "diskSizeGb": "9"}}, "smaller than the image size"),

@@ -168,9 +168,33 @@ def checked_scheduling(given: Body, has_gpu: bool) -> Body:
     told = {**given, "provisioningModel": model, "preemptible": spot}
     told |= {"onHostMaintenance": maintenance, "automaticRestart": restart}
     _check_end(at, given, spot, legacy)
+    _check_notices(at, given, spot=spot and not legacy)
     if spot and not legacy:
         told.setdefault("instanceTerminationAction", "STOP")
     return told
+
+
+def _check_notices(at: str, given: Body, *, spot: bool) -> None:
+    """The discovery document has the notice "for Spot VMs only"; 0 and 120 s are the values that
+    Google's pages name. Graceful shutdown lasts 1 s to 1 h and is not available for instances with
+    a limited run time:
+    https://cloud.google.com/compute/docs/instances/graceful-shutdown-overview
+    """
+    notice, graceful = given.get("preemptionNoticeDuration"), given.get("gracefulShutdown") or {}
+    if notice is not None and not spot:
+        why = "Preemption notice duration is only for Spot instances."
+        raise errors.invalid(f"{at}.preemptionNoticeDuration", notice, why)
+    if notice is not None and int(notice.get("seconds", 0)) not in (0, 120):
+        why = "Must be 0 or 120 seconds."
+        raise errors.invalid(f"{at}.preemptionNoticeDuration.seconds", notice, why)
+    if not graceful.get("enabled"):
+        return
+    if given.get("maxRunDuration") is not None or given.get("terminationTime") is not None:
+        why = "Graceful shutdown is not available with a limited run time."
+        raise errors.invalid(f"{at}.gracefulShutdown", graceful, why)
+    if not 1 <= int(graceful.get("maxDuration", {}).get("seconds", 600)) <= 3600:
+        why = "Must be between 1 second and 1 hour."
+        raise errors.invalid(f"{at}.gracefulShutdown.maxDuration", graceful, why)
 
 
 def _check_end(at: str, given: Body, spot: bool, legacy: bool) -> None:

@@ -379,8 +379,15 @@ for word; do
   esac
 done
 [ "$when" != now ] || when=+0
-{ sleep "$((${when#+} * 60))"; echo "$how" >/proc/1/fd/1; } </dev/null >/dev/null 2>&1 &
+users() { ps -eo pid=,uid= | awk '$2 >= 1000 { print $1 }'; }
+{
+  sleep "$((${when#+} * 60))"
+  kill -TERM $(users)
+  for wait in $(seq 100); do [ -n "$(users)" ] || break; sleep 0.1; done
+  echo "$how" >/proc/1/fd/1
+} </dev/null >/dev/null 2>&1 &
 """
+"""Ends users' sessions first, as systemd does, which waits 90 s for them."""
 _SYSTEMCTL = r"""
 for word; do
   case $word in

@@ -1,0 +1,139 @@
+"""Nodes that their cloud takes or that are shut down while no client lives, on each stand-in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.standins.cloud import running
+from tests.standins.nodes import Nodes, unavailable
+from tests.standins.stores import KINDS
+from tests.support.agent_parts import metadata
+from tests.support.cloud_user import READY, Account
+from tests.support.project import Project, until
+
+TRAIN = """
+import hashlib, os, signal, sys, time
+
+def write(path, size):
+    data = os.urandom(size)
+    with open(path + ".new", "wb") as file:
+        file.write(data)
+    os.rename(path + ".new", path)
+    print("wrote", hashlib.sha256(data).hexdigest(), path, flush=True)
+
+def save(*_):
+    time.sleep(0.5)
+    write("ckpt/state", 4000000)
+    sys.exit(42)
+
+os.makedirs("output", exist_ok=True)
+os.makedirs("ckpt", exist_ok=True)
+signal.signal(signal.SIGTERM, save)
+for number in range(20):
+    write("output/%d" % number, 1000000)
+write("ckpt/state", 4000000)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(params=READY)
+def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]:
+    if reason := unavailable():
+        pytest.skip(reason)
+    store = KINDS["gs" if request.param == "aws" else "s3"]
+    with Nodes() as nodes, running(request.param, nodes=nodes) as cloud, store() as place:
+        project = Project(tmp_path / "project")
+        project.environment.update({**cloud.environment, **place.environment})
+        project.environment["STORE"] = place.uri
+        yield Account(project, cloud, nodes)
+
+
+def train_alone(account: Account) -> Path:
+    """Start a run and kill its client; return the folder of its task on the node's disk."""
+    project = account.project
+    (project.code / "train.py").write_text(TRAIN)
+    config = account.config(
+        roles={"chief": 1},
+        strategy="one_device",
+        train={"command": "python3 train.py"},
+        artifacts={"store": f"{project.environment['STORE']}/{project.name}"},
+    )
+    values = yaml.safe_load(config.read_text())
+    values["nodes"]["chief"]["spot"] = True
+    config.write_text(yaml.safe_dump(values))
+    account.do("up", config, "--yes")
+    client = project.start("train")
+    until(lambda: "ready" in project.stdout, 120)
+    place = until(lambda: list(account.nodes.disks().glob("*/upper/**/chief0/keeping")), 60)
+    os.killpg(client.pid, signal.SIGKILL)
+    client.wait()
+    folder: Path = place[0].parent
+    return folder
+
+
+def everything_landed(account: Account) -> int:
+    """Compare what is fetched with what the task wrote, by its log; return the bytes."""
+    folder = account.project.folder / "fetched"
+    account.do("fetch", account.project.name, folder)
+    log = next(folder.glob("logs/chief0.*")).read_text()
+    wrote = {path: digest for digest, path in re.findall(r"wrote (\w{64}) (\S+)", log)}
+    assert len(wrote) == 21
+    assert log.count("ckpt/state") == 2  # before the end and after SIGTERM
+    found = {path: (folder / "chief0" / path).read_bytes() for path in wrote}
+    assert {path: hashlib.sha256(data).hexdigest() for path, data in found.items()} == wrote
+    return sum(map(len, found.values()))
+
+
+def seconds_until(done: Callable[[], object], within: float) -> float:
+    began = time.monotonic()
+    until(done, within)
+    return time.monotonic() - began
+
+
+def is_stored(folder: Path) -> bool:
+    """The agent has stored the log's last line, and has ended."""
+    locks = Path("/proc/locks").read_text()
+    inode = (folder / "keeping").stat().st_ino
+    return f":{inode} " not in locks and "files" in (folder / "keeper.log").read_text()
+
+
+def test_all_that_a_spot_node_has_at_its_notice_lands_though_no_client_lives(
+    account: Account,
+) -> None:
+    names: list[str] = []
+    with metadata(account.cloud.name, names) as (address, _):
+        account.project.environment["CLOUDTRAIN_METADATA"] = address
+        folder = train_alone(account)
+        names.append(f"{account.project.name}-chief0")
+        took = seconds_until(lambda: is_stored(folder), 60)
+    account.cloud.tell("interrupt", name=names[0])
+    size = everything_landed(account)
+    print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the notice")
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+def test_all_that_a_node_has_when_it_is_shut_down_lands_though_no_client_lives(
+    account: Account,
+) -> None:
+    with metadata(account.cloud.name, []) as (address, _):
+        account.project.environment["CLOUDTRAIN_METADATA"] = address
+        train_alone(account)
+        name = f"{account.project.name}-chief0"
+        account.openssh(name, "(sleep 0.3; sudo shutdown -P now) >/dev/null 2>&1 </dev/null &")
+        took = seconds_until(lambda: account.nodes.running() == [], 60)
+    size = everything_landed(account)
+    print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the shutdown")
+    account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
