@@ -299,6 +299,12 @@ def was_ready(lines: Iterable[Line]) -> bool:
     return ready
 
 
+def runs_begun(lines: Iterable[Line]) -> frozenset[str]:
+    """Ids of the runs of which an attempt began on the existing nodes."""
+    events = _of_this_cluster(lines)
+    return frozenset(event.run for event in events if isinstance(event, AttemptBegun) and event.run)
+
+
 def being_destroyed(lines: Iterable[Line]) -> bool:
     """True if an interrupted `down` had landed everything, or was to discard it.
 

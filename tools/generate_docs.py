@@ -1,8 +1,9 @@
-"""Generates configs/schema.json, the tables of docs/config.md and docs/machines.md, and the
-permissions to paste in docs/aws.md, docs/azure.md and docs/gcp.md.
+"""Generates configs/schema.json, the tables of docs/config.md, docs/machines.md and docs/states.md,
+and the permissions to paste in docs/aws.md, docs/azure.md and docs/gcp.md.
 
-Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, or of a cloud's
-facts.py, families.py or permissions.py: python tools/generate_docs.py
+Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, of
+cloudtrain/runs/state_table.py, or of a cloud's facts.py, families.py or permissions.py:
+python tools/generate_docs.py
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from datetime import date
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
 from cloudtrain.cloud import clouds
@@ -19,10 +20,12 @@ from cloudtrain.config import schema
 from cloudtrain.config.change_effects import EFFECT, KINDS
 from cloudtrain.config.section import Section, defaults
 from cloudtrain.config.sections import ConfigFile, section_at
+from cloudtrain.runs import state_table
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
+STATES = ROOT / "docs" / "states.md"
 MACHINES = ROOT / "docs" / "machines.md"
 BEGIN, END = "<!-- made by tools/generate_docs.py: begin -->\n", "<!-- end -->\n"
 
@@ -40,6 +43,54 @@ def machines(now: str) -> str:
     generated = gpu_table() + rate_table() + code_table() + toolkit_table() + library_table()
     generated += sold_table()
     return between(now, generated)
+
+
+def states(now: str) -> str:
+    """The page of states with its tables and drawings regenerated."""
+    lines = ["\n## Steps, in their order\n", "| step | |", "|---|---|"]
+    lines += [f"| `{step}` | {meaning} |" for step, meaning in state_table.STEPS.items()]
+    lines += ["\n## What is seen\n", "| | values |", "|---|---|"]
+    lines += [f"| {name} | {', '.join(words)} |" for name, words in seen_values().items()]
+    for command in state_table.RULES:
+        lines += [f"\n## `{command}`\n", *state_rows(command), "", *state_drawing(command)]
+    return between(now, "\n".join(lines) + "\n")
+
+
+def seen_values() -> dict[str, tuple[str, ...]]:
+    hints = get_type_hints(state_table.Seen)
+    return {name: tuple(f"`{word}`" for word in get_args(hints[name])) for name in hints}
+
+
+def state_rows(command: state_table.Command) -> list[str]:
+    columns = list(seen_values())
+    lines = [f"| {' | '.join(columns)} | next step | because |", "|---" * (len(columns) + 2) + "|"]
+    for rule in state_table.RULES[command]:
+        cells = [", ".join(getattr(rule, name)) for name in columns]
+        lines.append(f"| {' | '.join(cells)} | `{rule.step}` | {rule.why} |")
+    return lines
+
+
+def state_drawing(command: state_table.Command) -> list[str]:
+    """Its rules as a flowchart: from question to question until one is answered with yes."""
+    lines = ["```mermaid", "flowchart TD"]
+    rules = state_table.RULES[command]
+    for number, rule in enumerate(rules):
+        asked = [
+            f"{name}: {' or '.join(getattr(rule, name))}"
+            for name in seen_values()
+            if getattr(rule, name)
+        ]
+        again = rule.step not in state_table.LAST
+        lines.append(f'  s{number}["{rule.step}"]')
+        if asked:
+            lines.append(f'  q{number}{{"{"<br>".join(asked)}"}} -->|yes| s{number}')
+        if asked and number + 1 < len(rules):
+            later = rules[number + 1]
+            last = not any(getattr(later, name) for name in seen_values())
+            lines.append(f"  q{number} -->|no| {'s' if last else 'q'}{number + 1}")
+        if again:
+            lines.append(f"  s{number} -.->|look again| q0")
+    return [*lines, "```"]
 
 
 def between(now: str, generated: str) -> str:
@@ -201,4 +252,5 @@ if __name__ == "__main__":
         its_page = ROOT / "docs" / f"{cloud.name}.md"
         text = permissions(cloud.name, its_page.read_text(encoding="utf-8"))
         its_page.write_text(text, encoding="utf-8")
+    STATES.write_text(states(STATES.read_text(encoding="utf-8")), encoding="utf-8")
     MACHINES.write_text(machines(MACHINES.read_text(encoding="utf-8")), encoding="utf-8")

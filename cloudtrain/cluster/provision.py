@@ -96,6 +96,22 @@ def await_known_states(session: Session) -> Session:
     return session
 
 
+STARTED = Retry(pause=2.0, within=300.0)
+"""Polls for nodes that are starting: a command that started them was killed."""
+
+
+def await_started(session: Session) -> Session:
+    """Wait until no node is `starting`, for at most five minutes."""
+
+    def all_started() -> bool | None:
+        nonlocal session
+        session = plan_with_existing(session.refreshed())
+        return None if any(node.state == "starting" for node in session.nodes) else True
+
+    poll_until(all_started, STARTED, waits_for="nodes that are starting", clock=session.clock)
+    return session
+
+
 def create_nodes(session: Session, plan: Plan) -> Session:
     """Create the nodes of `plan`; on a cloud, wait for their login and rotate their host keys."""
     session, plan = (

@@ -10,17 +10,15 @@ from contextlib import contextmanager
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.ownership import refuse_other_owners, refuse_other_owners_resources
-from cloudtrain.cluster.provision import start_stopped
 from cloudtrain.cluster.session import (
     Handle,
-    Session,
     open_session,
     recorded_config,
     refuse_other_account,
     refuse_other_folder,
     without_keys,
 )
-from cloudtrain.commands.pending_artifacts import land_what_is_left
+from cloudtrain.commands.landing_steps import land_everything
 from cloudtrain.commands.spools import ingest_before_down
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.errors import (
@@ -28,7 +26,6 @@ from cloudtrain.errors import (
     LeftoverError,
     NodesError,
     NotLanded,
-    RunFailed,
     UsageError,
 )
 from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
@@ -37,8 +34,8 @@ from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import DOING
-from cloudtrain.runs.supervise import supervise_run
-from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 
 
@@ -98,8 +95,11 @@ def destroy_cluster(
         refuse_other_owners_resources(records, provider, owner=owner)
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
     landed = records.is_open() and being_destroyed(records.events())
-    if nodes and not discard and not landed:
-        refuse_unlandable(config, records, nodes, owner)
+    seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
+    step = next_step("down --discard" if discard else "down", seen)
+    if step == "keep":
+        raise unlandable(config, nodes, owner)
+    if step != "destroy":
         try:
             with open_session(handle, console, owner=owner) as session:
                 land_everything(session)
@@ -166,54 +166,20 @@ def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
         console.warn(f"not checked, access denied: {', '.join(denied)}")
 
 
-def refuse_unlandable(
-    config: ClusterConfig, records: Records, nodes: tuple[Node, ...], owner: str | None
-) -> None:
-    """Raise NotLanded if the cluster's keys are not here: nothing can be landed without them.
+def unlandable(
+    config: ClusterConfig, nodes: tuple[Node, ...], owner: str | None
+) -> CloudtrainError:
+    """NotLanded for a cluster whose keys are not here: nothing can be landed without them.
 
     LeftoverError if only hosts that do not answer are left: their contents are unknown.
     """
-    if records.has_keys():
-        return
     why = without_keys(config, nodes)
     if isinstance(why, NodesError):
-        raise LeftoverError(why.message, hint=why.hint)
+        return LeftoverError(why.message, hint=why.hint)
     places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
     machine = f"the machine that created it{f' ({places})' if places else ''}"
     there = f"run `cloudtrain down` on {machine} to land them"
-    raise NotLanded(
+    return NotLanded(
         f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",
         hint=there if owner else f"{there}; here, --discard destroys them unlanded",
     )
-
-
-def land_everything(session: Session) -> None:
-    """End the active run, and land what the nodes hold of every run, by the record and by the
-    nodes.
-
-    Without a run on record nothing has ever run there: a record is written before the first task
-    starts, in the folder of the keys without which no task can be started.
-    """
-    if not session.records.runs():
-        return
-    session = start_stopped(session)
-    end_active_run(session)
-    end_orphans(session)
-    left = land_what_is_left(session)
-    if left:
-        raise NotLanded(
-            f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",
-            hint="run `cloudtrain down` to retry, or with --discard to destroy them",
-        )
-
-
-def end_active_run(session: Session) -> None:
-    active = session.records.active_run()
-    if active is None:
-        return
-    if active.state != "landing":
-        session.records.ask_stop(active.id)
-    try:
-        supervise_run(session, active)
-    except (RunFailed, NotLanded) as error:
-        session.console.warn(error.message)

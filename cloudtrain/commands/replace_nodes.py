@@ -10,7 +10,7 @@ from cloudtrain.cluster.lifetime import new_end
 from cloudtrain.cluster.provision import shown_journal
 from cloudtrain.cluster.recorded_drift import fixed_end, fixed_ends
 from cloudtrain.cluster.session import Session
-from cloudtrain.commands.down import land_everything
+from cloudtrain.commands.landing_steps import land_everything
 from cloudtrain.errors import UsageError
 from cloudtrain.events import ClusterEnd, RemovalBegun, nodes_leaving, pending_nodes
 

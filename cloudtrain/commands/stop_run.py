@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
-from cloudtrain.commands.pending_artifacts import land_what_is_left
+from cloudtrain.commands.landing_steps import LandingSteps
+from cloudtrain.commands.pending_artifacts import unknown_run
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.cluster_seen import record_seen
+from cloudtrain.runs.state_table import Seen, next_step, run_recorded
 from cloudtrain.runs.supervise import supervise_run
-from cloudtrain.runs.tasks import end_orphans
 from cloudtrain.state import Records
 
 POLL = Retry(pause=0.2)
@@ -53,7 +57,12 @@ def stopped_here(records: Records, id: str, console: Console) -> Run | None:
 def stop_orphans(records: Records, console: Console) -> Run:
     """End and land a run whose tasks outlived it, as their node was away when it ended."""
     nothing = UsageError(f"{records.name} has no active run", hint="`cloudtrain status` lists runs")
-    if not records.is_open() or not records.runs():
+    running = Seen(
+        node="running",
+        run=run_recorded(None, had_one=bool(records.runs())),
+        record=record_seen(records),
+    )
+    if not records.is_open() or next_step("stop-run", [running]) == "nothing":
         raise nothing
     handle = Handle(recorded_config(records))
     with (
@@ -62,8 +71,10 @@ def stop_orphans(records: Records, console: Console) -> Run:
         holding_lease(handle, "stop-run", console),
         open_session(handle, console) as session,
     ):
-        ended = end_orphans(session)
-        if not ended:
+        steps = LandingSteps(session)
+        steps.take_all("stop-run")
+        if not steps.ended:
             raise nothing
-        land_what_is_left(session)
-    return next((run for run in reversed(records.runs()) if run.id in ended), records.runs()[-1])
+        lost = replace(unknown_run(session, max(steps.ended), ()), state="stopped")
+    known = (run for run in reversed(records.runs()) if run.id in steps.ended)
+    return next(known, records.latest_run() or lost)

@@ -15,6 +15,7 @@ from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.events import LandingFailed, RunEnded
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
 
 
@@ -101,7 +102,7 @@ def warn_of_lost_nodes(session: Session, run: Run) -> None:
 
 def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
     """Land everything from every existing node; returns the missing `artifacts.require` files."""
-    if not all_ends_known(run):
+    if of_run("finish", run, "exited" if all_ends_known(run) else "unasked") == "end_orphans":
         end_orphans(session)
         return land_nodes(session, run, closing)
     try:

@@ -30,6 +30,7 @@ from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.proof import prove_nodes
 from cloudtrain.runs.resume import source_of
+from cloudtrain.runs.state_table import TaskSeen, of_run
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
     all_ends_known,
@@ -61,7 +62,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     session = replace(session, transport=patient)
     if again:
         prepare_nodes(session, delivered=run.code)
-    if again or not all(all_ends_known(one) for one in session.records.runs() if one.id != run.id):
+    if of_run("start", run, "unasked" if again else tasks_of_others(session, run)) == "end_orphans":
         end_orphans(session, keep=[tag_of(run, task) for task in run.tasks])
     if again:
         ingest_left_spools(session, run)
@@ -84,6 +85,13 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
     return session, save_run(session, replace(run, state="running"))
+
+
+def tasks_of_others(session: Session, run: Run) -> TaskSeen:
+    """Whether tasks of other runs may still be on the nodes, by the record."""
+    runs, unreadable = session.records.runs_and_faults()
+    known = all(all_ends_known(one) for one in runs if one.id != run.id)
+    return "exited" if known and not unreadable else "unasked"
 
 
 def record_attempt(session: Session, run: Run) -> Run:

@@ -23,6 +23,7 @@ from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import tolerated_failures
+from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
@@ -38,10 +39,16 @@ def supervise_run(session: Session, run: Run) -> Run:
     Raises RunFailed with its cause, NotLanded or StoreError. An interrupt leaves the tasks running
     and the record as it is: call it again to continue.
     """
-    with end_run_on_error(session, run):
-        while run.state in ("starting", "running"):
-            session, run = run_attempt(session, run)
+    session, run = end_attempts(session, run)
     return finish_run(session, run)
+
+
+def end_attempts(session: Session, run: Run) -> tuple[Session, Run]:
+    """Supervise a run until its last attempt is over, which leaves it to be landed."""
+    with end_run_on_error(session, run):
+        while of_run("attend", run) == "supervise":
+            session, run = run_attempt(session, run)
+    return session, run
 
 
 def start_detached(session: Session, run: Run) -> Run:

@@ -138,3 +138,25 @@ def test_what_a_task_left_behind_is_ended_before_its_files_land(project: Project
     assert done.returncode == 0, done.stderr
     assert "stopped processes that a task left on" in done.stderr
     assert project.processes() == {}
+
+
+def test_down_lands_what_a_run_made_whose_record_is_unreadable(project: Project) -> None:
+    rig = Rig(project)
+    run = rig.give_up("failed")
+    (path,) = project.home.glob("clusters/*/runs/*/run.json")
+    path.write_text("{")
+    down = project.cloudtrain("down")
+    assert down.returncode == 0, down.stderr
+    assert project.processes() == {}
+    assert rig.entries().items() <= rig.stored(run).items()
+
+
+def test_stop_run_ends_a_run_whose_record_is_unreadable(project: Project) -> None:
+    rig = Rig(project)
+    run = rig.give_up("failed")
+    (path,) = project.home.glob("clusters/*/runs/*/run.json")
+    path.unlink()
+    stopped = project.cloudtrain("stop-run")
+    assert stopped.returncode == 0, stopped.stderr
+    assert not rig.trains()
+    assert rig.entries().items() <= rig.stored(run).items()

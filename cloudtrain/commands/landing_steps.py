@@ -1,0 +1,82 @@
+"""Takes the steps of `down` and `stop-run` on an open cluster, as the state table names them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cloudtrain.cluster.provision import await_started, plan_with_existing, start_stopped
+from cloudtrain.cluster.session import Session
+from cloudtrain.commands.pending_artifacts import land_what_is_left
+from cloudtrain.errors import CloudtrainError, NotLanded, UsageError
+from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.finish import finish_run
+from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
+from cloudtrain.runs.supervise import end_attempts
+from cloudtrain.runs.tasks import end_orphans
+
+
+class LandingSteps:
+    """What one command has seen and done so far. `ended`: ids of runs whose tasks it ended."""
+
+    def __init__(self, session: Session) -> None:
+        session = plan_with_existing(session.refreshed())
+        there = tuple(node for node in session.nodes if node.state != "gone")
+        self.session = replace(session, nodes=there)
+        self.ended: frozenset[str] = frozenset()
+        self.left: tuple[str, ...] = ()
+        self._task: TaskSeen = "unasked"
+        self._files: Files = "unasked"
+
+    def take_all(self, command: Command) -> Step:
+        """Take every step of the command and return its last one, which is left to the caller."""
+        return take_steps(command, self._see, self._take)
+
+    def _see(self) -> tuple[Seen, ...]:
+        records, nodes = self.session.records, self.session.nodes
+        return cluster_seen(records, nodes, task=self._task, files=self._files)
+
+    def _take(self, step: Step) -> None:
+        if step == "start_node":
+            self.session = start_stopped(self.session)
+        elif step == "await_node":
+            self.session = await_started(self.session)
+        elif step in ("stop_run", "finish_run"):
+            self._end_run(step)
+        elif step == "end_orphans":
+            self.ended = end_orphans(self.session)
+            self._task = "exited" if self.ended else "absent"
+        else:
+            self.left = land_what_is_left(self.session)
+            self._files = "unlanded" if self.left else "landed"
+
+    def _end_run(self, step: Step) -> None:
+        """Stop the active run, or finish it. A failure is reported: `land` then compares the nodes
+        with the store, whatever the run's record says.
+        """
+        records = self.session.records
+        run = records.active_run()
+        if run is None:
+            return
+        try:
+            if step == "stop_run":
+                records.ask_stop(run.id)
+                self.session, _ = end_attempts(self.session, run)
+            else:
+                finish_run(self.session, run)
+        except UsageError:
+            raise
+        except CloudtrainError as error:
+            self.session.console.warn(error.message)
+
+
+def land_everything(session: Session) -> None:
+    """End the active run, and land what the nodes hold of every run, by the record and by the
+    nodes. Raises NotLanded if files are left.
+    """
+    steps = LandingSteps(session)
+    if steps.take_all("down") == "keep":
+        left = steps.left
+        raise NotLanded(
+            f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",
+            hint="run `cloudtrain down` to retry, or with --discard to destroy them",
+        )
