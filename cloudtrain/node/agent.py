@@ -274,7 +274,7 @@ class Agent:
         now = time.time()
         if not self.ending.announce(word, now, seconds):
             return
-        with open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
+        with contextlib.suppress(OSError), open(f"{self.attempt}/{formats.NOTICE}", "w") as file:
             file.write(f"{now:.0f}" + ("" if word == "preempted" else f" {word}") + "\n")
         say(f"this node ends in {max(0.0, seconds):.0f} s: {word}")
         self.next = 0.0

@@ -269,6 +269,18 @@ def test_a_machine_that_is_shut_down_stores_what_its_task_saves(kept: Kept) -> N
     assert (kept.place() / "attempt-1/notice").read_text().endswith(" shutdown\n")
 
 
+def test_a_notice_that_cannot_be_written_stops_no_upload(kept: Kept) -> None:
+    kept.start("sleep 600")
+    kept.write("chief0", "output/a", "x")
+    (kept.place() / "attempt-1/notice").mkdir()
+    kept.keep()
+    until(lambda: "chief0" in kept.agents().values())
+    shut_down(kept)
+    kept.wait_for_archives()
+    kept.power_off()
+    assert kept.content(kept.take(), "chief0/output/a") == b"x"
+
+
 def test_an_agent_killed_during_the_shutdown_leaves_whole_archives_only(
     kept: Kept, told: Service
 ) -> None:
