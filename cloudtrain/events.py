@@ -218,6 +218,15 @@ class AttemptStarted(Event, word="started"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskRestartBegun(Event, word="restart"):
+    """One task is about to be restarted alone, in this attempt of its own."""
+
+    run: str
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TasksJoined(Event, word="formed"):
     """The tasks formed one cluster after `after` seconds."""
 

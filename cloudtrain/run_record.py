@@ -69,7 +69,7 @@ class RunAttempt:
     """One start of all tasks of a run together, up to its end and cause.
 
     It puts each task into the task's next attempt (`Task.attempt`). The numbers are the same unless
-    a task was started alone.
+    a task was restarted alone.
     """
 
     number: int = field(metadata=ATTEMPT_NUMBER)
@@ -88,6 +88,8 @@ class RunAttempt:
     known."""
     tolerated: tuple[Cause, ...] = ()
     """Failures that the run went on without: of its evaluator, of workers that may be lost."""
+    restarted: tuple[Cause, ...] = ()
+    """Failures after which that task alone was restarted, in order; recorded before it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +160,10 @@ class Run:
     def line(self, role: str) -> str:
         """The shell line of the role's tasks, with its placeholders."""
         return self.commands.get(role, self.command)
+
+    def restarts_of(self, task: str) -> int:
+        """How often the task was restarted alone, over all attempts of the run."""
+        return sum(cause.task == task for one in self.attempts for cause in one.restarted)
 
     @property
     def task_attempts(self) -> tuple[Task, ...]:

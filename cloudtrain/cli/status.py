@@ -194,6 +194,9 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
         yield "    gradients are reduced over gRPC, not NCCL"
     if last is None:
         return
+    for task in run.tasks:
+        if any(failure.task == task.name for failure in last.restarted):
+            yield f"    {task.name} restarted (attempt {task.attempt} of its own)"
     cause = last.cause if run.state != "succeeded" else None
     for failure in (*([cause] if cause else []), *last.tolerated):
         from cloudtrain.runs.root_cause import sentence

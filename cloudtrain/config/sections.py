@@ -150,7 +150,9 @@ class TrainSection(Section):
         "set, `local` nodes take free ports."
     )
     max_restarts: kinds.Restarts | None = optional(
-        "How often a run restarts after a failure that can be retried."
+        "How often a run restarts after a failure that can be retried. With `parameter_server` "
+        "also how often each worker is restarted alone, while the others run on; if 0, the run "
+        "continues without it."
     )
     spot_retries: kinds.Restarts | None = optional(
         "After this many failed attempts to recreate a spot node, request it on demand, within "

@@ -32,7 +32,9 @@ def main() -> None:
     facts["identity"] = identity.refusal(how) if how else None
     tell(facts)
     peers = json.loads(lines.next())
-    tell({"failed": reach(poll, peers["peers"], order["nonce"], peers["timeout"])})
+    calls = [Call(poll, peer, order["nonce"]) for peer in peers["peers"]]
+    calls += [Call(poll, task, "") for task in peers["serving"]]
+    tell({"failed": reach(poll, calls, peers["timeout"])})
     lines.next()
 
 
@@ -159,11 +161,8 @@ def space(folder: str) -> "dict[str, object]":
     return {"free": found.f_bavail * found.f_frsize, "files": files}
 
 
-def reach(
-    poll: selectors.BaseSelector, peers: "list[tuple[str, str, int]]", nonce: str, timeout: float
-) -> "dict[str, str]":
-    """Connect to all peers at once; returns the unreachable ones, name → reason."""
-    calls = [Call(poll, peer, nonce) for peer in peers]
+def reach(poll: selectors.BaseSelector, calls: "list[Call]", timeout: float) -> "dict[str, str]":
+    """Wait until all calls have ended; returns the unreachable ones, name → reason."""
     deadline = time.monotonic() + timeout
     while any(call.why is None for call in calls) and time.monotonic() < deadline:
         turn(poll, deadline - time.monotonic())
@@ -174,14 +173,15 @@ def reach(
 
 class Call:
     """A call to a peer. `why` is None while it is in progress, "" once the right peer has answered,
-    and otherwise the reason of the failure.
+    and otherwise the reason of the failure. Without a `nonce` the peer is a task that runs, which
+    is only connected to.
     """
 
     def __init__(
         self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str
     ) -> None:
         self.name, host, port = peer
-        self.greeting = f"cloudtrain {nonce} {self.name}\n".encode()
+        self.greeting = f"cloudtrain {nonce} {self.name}\n".encode() if nonce else b""
         self.poll = poll
         self.why = None  # type: str | None
         self.got = b""
@@ -196,12 +196,17 @@ class Call:
             code = self.socket.connect_ex(address)
             if code not in (0, errno.EINPROGRESS):
                 raise OSError(code, os.strerror(code))
-            poll.register(self.socket, selectors.EVENT_READ, self)
+            ready = selectors.EVENT_READ if nonce else selectors.EVENT_WRITE
+            poll.register(self.socket, ready, self)
         except OSError as error:
             self.end(error.strerror or str(error))
 
     def __call__(self) -> None:
         assert self.socket is not None
+        if not self.greeting:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self.end(os.strerror(code) if code else "")
+            return
         try:
             data = self.socket.recv(1000)
         except OSError as error:

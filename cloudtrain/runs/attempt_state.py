@@ -46,6 +46,20 @@ class TaskView:
     """Bytes on its disk, once these are few."""
     grpc: str | None = None
     """How NCCL would replace gRPC between GPUs, once its log says that gRPC is used."""
+    restarted: bool = False
+    """Whether it was restarted alone in this attempt of the run."""
+    connected: bool = True
+    """False from its restart until TensorFlow can have connected to it again."""
+    restart_at: float | None = None
+    """When it is restarted alone, after it has failed."""
+    restarted_at: float | None = None
+    """When it was started alone; None while its node is being prepared for that."""
+    failed_at: float | None = None
+    """When it failed before its restart."""
+    begun: bool = False
+    """True if its restart is recorded, but was interrupted before it started."""
+    final: str | None = None
+    """Why it can never be restarted alone."""
 
     @property
     def ended(self) -> bool:
@@ -56,6 +70,13 @@ class TaskView:
         self.tail = (self.tail + data)[-TAIL:]
         if b".AUTO" in data[-TAIL:] and self.grpc is None:
             self.grpc = reduces_over_grpc(self.tail[-len(data) - GRPC_WINDOW :])
+
+    def begin_again(self, task: Task, now: float) -> None:
+        """See the task in its next attempt, which is about to be started alone."""
+        again = TaskView(task=task, last_byte=now, notice=self.notice, grpc=self.grpc)
+        again.restarted, again.connected, again.begun = True, False, True
+        again.failed_at = self.ended_at or self.stopped_since or now
+        vars(self).update(vars(again))
 
     def opened(self, now: float) -> None:
         if not self.port_open:
@@ -83,6 +104,8 @@ class AttemptState:
     warned: set[str] = field(default_factory=set)
     tolerated: list[str] = field(default_factory=list)
     """Tasks that failed and without which the run went on."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Task → how often it was restarted alone, over all attempts of the run."""
 
 
 def serves(state: AttemptState, task: Task) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import TasksJoined
+from cloudtrain.model import Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Cause, Run
@@ -35,6 +36,7 @@ from cloudtrain.runs.tail import (
     listening_ports,
 )
 from cloudtrain.runs.task_commands import AttemptEnd
+from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
 
 TICK = 0.25
@@ -57,35 +59,59 @@ HANGING = frozenset({"stalled", "not_started", "deadline"})
 """Causes that no log shows: stacks are dumped before the processes are stopped."""
 
 
-def monitor(session: Session, run: Run) -> tuple[AttemptState, Cause | None]:
-    """Monitor an attempt; returns its state and the cause of its failure, None if it is done or
-    was stopped.
+@dataclass(kw_only=True)
+class Watched:
+    """What is monitored; both change when a task is restarted alone."""
+
+    session: Session
+    run: Run
+
+
+def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None]:
+    """Monitor an attempt; returns the run with what was recorded meanwhile, the attempt's state and
+    the cause of its failure, None if it is done or was stopped.
     """
-    state = new_attempt_state(session, run)
+    state, watched = new_attempt_state(session, run), Watched(session=session, run=run)
     follower = Follower(
         run,
         session.transport,
         lambda task: session.records.log_path(run.id, task.name, task.attempt),
         session.console,
     )
+    restarts = TaskRestarts(session)
     for task in run.tasks:
-        if (node := session.node(task.node)) is not None:
+        node = session.node(task.node)
+        if is_unstarted(state.tasks[task.name], node):
+            state.tasks[task.name].begun = True
+        elif node is not None:
             follower.follow(task, node)
         else:  # Probes lists again, and finds the task lost
             follower.events.put(NodeSilent(task, "its node is not listed"))
     try:
-        decision = until_decided(session, run, state, follower)
+        decision = until_decided(watched, state, follower, restarts)
+        restarts.end()
+        for done in restarts.take():
+            follow_restarted(watched, state, follower, done)
+        session, run = watched.session, watched.run
         left = [view.task for view in state.tasks.values() if not view.ended]
         if left and decision.cause is not None and decision.cause.kind in HANGING:
             dump_stacks(session, run, run.tasks)
         stop_tasks(session, run, left)
+        give_up_restarts(state, session.clock.now())
         drain_ended(session, state, follower)
     finally:
+        restarts.end()
         follower.close()
     if decision.verdict == "done":
-        report_when_formed(session, run, state)
-        return state, refuse_separate_trainings(session, state)
-    return state, decision.cause
+        run = report_when_formed(session, run, state)
+        return run, state, refuse_separate_trainings(session, state)
+    return run, state, decision.cause
+
+
+def is_unstarted(view: TaskView, node: Node | None) -> bool:
+    """True for a task whose node was to be recreated when its restart was interrupted."""
+    lost = node is None or node.state == "stopped"
+    return view.restarted and not view.tail and lost
 
 
 def refuse_separate_trainings(session: Session, state: AttemptState) -> Cause | None:
@@ -105,6 +131,8 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
     views = {}
     for task in run.tasks:
         view = TaskView(task=task, last_byte=now)
+        if any(cause.task == task.name for cause in attempt.restarted):
+            view.restarted, view.connected, view.restarted_at = True, False, now
         path = session.records.log_path(run.id, task.name, task.attempt)
         if path.exists():
             with path.open("rb") as log:
@@ -114,7 +142,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
     deadline = session.config.train.deadline
     if attempt.clustered:  # reported before, to a process that is gone
         for view in views.values():
-            view.port_open = True
+            view.port_open = not view.restarted
     return AttemptState(
         config=session.config,
         tasks=views,
@@ -123,6 +151,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
         deadline=run.created + deadline if deadline is not None else None,
         lifetime_stop=lifetime_stop(session, run),
         collectives=next((one.collectives for one in run.attempts if one.collectives), None),
+        restarts={task.name: run.restarts_of(task.name) for task in run.tasks},
     )
 
 
@@ -135,19 +164,30 @@ def lifetime_stop(session: Session, run: Run) -> float | None:
     return stop + SAVE_SECONDS if stop != float("inf") else None
 
 
-def until_decided(session: Session, run: Run, state: AttemptState, follower: Follower) -> Decision:
+def until_decided(
+    watched: Watched, state: AttemptState, follower: Follower, restarts: TaskRestarts
+) -> Decision:
+    session, run = watched.session, watched.run
     periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
     probes = Probes(session)
     while True:
         drain(state, follower, session.clock)
         probes.look(state)
-        report_when_formed(session, run, state)
-        report_grpc(session, run, state)
+        if any(follow_restarted(watched, state, follower, done) for done in restarts.take()):
+            session = watched.session
+            probes.use(session)
+            periodic_sync.use(session, watched.run)
+            agents.use(session, watched.run)
+        run = report_grpc(session, report_when_formed(session, watched.run, state), state)
+        report_serving_again(session, state)
         warn_of_full_disks(session, state)
         periodic_sync.look(state)
         agents.look()
         state.stop_asked = session.records.stop_asked(run.id)
         decision = decide(state, session.clock.now())
+        for name in decision.restart:
+            run = record_restart(session, run, state, name)
+        watched.run = run
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
@@ -157,29 +197,68 @@ def until_decided(session: Session, run: Run, state: AttemptState, follower: Fol
             return decision
         if decision.stop:
             stop_tasks(session, run, [state.tasks[name].task for name in decision.stop])
+        for view in state.tasks.values():
+            if view.begun:
+                restarts.begin(session, run, state, view)
 
 
-def report_when_formed(session: Session, run: Run, state: AttemptState) -> None:
+def follow_restarted(
+    watched: Watched, state: AttemptState, follower: Follower, done: Restarted
+) -> bool:
+    """Follow a task that was restarted alone. One that could not be has failed: returns False."""
+    view, now = state.tasks[done.task.name], watched.session.clock.now()
+    node = None if done.session is None else done.session.node(done.task.node)
+    if done.session is None or node is None:
+        view.final = done.final
+        view.lost = done.final or f"it could not be restarted: {done.error}"
+        view.ended_at = now
+        return False
+    watched.session = with_node(watched.session, node, done.session.identity)
+    view.restarted_at = view.last_byte = now
+    watched.session.console.say(
+        f"{view.task.name} restarted (attempt {view.task.attempt} of its own)"
+    )
+    follower.follow(view.task, node)
+    return True
+
+
+def give_up_restarts(state: AttemptState, now: float) -> None:
+    """Expect no end of tasks whose restart was still being prepared when the attempt ended."""
+    for view in state.tasks.values():
+        if view.restarted and view.restarted_at is None and not view.ended:
+            view.lost, view.ended_at = "the attempt ended before it was restarted", now
+
+
+def report_serving_again(session: Session, state: AttemptState) -> None:
+    """Report once for each restart that the task has opened its port again."""
+    for view in state.tasks.values():
+        if view.port_open and view.failed_at is not None:
+            after = session.clock.now() - view.failed_at
+            view.failed_at = None
+            session.console.say(f"{view.task.name} serves again, {after:.1f} s after it failed")
+
+
+def report_when_formed(session: Session, run: Run, state: AttemptState) -> Run:
     """Report and record once that the cluster has formed."""
     if not detect_formation(state, session.clock.now()):
-        return
+        return run
     after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
     session.records.journal(TasksJoined(run=run.id, after=after))
-    save_observed(session, run, state)
+    return save_observed(session, run, state)
 
 
-def report_grpc(session: Session, run: Run, state: AttemptState) -> None:
+def report_grpc(session: Session, run: Run, state: AttemptState) -> Run:
     """Warn once in a run, and record, that GPUs exchange gradients over gRPC."""
     seen = next((view for view in state.tasks.values() if view.grpc), None)
     if seen is None or state.collectives is not None:
-        return
+        return run
     state.collectives = "grpc"
     session.console.warn(
         f"{seen.task.name}: gradients are reduced over gRPC, through the CPU: pass {seen.grpc} to "
         "tf.distribute.MultiWorkerMirroredStrategy"
     )
-    save_observed(session, run, state)
+    return save_observed(session, run, state)
 
 
 def warn_of_full_disks(session: Session, state: AttemptState) -> None:
@@ -192,13 +271,13 @@ def warn_of_full_disks(session: Session, state: AttemptState) -> None:
             )
 
 
-def save_observed(session: Session, run: Run, state: AttemptState) -> None:
-    """Record what is known of the running attempt. `run` is as it was when it began."""
+def save_observed(session: Session, run: Run, state: AttemptState) -> Run:
+    """Record what is known of the running attempt."""
     attempt = replace(run.attempts[-1], collectives=state.collectives)
     if state.formed_after is not None:
         after = round(state.formed_after, 1)
         attempt = replace(attempt, clustered=True, formed_after=after)
-    save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
+    return save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
 
 
 def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
@@ -246,6 +325,9 @@ def has_opened(state: AttemptState, view: TaskView, now: float) -> None:
 
 
 def over(view: TaskView, end: AttemptEnd, now: float) -> None:
+    if end.state == "absent" and view.restarted and not view.tail:
+        view.begun = True  # its restart was recorded by a process that is gone
+        return
     view.ended_at = now
     if end.exit_code is not None:
         view.exit_code = end.exit_code
@@ -270,9 +352,12 @@ class Probes:
     """Probes that cost a call: which ports are open, and whether a silent node still exists."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.use(session)
         self._next_ports = 0.0
         self._next_lost = 0.0
+
+    def use(self, session: Session) -> None:
+        self._session = session
 
     def look(self, state: AttemptState) -> None:
         now = self._session.clock.now()

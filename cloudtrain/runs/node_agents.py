@@ -73,6 +73,10 @@ class NodeAgents:
         self._next = 0.0
         self._thread: threading.Thread | None = None
 
+    def use(self, session: Session, run: Run) -> None:
+        """Start new agents: a task that was restarted is in another attempt."""
+        self._session, self._run, self._next = session, run, 0.0
+
     def look(self) -> None:
         now = self._session.clock.now()
         if now < self._next or (self._thread and self._thread.is_alive()):
@@ -82,8 +86,10 @@ class NodeAgents:
         self._thread.start()
 
     def _keep(self) -> None:
-        after = start_agents(self._session, self._run)
-        self._next = self._session.clock.now() + after
+        run = self._run
+        after = start_agents(self._session, run)
+        if run is self._run:
+            self._next = self._session.clock.now() + after
 
 
 def start_agents(session: Session, run: Run) -> float:

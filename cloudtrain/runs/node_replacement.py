@@ -7,6 +7,7 @@ billed, until the lost one can be recreated or the wait is over.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -31,8 +32,26 @@ GIVEN_UP = (
 )
 
 
-def replace_lost_nodes(session: Session, run: Run) -> Session | None:
-    """Ensure that every node of the plan runs; None if the run is to be stopped.
+TAKEN = Retry(pause=5.0, within=180.0)
+"""Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
+
+
+def await_nodes_gone(session: Session, names: Collection[str]) -> None:
+    """Wait until these preempted nodes are gone, so that no attempt is started on them."""
+
+    def taken() -> bool | None:
+        nodes = session.refreshed().nodes
+        runs = any(node.name in names and node.state == "running" for node in nodes)
+        return None if runs else True
+
+    if names:
+        poll_until(taken, TAKEN, clock=session.clock)
+
+
+def replace_lost_nodes(
+    session: Session, run: Run, *, stopped: Callable[[], bool] = lambda: False
+) -> Session | None:
+    """Ensure that every node of the plan runs; None if the run, or this wait, is to be stopped.
 
     Waits for CAPACITY and QUOTA with backoff: within `limits.wait`, the run's deadline, and the
     life of the nodes that are left. After `train.spot_retries` refusals a spot node is requested on
@@ -41,6 +60,9 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
     clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
     until = _until(session, run, clock.now())
     plan, refusals = session.plan, 0
+
+    def ends() -> bool:
+        return stopped() or session.records.stop_asked(run.id)
 
     def make() -> Session:
         heard = session if not refusals else replace(session, console=_Muted(session.console))
@@ -54,8 +76,7 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
 
     def is_stopped(pause: float) -> bool:
         looks = Retry(pause=TICK, within=pause)
-        asked = poll_until(lambda: session.records.stop_asked(run.id) or None, looks, clock=clock)
-        return asked is not None
+        return poll_until(lambda: ends() or None, looks, clock=clock) is not None
 
     try:
         made = replace(REQUESTS, within=until.moment - clock.now()).call(
@@ -65,7 +86,7 @@ def replace_lost_nodes(session: Session, run: Run) -> Session | None:
             clock=replace(clock, sleep=is_stopped),
         )
     except (CapacityError, QuotaError) as error:
-        if session.records.stop_asked(run.id):
+        if ends():
             return None
         # Other zones are no way out: a replacement goes where the other nodes are.
         raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
@@ -149,13 +170,15 @@ class _Muted:
         pass
 
     def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return nullcontext(_NoStage())
+        return nullcontext(NoStage())
 
     def task_output(self, task: str, data: bytes) -> None:
         self._console.task_output(task, data)
 
 
-class _NoStage:
+class NoStage:
+    """Shows no progress."""
+
     def node(self, name: str, text: str) -> None:
         pass
 

@@ -73,7 +73,7 @@ class PeriodicSync:
         if self._evaluators and state.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
         noticed = {view.task.name for view in state.tasks.values() if view.notice is not None}
-        if noticed > self._noticed:  # before the cloud takes the nodes
+        if noticed - self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
         now = self._session.clock.now()
         if not self._lifetime_ends and now >= self._last_sync():
@@ -87,6 +87,11 @@ class PeriodicSync:
     def _last_sync(self) -> float:
         nodes = self._session.nodes
         return min((last_sync(node, self._run.created) for node in nodes), default=float("inf"))
+
+    def use(self, session: Session, run: Run) -> None:
+        """Go on with nodes and attempts of tasks as they are after one was restarted."""
+        self._session, self._run, self._noticed = session, run, set()
+        self._knows_the_beginning = False
 
     def wait(self) -> None:
         if self._thread is not None:

@@ -43,6 +43,7 @@ def preflight(
     *,
     versions: Callable[[Node], Command | None] = lambda node: None,
     identity: Mapping[str, object] | None = None,
+    running: Sequence[tuple[Task, str]] = (),
     folder: str = layout.ROOT,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
@@ -50,18 +51,20 @@ def preflight(
     do.
 
     `versions` is a command that prints a JSON object of package → version, `identity` how a node
-    gets a token of its identity (`token_query`), `folder` where the task writes. A node that does
-    not answer within `timeout` seconds is a problem by itself.
+    gets a token of its identity (`token_query`), `folder` where the task writes. `running` are
+    tasks that serve already, with their addresses: reached, but not asked. A node that does not
+    answer within `timeout` seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()
     probes = [
         _Probe(task=task, node=node, versions=_once(asked, node, versions)) for task, node in tasks
     ]
-    _ask(probes, transport, {"folder": folder, "identity": identity}, timeout)
+    _ask(probes, transport, {"folder": folder, "identity": identity}, running, timeout)
     findings = _Findings()
-    alone = len(_cluster(probes)) < 2
-    for judge in (_silence, _clocks, _versions, _disks, _identities, _reachability):
+    alone = len(_cluster(probes)) + len(running) < 2
+    for judge in (_silence, _clocks, _versions, _disks, _identities):
         judge(probes, findings)
+    _reachability(probes, running, findings)
     others = bool(findings.problems)
     taken = _ports(probes, findings.warnings if alone else findings.problems)
     if findings.problems:
@@ -173,10 +176,15 @@ class _Probe:
 
 
 def _ask(
-    probes: Sequence[_Probe], transport: Transport, order: Mapping[str, object], timeout: float
+    probes: Sequence[_Probe],
+    transport: Transport,
+    order: Mapping[str, object],
+    running: Sequence[tuple[Task, str]],
+    timeout: float,
 ) -> None:
     """Run all probes in two steps: all hold their ports, then all call all. `order`: what the first
     order of every probe has."""
+    serving = [(task.name, address, task.port) for task, address in running]
     changed = threading.Condition()
     nonce = secrets.token_hex(8)
     threads = [
@@ -200,7 +208,9 @@ def _ask(
                 for other in callers
                 if other is not probe and other.report and other.report.listening
             ]
-            probe.orders.put(_order(peers=peers, nonce=nonce, timeout=CONNECT_SECONDS))
+            probe.orders.put(
+                _order(peers=peers, serving=serving, nonce=nonce, timeout=CONNECT_SECONDS)
+            )
         _wait(
             changed,
             timeout,
@@ -306,17 +316,20 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
     return tuple(taken)
 
 
-def _reachability(probes: Sequence[_Probe], findings: _Findings) -> None:
+def _reachability(
+    probes: Sequence[_Probe], running: Sequence[tuple[Task, str]], findings: _Findings
+) -> None:
     """Report each unreachable peer, one line per reason."""
     missed: dict[tuple[str, str], list[str]] = defaultdict(list)
     for probe in probes:
         for peer, why in (probe.failed or {}).items():
             missed[peer, why].append(probe.node.name)
-    by_task = {probe.task.name: probe for probe in probes}
+    targets = {task.name: (task, address) for task, address in running}
+    targets |= {probe.task.name: (probe.task, probe.node.internal) for probe in probes}
     for (peer, why), sources in missed.items():
-        target = by_task[peer]
+        task, address = targets[peer]
         findings.problems.append(
-            f"{target.node.name}: {target.node.internal} port {target.task.port} is not reachable"
+            f"{task.node}: {address} port {task.port} is not reachable"
             f" from {some(sources)} ({why}): allow the cluster's nodes in the firewall"
         )
 

@@ -21,6 +21,7 @@ from cloudtrain.runs.attempt_state import (
 )
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.log_text import last_lines
+from cloudtrain.runs.restart_alone import may_restart, never_served_again, note_connected, schedule
 from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
 from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.strategies import strategy_of
@@ -40,11 +41,14 @@ OTHERS_GRACE = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`stop` names tasks to be ended now; `warnings` are new since the last decision."""
+    """`stop` names tasks to be ended now, `restart` those to be restarted alone; `warnings` are new
+    since the last decision.
+    """
 
     verdict: Literal["go_on", "done", "failed", "stopped"]
     cause: Cause | None = None
     stop: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -84,7 +88,9 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
     ]
     state.tolerated += (view.task.name for view in late)
     warnings = tuple(
-        f"{view.task.name} failed after the run was decided: {ending(view)}" for view in late
+        f"{view.task.name} failed after the run was decided: {ending(view)}"
+        for view in late
+        if view.restart_at is None
     )
     unserved = [name for name in over if state.tasks[name].task.role == "evaluator"]
     if unserved and gets_no_checkpoint(state.config) and new(state, "checkpoints"):
@@ -120,31 +126,35 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
     """Verdict once a failure ends the attempt and its cause is certain."""
     warnings: list[str] = []
     stop: list[str] = []
+    restart: list[str] = []
     fatal = False
+    note_connected(state)
     for view in state.tasks.values():
-        frozen = view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER
-        failed = view.lost is not None or (view.exit_code is not None and view.exit_code != 0)
-        if not (failed or (frozen and not view.ended)):
+        if not has_failed(state, view, now):
+            view.restart_at = None
             continue
-        if view.task.name not in winners and tolerated(state, view.task):
-            joined = has_joined(state, view)
+        joined = None if view.task.name in winners else has_joined(state, view)
+        alone = joined is not False and restarts_alone(state, view)
+        if view.task.name in winners or not (alone or tolerated(state, view.task)):
+            fatal = True
+        elif joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
+            continue
+        elif not joined:
+            fatal = True
+        elif alone and view.restart_at is None:
+            warnings.append(restart_warning(state, view, now))
+        elif alone:
+            restart += [view.task.name] if now >= (view.restart_at or now) else []
         else:
-            joined = False
-        if joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
-            continue
-        if joined:
-            if frozen and not view.ended:
-                stop.append(view.task.name)
+            stop += [view.task.name] if not view.ended else []
             if new(state, view.task.name):
                 state.tolerated.append(view.task.name)
-                warnings.append(
-                    f"{view.task.name} has failed: {ending(view)}; the run continues without it"
-                )
-            continue
-        fatal = True
+                warnings.append(tolerated_warning(view))
     if not fatal:
         state.first_failure = None
-        return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+        return Decision(
+            verdict="go_on", stop=tuple(stop), restart=tuple(restart), warnings=tuple(warnings)
+        )
     if state.first_failure is None:
         state.first_failure = now
     observations = [observation(state, view) for view in state.tasks.values()]
@@ -157,6 +167,39 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
     return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
 
 
+def has_failed(state: AttemptState, view: TaskView, now: float) -> bool:
+    """True if the task failed, is frozen, or does not serve after its restart."""
+    if view.ended:
+        return view.lost is not None or view.exit_code != 0
+    if view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER:
+        return True
+    return never_served_again(state, view, now)
+
+
+def restarts_alone(state: AttemptState, view: TaskView) -> bool:
+    """True if this failed task is to be restarted alone."""
+    return may_restart(state, view, failure_of(state, view))
+
+
+def failure_of(state: AttemptState, view: TaskView) -> Cause | None:
+    """How this task failed by itself."""
+    return root_cause_of(state, [replace(observation(state, view), stopped=False)])
+
+
+def restart_warning(state: AttemptState, view: TaskView, now: float) -> str:
+    name, number = view.task.name, state.restarts.get(view.task.name, 0) + 1
+    pause = schedule(state, view, now)
+    return (
+        f"{name} has failed: {ending(view)}; restarting it alone in {pause:g} s "
+        f"({number} of {state.config.train.max_restarts}), the run continues"
+    )
+
+
+def tolerated_warning(view: TaskView) -> str:
+    why = f" ({view.final})" if view.final else ""
+    return f"{view.task.name} has failed: {ending(view)}; the run continues without it{why}"
+
+
 def observation(state: AttemptState, view: TaskView) -> Observation:
     return Observation(
         task=view.task,
@@ -165,7 +208,8 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(state, view.task),
         joined=not never_served(state, view),
-        stopped=view.task.name in state.warned,  # the run went on without it
+        # The run went on without it, or is about to restart it.
+        stopped=view.task.name in state.warned or view.restart_at is not None,
         oom=view.starved is not None,
         exit_code=view.exit_code,
         ended=view.ended_at,
@@ -181,8 +225,7 @@ def announced_end(view: TaskView) -> str:
 
 def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
     """How each task failed without which the run went on."""
-    seen = (observation(state, state.tasks[name]) for name in state.tolerated)
-    causes = (root_cause_of(state, [replace(one, stopped=False)]) for one in seen)
+    causes = (failure_of(state, state.tasks[name]) for name in state.tolerated)
     return tuple(cause for cause in causes if cause is not None)
 
 
@@ -218,14 +261,14 @@ def figures(starved: OutOfMemory | None) -> str:
 
 def tolerated(state: AttemptState, task: Task) -> bool:
     """True if the run goes on without this task: an evaluator never decides; some strategies
-    need only one of a role.
+    need only one of a role, to which TensorFlow is connected.
     """
     if task.role == "evaluator":
         return True
     if task.role not in strategy_of(state.config).may_lose:
         return False
     return any(
-        other.task.role == task.role and other.task != task and not other.ended
+        other.task.role == task.role and other.task != task and not other.ended and other.connected
         for other in state.tasks.values()
     )
 
@@ -275,7 +318,7 @@ def timed_out(state: AttemptState, now: float) -> Cause | None:
     waiting = [
         view
         for view in state.tasks.values()
-        if not view.port_open and not view.ended and serves(state, view.task)
+        if not (view.port_open or view.ended or view.restarted) and serves(state, view.task)
     ]
     late = state.first_port is not None and now - state.first_port >= train.start_timeout
     if late and waiting:
@@ -320,6 +363,8 @@ def cause_of(
 def ending(view: TaskView) -> str:
     if view.lost is not None:
         return view.lost
+    if view.exit_code is None and view.stopped_since is None:
+        return f"its port {view.task.port} did not open"
     if view.exit_code is None:
         return "frozen (its process is stopped)"
     if view.exit_code < 0:

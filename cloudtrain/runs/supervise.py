@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
-from cloudtrain.retry import Retry, poll_until
+from cloudtrain.retry import Retry
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import AttemptState
@@ -21,6 +21,7 @@ from cloudtrain.runs.cluster_formation import trained_as_one
 from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
+from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import tolerated_failures
 from cloudtrain.runs.state_table import of_run
@@ -28,9 +29,6 @@ from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
 """Pauses between the attempts of one run."""
-
-TAKEN = Retry(pause=5.0, within=180.0)
-"""Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
 
 
 def supervise_run(session: Session, run: Run) -> Run:
@@ -95,7 +93,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         session, run = start_attempt(session, run)
         if run.state == "landing":
             return session, run
-    state, cause = monitor(session, run)
+    run, state, cause = monitor(session, run)
     run = ended(run, state, cause)
     if cause is None or not should_restart(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
@@ -105,21 +103,9 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
     session.clock.sleep(RESTART.pause_after(number))
-    await_preempted_nodes_gone(session, state)
-    return session, save_run(session, replace(run, state="starting"))
-
-
-def await_preempted_nodes_gone(session: Session, state: AttemptState) -> None:
-    """Wait until preempted nodes are gone, so that the next attempt is not started on them."""
     noticed = {view.task.node for view in state.tasks.values() if view.notice is not None}
-
-    def taken() -> bool | None:
-        nodes = session.refreshed().nodes
-        runs = any(node.name in noticed and node.state == "running" for node in nodes)
-        return None if runs else True
-
-    if noticed:
-        poll_until(taken, TAKEN, clock=session.clock)
+    await_nodes_gone(session, noticed)
+    return session, save_run(session, replace(run, state="starting"))
 
 
 def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:

@@ -17,6 +17,7 @@ PARAMETER_SERVER = Strategy(
     tf_config=True,
     serves=("worker", "ps"),
     may_lose=("worker",),
+    restarts_alone=("worker",),
     never_exit=("worker", "ps"),
     uses=("tensorflow.*.ParameterServerStrategy", "tensorflow.*.ParameterServerStrategyV2"),
     keras_3="fit_fails",

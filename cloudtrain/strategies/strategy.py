@@ -93,6 +93,8 @@ class Strategy:
     """Roles whose port TensorFlow opens, if several tasks have one of these roles."""
     may_lose: tuple[str, ...] = ()
     """Roles whose tasks may fail as long as another one is alive."""
+    restarts_alone: tuple[str, ...] = ()
+    """Roles whose tasks may be restarted while all others run on; a part of `may_lose`."""
     never_exit: tuple[str, ...] = ("ps",)
     """Roles whose tasks never exit by themselves (tf.distribute.Server.join): ended on success."""
     restart: Literal["as_left", "all_anew"] = "as_left"

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -127,6 +128,68 @@ def test_a_parameter_server_job_goes_on_without_a_killed_worker_and_leaves_nothi
     assert "after the run was decided" not in project.stderr
     assert losses(project.stdout)
     assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
+    assert project.processes() == {}
+
+
+COORDINATED = """
+import os, sys, time
+import tensorflow as tf
+
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
+    )
+    server.join()
+
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+with strategy.scope():
+    done = tf.Variable(0, dtype=tf.int64)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+
+@tf.function
+def step():
+    tf.print("a step", output_stream=sys.stderr)
+    done.assign_add(1)
+
+
+total = 0
+while total < 200 or not os.path.exists(sys.argv[1]):
+    for _ in range(10):
+        coordinator.schedule(step)
+    coordinator.join()
+    total += 10
+    print("steps", total, flush=True)
+    time.sleep(0.2)
+print("final", total, int(done.numpy()), flush=True)
+"""
+
+
+def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_again(
+    project: Project,
+) -> None:
+    (project.code / "coordinated.py").write_text(COORDINATED)
+    seen = project.folder / "seen"
+    config = project.config(
+        **PS,
+        setup=SETUP,
+        train={"command": f"python coordinated.py {quote(str(seen))}", "max_restarts": 1},
+    )
+    run = project.start("run", config)
+    until(lambda: re.search(r"worker1 │ a step", project.stdout), LIMIT)
+    killed = time.monotonic()
+    os.kill(trainer(project, "worker1"), signal.SIGKILL)
+    until(lambda: "worker1 serves again" in project.stderr, LIMIT)
+    print(f"its port was open again {time.monotonic() - killed:.1f} s after the kill")
+    (again,) = project.home.glob("clusters/*/runs/*/worker1.2.log")
+    until(lambda: "a step" in again.read_text(), LIMIT)
+    print(f"it got functions again {time.monotonic() - killed:.1f} s after the kill")
+    seen.touch()
+    assert run.wait(LIMIT) == 0, project.stderr
+    total, made = map(int, re.findall(r"final (\d+) (\d+)", project.stdout)[0])
+    assert made >= total >= 200  # a function of the worker that died may have run twice
+    assert "worker1 restarted (attempt 2 of its own)" in project.stderr
     assert project.processes() == {}
 
 

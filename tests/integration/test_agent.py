@@ -18,8 +18,8 @@ from cloudtrain.commands.up import renew_agents
 from cloudtrain.model import Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
-from cloudtrain.runs import node_agents, supervise
-from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.runs import node_agents
+from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.state import Records
 from tests.support.agent_parts import Kept, metadata
 from tests.support.fakes import make_plan
@@ -236,12 +236,8 @@ def test_an_attempt_begins_when_the_nodes_under_notice_are_gone(
 ) -> None:
     listed = [(kept.nodes["chief0"], kept.nodes["worker0"])] * 3 + [(kept.nodes["worker0"],)]
     monkeypatch.setattr(Session, "refreshed", lambda self: replace(self, nodes=listed.pop(0)))
-    task = kept.run.tasks[0]
-    view = TaskView(task=task, notice=1.0)
     session = replace(kept.session(), clock=Clock(sleep=lambda seconds: None))
-    supervise.await_preempted_nodes_gone(
-        session, AttemptState(config=session.config, tasks={task.name: view}, started=0.0)
-    )
+    await_nodes_gone(session, {kept.run.tasks[0].node})
     assert listed == []
 
 

@@ -174,6 +174,19 @@ def test_a_refused_connection_is_named(here: Here) -> None:
     assert "(Connection refused)" in line
 
 
+def test_one_task_alone_must_have_its_port_and_reach_those_that_run(here: Here) -> None:
+    (mine, peer, closed) = cluster(3)
+    both = [(task, node.internal) for task, node in (peer, closed)]
+    with socket.create_server(("", peer[0].port)):
+        assert preflight([mine], here, running=both[:1]) == ()
+        with pytest.raises(PreflightError) as unreachable:
+            preflight([mine], here, running=both)
+        with socket.create_server(("", mine[0].port)), pytest.raises(PreflightError) as taken:
+            preflight([mine], here, running=both[:1])
+    assert f"port {closed[0].port} is not reachable from mnist-worker0" in str(unreachable.value)
+    assert f"mnist-worker0: port {mine[0].port} is in use by" in str(taken.value)
+
+
 def test_an_evaluator_is_in_nobody_elses_cluster(here: Here) -> None:
     wrong = [(task, replace(node, internal="no.invalid")) for task, node in cluster(1, "evaluator")]
     assert preflight([*cluster(2), *wrong], here) == ()

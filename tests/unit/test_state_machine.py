@@ -20,6 +20,7 @@ from cloudtrain.runs.state_machine import (
     OTHERS_GRACE,
     SETTLE,
     WINDOW,
+    Decision,
     decide,
     tolerated_failures,
 )
@@ -428,3 +429,197 @@ def test_a_task_that_ends_well_under_notice_has_ended_well() -> None:
     for name in run.tasks:
         ended(run, name, 0, 1.0)
     assert decide(run, 2.0).verdict == "done"
+
+
+# ── A worker that is restarted alone ─────────────────────────────────────────
+
+
+def formed(**train: Any) -> AttemptState:
+    """A parameter server job whose cluster has formed."""
+    run = attempt("parameter_server", **train)
+    for name in ("worker0", "worker1", "ps0"):
+        run.tasks[name].opened(3.0)
+    run.first_port, run.formed_after = 3.0, 3.0
+    return run
+
+
+def restarted(run: AttemptState, name: str, now: float) -> None:
+    """As the monitor does it, up to the new attempt's start."""
+    view = run.tasks[name]
+    view.begin_again(replace(view.task, attempt=view.task.attempt + 1), now)
+    view.begun, view.restarted_at = False, now
+    run.restarts[name] = run.restarts.get(name, 0) + 1
+
+
+def test_a_worker_that_was_killed_is_restarted_alone_after_a_pause() -> None:
+    run = formed(max_restarts=2)
+    ended(run, "worker0", -9, 10.0)
+    decision = decide(run, 10.0)
+    assert (decision.verdict, decision.restart) == ("go_on", ())
+    assert decision.warnings == (
+        "worker0 has failed: killed by signal 9; restarting it alone in 2 s (1 of 2), "
+        "the run continues",
+    )
+    assert decide(run, 11.9) == Decision(verdict="go_on")
+    assert decide(run, 12.0).restart == ("worker0",)
+    restarted(run, "worker0", 12.0)
+    assert decide(run, 13.0) == Decision(verdict="go_on")
+    assert tolerated_failures(run) == ()
+
+
+def test_each_worker_counts_its_own_restarts_and_waits_longer_each_time() -> None:
+    run = formed(max_restarts=2)
+    for pause, at in ((2.0, 10.0), (4.0, 20.0)):
+        ended(run, "worker0", -9, at)
+        decide(run, at)
+        assert decide(run, at + pause - 0.1).restart == ()
+        assert decide(run, at + pause).restart == ("worker0",)
+        restarted(run, "worker0", at + pause)
+        run.tasks["worker0"].opened(at + pause)
+        decide(run, at + pause)
+    ended(run, "worker0", -9, 40.0)
+    decision = decide(run, 60.0)
+    assert (decision.verdict, decision.restart) == ("go_on", ())
+    assert decision.warnings == (
+        "worker0 has failed: killed by signal 9; the run continues without it",
+    )
+    assert [cause.task for cause in tolerated_failures(run)] == ["worker0"]
+
+
+def test_what_would_fail_again_is_not_restarted() -> None:
+    for code, tail in ((1, b"ModuleNotFoundError: No module named 'x'\n"), (2, b"")):
+        run = formed(max_restarts=2)
+        ended(run, "worker0", code, 10.0, tail)
+        decision = decide(run, 100.0)
+        assert (decision.verdict, decision.restart) == ("go_on", ())
+        assert "the run continues without it" in decision.warnings[0]
+
+
+def test_a_lost_preempted_or_frozen_worker_and_a_code_to_retry_are_restarted() -> None:
+    for what in ("lost", "frozen", "143", "7"):
+        run = formed(max_restarts=1, retry_exit_codes=(7,))
+        view = run.tasks["worker1"]
+        if what == "lost":
+            view.lost, view.ended_at = "its node is gone", 10.0
+        elif what == "frozen":
+            view.stopped_since = 10.0 - FROZEN_AFTER
+        else:
+            ended(run, "worker1", int(what), 10.0)
+        decide(run, 10.0)
+        decision = decide(run, 12.0)
+        assert (decision.verdict, decision.restart, decision.stop) == ("go_on", ("worker1",), ())
+
+
+def test_a_worker_that_thaws_before_its_restart_is_left_alone() -> None:
+    run = formed(max_restarts=1)
+    run.tasks["worker1"].stopped_since = 10.0 - FROZEN_AFTER
+    decide(run, 10.0)
+    run.tasks["worker1"].stopped_since = None
+    assert decide(run, 12.0) == Decision(verdict="go_on")
+
+
+def test_all_workers_at_once_are_restarted_while_the_chief_waits_for_them() -> None:
+    run = formed(max_restarts=1)
+    for name in ("worker0", "worker1"):
+        ended(run, name, -9, 10.0)
+    assert decide(run, 10.0).verdict == "go_on"
+    assert decide(run, 12.0).restart == ("worker0", "worker1")
+
+
+def test_nobody_is_restarted_once_another_worker_is_out_for_good() -> None:
+    """TensorFlow connects to no restarted worker before all are back."""
+    run = formed(max_restarts=2)
+    ended(run, "worker0", 1, 10.0)
+    decide(run, 10.0)
+    ended(run, "worker1", -9, 20.0)
+    decide(run, 20.0)
+    decision = decide(run, 20.0 + SETTLE)
+    assert decision.verdict == "failed"
+    assert decision.cause is not None
+    assert decision.cause.task == "worker1"
+
+
+def test_a_worker_to_which_the_chief_cannot_connect_again_keeps_no_run_going() -> None:
+    run = formed(max_restarts=1)
+    ended(run, "worker0", -9, 10.0)
+    decide(run, 10.0)
+    restarted(run, "worker0", 12.0)
+    run.tasks["worker0"].opened(13.0)
+    ended(run, "worker1", 1, 12.5, b"ValueError: no\n")
+    decide(run, 14.0)
+    decision = decide(run, 14.0 + SETTLE)
+    assert decision.verdict == "failed"
+    assert decision.cause is not None
+    assert decision.cause.task == "worker1"
+    again = formed(max_restarts=1)
+    ended(again, "worker0", -9, 10.0)
+    decide(again, 10.0)
+    restarted(again, "worker0", 12.0)
+    again.tasks["worker0"].opened(13.0)
+    decide(again, 13.5)  # both serve: TensorFlow is connected to both again
+    ended(again, "worker1", 1, 14.0, b"ValueError: no\n")
+    assert decide(again, 60.0).verdict == "go_on"
+
+
+def test_a_restarted_worker_that_never_serves_is_ended_and_done_without() -> None:
+    run = formed(max_restarts=3, start_timeout=30.0)
+    ended(run, "worker0", -9, 10.0)
+    decide(run, 10.0)
+    restarted(run, "worker0", 12.0)
+    assert decide(run, 41.9) == Decision(verdict="go_on")
+    decision = decide(run, 42.0)
+    assert (decision.verdict, decision.stop) == ("go_on", ("worker0",))
+    assert "its port 1 did not open" in decision.warnings[0]
+
+
+def test_no_worker_is_restarted_after_the_chief_has_ended() -> None:
+    for code, verdict in ((0, "go_on"), (1, "failed")):
+        run = formed(max_restarts=2, evaluator_grace=60.0)
+        ended(run, "worker0", -9, 10.0)
+        decide(run, 10.0)
+        ended(run, "chief0", code, 11.0)
+        decide(run, 11.0)
+        decision = decide(run, 12.0 + SETTLE)
+        assert (decision.verdict, decision.restart) == (verdict, ())
+        if decision.cause is not None:
+            assert decision.cause.task == "chief0"
+
+
+def test_a_worker_whose_restart_was_cut_short_by_the_success_is_no_late_failure() -> None:
+    run = formed(max_restarts=2)
+    ended(run, "worker0", -9, 10.0)
+    decide(run, 10.0)
+    ended(run, "chief0", 0, 11.0)
+    assert decide(run, 11.0).warnings == ()
+    assert [cause.task for cause in tolerated_failures(run)] == ["worker0"]
+
+
+def test_a_restart_is_never_decided_while_the_run_is_stopped() -> None:
+    run = formed(max_restarts=2)
+    ended(run, "worker0", -9, 10.0)
+    decide(run, 10.0)
+    run.stop_asked = True
+    assert decide(run, 20.0) == Decision(verdict="stopped")
+
+
+def test_a_worker_that_cannot_return_is_done_without_and_the_reason_is_said() -> None:
+    run = formed(max_restarts=2)
+    view = run.tasks["worker0"]
+    view.lost, view.ended_at, view.final = "its node is gone", 10.0, "it would have another address"
+    (warning,) = decide(run, 10.0).warnings
+    assert warning == (
+        "worker0 has failed: its node is gone; the run continues without it "
+        "(it would have another address)"
+    )
+
+
+def test_other_strategies_and_roles_restart_as_a_whole() -> None:
+    mirrored = attempt(max_restarts=2)
+    ended(mirrored, "worker0", -9, 10.0)
+    decide(mirrored, 10.0)
+    assert decide(mirrored, 10.0 + SETTLE).verdict == "failed"
+    for name in ("ps0", "chief0"):
+        run = formed(max_restarts=2)
+        ended(run, name, -9, 10.0)
+        decide(run, 10.0)
+        assert decide(run, 10.0 + SETTLE).verdict == "failed"

@@ -218,7 +218,7 @@ def test_an_agent_watches_its_tasks_own_attempt(session: Session) -> None:
 
 def test_each_task_is_followed_in_its_own_attempt(session: Session, nodes: Nodes) -> None:
     session.records.log_path(RUN.id, "worker0", 1).write_bytes(b"what it said at first\n")
-    state, cause = monitor(session, RUN)
+    _, state, cause = monitor(session, RUN)
     assert nodes.folders("follow") == FOLDERS
     assert {name: view.exit_code for name, view in state.tasks.items()} == {
         "chief0": 1,
@@ -236,7 +236,7 @@ def test_a_task_whose_node_is_gone_when_another_process_takes_over_is_lost(
 ) -> None:
     assert isinstance(session.provider, FakeProvider)
     del session.provider.cloud["mnist"]["mnist-chief0"]
-    state, _ = monitor(session.refreshed(), RUN)
+    _, state, _ = monitor(session.refreshed(), RUN)
     assert state.tasks["chief0"].lost == "its node is gone"
     assert "mnist-chief0" not in nodes.folders("follow")
 

@@ -18,8 +18,7 @@ from cloudtrain.model import Node
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import AWAY, Clock
 from cloudtrain.run_record import Run, RunAttempt, Task
-from cloudtrain.runs import supervise
-from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.runs import node_replacement
 from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import RetryingTransport
@@ -187,11 +186,8 @@ def test_a_node_under_notice_is_waited_for_three_minutes_at_most(
     records: Records, time: Time
 ) -> None:
     here = session(records, time)
-    view = TaskView(task=TASK, notice=1.0)
-    supervise.await_preempted_nodes_gone(
-        here, AttemptState(config=here.config, tasks={"chief0": view}, started=0.0)
-    )
-    assert time.passed == supervise.TAKEN.within
+    node_replacement.await_nodes_gone(here, {TASK.node})
+    assert time.passed == node_replacement.TAKEN.within
 
 
 def test_a_machine_of_the_users_own_is_awaited_for_a_minute(records: Records, time: Time) -> None:

@@ -1,0 +1,277 @@
+"""Restarts tasks alone, each in a thread of its own, while the others run.
+
+The restart is recorded first: whoever takes over finds an attempt that was recorded but not
+started, and starts it. Two starts of one attempt are one (node/task_watcher.sh).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+from cloudtrain.artifacts.checkpoints import put_checkpoints
+from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.session import Session, in_order
+from cloudtrain.datasets.delivery import deliver_data
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import TaskRestartBegun
+from cloudtrain.model import Identity, Node
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.protocols import Console, Stage
+from cloudtrain.run_record import Cause, Run, Task
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
+from cloudtrain.runs.node_replacement import NoStage, await_nodes_gone, replace_lost_nodes
+from cloudtrain.runs.preflight import preflight, token_query
+from cloudtrain.runs.start import launch_inputs, next_attempts, start_task
+from cloudtrain.runs.state_machine import failure_of
+from cloudtrain.runs.task_launch import task_launch
+from cloudtrain.runs.tasks import folder_of, node_of, save_run, tag_of
+from cloudtrain.runs.work_folders import create_work_folders
+from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.ssh.retrying import RetryingTransport
+
+CANCEL = 60.0
+"""Seconds to wait, at the attempt's end, for a node that is being created: it must not appear after
+everything was deleted."""
+
+
+class CannotReturn(Exception):
+    """The task can never be restarted alone, or is not to be any more; with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """One task to be restarted, in its new attempt."""
+
+    task: Task
+    noticed: bool
+    """Whether the cloud has announced that it takes its node."""
+    peers: tuple[Task, ...]
+    """Running tasks that it must reach."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarted:
+    """How it went. `session` has the task's node; None if it failed."""
+
+    task: Task
+    session: Session | None = None
+    error: Exception | None = None
+    final: str | None = None
+    """Why it can never be restarted alone."""
+
+
+def record_restart(session: Session, run: Run, state: AttemptState, name: str) -> Run:
+    """Record the task's next attempt, before anything of it exists, and see it as begun."""
+    view, now = state.tasks[name], session.clock.now()
+    cause = failure_of(state, view) or Cause(
+        task=name, node=view.task.node, kind="lost", text="failed"
+    )
+    last = run.attempts[-1]
+    run = next_attempts(
+        replace(
+            run,
+            attempts=(*run.attempts[:-1], replace(last, restarted=(*last.restarted, cause))),
+        ),
+        {name},
+    )
+    task = next(task for task in run.tasks if task.name == name)
+    session.records.journal(TaskRestartBegun(run=run.id, task=name, attempt=task.attempt))
+    run = save_run(session, run)
+    state.restarts[name] = run.restarts_of(name)
+    state.tasks[name].begin_again(task, now)
+    return run
+
+
+class TaskRestarts:
+    """Prepares nodes and starts tasks in threads; `take` returns what they have done."""
+
+    def __init__(self, session: Session) -> None:
+        self._addresses = {node.name: node.internal for node in session.nodes if node.internal}
+        self._cancelled = threading.Event()
+        self._creating = threading.Lock()
+        self._done: SimpleQueue[Restarted] = SimpleQueue()
+
+    def begin(self, session: Session, run: Run, state: AttemptState, view: TaskView) -> None:
+        """Start the task's recorded attempt in a thread."""
+        restart = Restart(
+            task=view.task, noticed=view.notice is not None, peers=running_peers(state, view)
+        )
+        view.begun, view.notice, view.restarted_at = False, None, None
+        quiet = replace(
+            session,
+            console=_Background(session.console, self._cancelled),
+            clock=replace(session.clock, sleep=self._cancelled.wait),
+        )
+
+        def work() -> None:
+            try:
+                made = self._restart(quiet, run, restart)
+                self._done.put(Restarted(task=restart.task, session=made))
+            except CannotReturn as why:
+                self._done.put(Restarted(task=restart.task, final=str(why)))
+            except Exception as error:  # noqa: BLE001 - raised by whoever takes it
+                self._done.put(Restarted(task=restart.task, error=error))
+
+        name = f"restart {view.task.name}"
+        threading.Thread(target=work, name=name, daemon=True).start()
+
+    def take(self) -> Iterator[Restarted]:
+        """What has been done since the last call. Raises errors that are not a node's."""
+        while True:
+            try:
+                done = self._done.get_nowait()
+            except Empty:
+                return
+            if done.error is not None and not isinstance(done.error, CloudtrainError):
+                raise done.error
+            yield done
+
+    def end(self) -> None:
+        """Start nothing more; wait for a node that is being created, not for its preparation."""
+        self._cancelled.set()
+        if self._creating.acquire(timeout=CANCEL):
+            self._creating.release()
+
+    def _restart(self, session: Session, run: Run, restart: Restart) -> Session:
+        task = restart.task
+        session, replaced = self._with_node(session, run, restart)
+        node = node_of(session, task)
+        patient = RetryingTransport(session.transport, clock=session.clock)
+        only = replace(session, transport=patient, nodes=(node,))
+        alone = replace(run, tasks=(task,))
+        if replaced:
+            prepare_nodes(only, delivered=run.code)
+        else:
+            stop_last_attempt(only, run, task)
+        data = deliver_data(only, run)
+        work = create_work_folders(only, alone)
+        folder = session.config.train.checkpoints
+        if replaced and folder is not None:
+            put_checkpoints(run, {task.name: node}, folder, patient, session.store)
+        preflight_one(only, restart, self._peers(session, restart))
+        inputs = launch_inputs(only, alone, work, data)
+        inputs = replace(inputs, addresses={**self._addresses, **inputs.addresses})
+        self._go_on(task)
+        start_task(only, run, task_launch(session.plan, run, task, inputs))
+        return session
+
+    def _with_node(self, session: Session, run: Run, restart: Restart) -> tuple[Session, bool]:
+        """The session with the task's node, and whether that had to be recreated or started."""
+        name = restart.task.node
+        if restart.noticed:
+            await_nodes_gone(session, {name})
+        self._go_on(restart.task)
+        session = session.refreshed()
+        node = session.node(name)
+        if node is not None and node.state not in ("gone", "stopped"):
+            return session, False
+        if is_cloud(session.config.provider) and (node is None or node.state == "gone"):
+            raise CannotReturn(
+                f"{name} is gone: a new node would have another address, and the chief connects to "
+                "restarted workers at the addresses of its TF_CONFIG only"
+            )
+        with self._creating:
+            self._go_on(restart.task)
+            made = self._recreated(session, run, name)
+        node = node_of(made, restart.task)
+        if node.internal != self._addresses.get(name, node.internal):
+            raise CannotReturn(
+                f"{name} has another address now ({node.internal}), and the chief connects to "
+                "restarted workers at the addresses of its TF_CONFIG only"
+            )
+        return made, True
+
+    def _recreated(self, session: Session, run: Run, name: str) -> Session:
+        """The session with this node created again; other lost nodes are left as they are."""
+        session = session.refreshed()
+        there = {node.name for node in session.nodes if node.state == "running"}
+        wanted = tuple(each for each in session.plan.nodes if each.name in {name, *there})
+        session.console.warn(f"{name} is being recreated; the run continues")
+        made = replace_lost_nodes(
+            replace(session, plan=replace(session.plan, nodes=wanted)),
+            run,
+            stopped=self._cancelled.is_set,
+        )
+        if made is None:
+            raise CannotReturn("the run was stopped")
+        return replace(made, plan=session.plan)
+
+    def _peers(self, session: Session, restart: Restart) -> list[tuple[Task, str]]:
+        known = {**self._addresses, **{node.name: node.internal for node in session.nodes}}
+        return [(peer, known[peer.node]) for peer in restart.peers if known.get(peer.node)]
+
+    def _go_on(self, task: Task) -> None:
+        if self._cancelled.is_set():
+            raise CannotReturn(f"{task.name} is not restarted: its attempt has ended")
+
+
+def running_peers(state: AttemptState, view: TaskView) -> tuple[Task, ...]:
+    """Tasks whose ports are open as far as known."""
+    return tuple(
+        other.task
+        for other in state.tasks.values()
+        if other is not view and other.port_open and not other.ended and serves(state, other.task)
+    )
+
+
+def with_node(session: Session, node: Node, identity: Identity) -> Session:
+    """The session with this node, which may be new, and the keys that open it."""
+    others = [each for each in session.nodes if each.name != node.name]
+    nodes = in_order([*others, node], session.plan)
+    return replace(session, nodes=nodes, identity=identity)
+
+
+def stop_last_attempt(session: Session, run: Run, task: Task) -> None:
+    """End what is left of the task's last attempt: a frozen process, or one that holds its port.
+    Raises NodeError.
+    """
+    last, grace = replace(task, attempt=task.attempt - 1), session.config.train.grace
+    done = session.transport.run(
+        node_of(session, task),
+        task_commands.stop(folder_of(run, last), tag=tag_of(run, last), grace=grace),
+        timeout=grace + 30.0,
+    )
+    task_commands.parse_stop(task.node, done)
+
+
+def preflight_one(session: Session, restart: Restart, peers: Iterable[tuple[Task, str]]) -> None:
+    """Check the task's node and port, and that it reaches its running peers. Raises
+    PreflightError.
+    """
+    config = session.config
+    warnings = preflight(
+        [(restart.task, node_of(session, restart.task))],
+        session.transport,
+        versions=lambda node: tensorflow.versions_command(config, node),
+        identity=token_query(config),
+        running=tuple(peers),
+    )
+    for warning in warnings:
+        session.console.warn(warning)
+
+
+class _Background:
+    """A console for what is done beside a run that is shown: warnings only, and none once nobody
+    waits for it.
+    """
+
+    def __init__(self, console: Console, cancelled: threading.Event) -> None:
+        self._console, self._cancelled = console, cancelled
+
+    def say(self, text: str) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        if not self._cancelled.is_set():
+            self._console.warn(text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return nullcontext(NoStage())
+
+    def task_output(self, task: str, data: bytes) -> None:
+        self._console.task_output(task, data)
