@@ -22,14 +22,13 @@ from cloudtrain.model import Identity, Node
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.run_record import Cause, Run, Task
-from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import NoStage, await_nodes_gone, replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.start import launch_inputs, next_attempts, start_task
 from cloudtrain.runs.state_machine import failure_of
 from cloudtrain.runs.task_launch import task_launch
-from cloudtrain.runs.tasks import folder_of, node_of, save_run, tag_of
+from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
 from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.ssh.retrying import RetryingTransport
@@ -147,7 +146,8 @@ class TaskRestarts:
         if replaced:
             prepare_nodes(only, delivered=run.code)
         else:
-            stop_last_attempt(only, run, task)
+            # Also an attempt before the last, whose node was away while a restart of it failed.
+            end_orphans(only, keep=[tag_of(run, each) for each in run.tasks])
         data = deliver_data(only, run)
         work = create_work_folders(only, alone)
         folder = session.config.train.checkpoints
@@ -224,19 +224,6 @@ def with_node(session: Session, node: Node, identity: Identity) -> Session:
     others = [each for each in session.nodes if each.name != node.name]
     nodes = in_order([*others, node], session.plan)
     return replace(session, nodes=nodes, identity=identity)
-
-
-def stop_last_attempt(session: Session, run: Run, task: Task) -> None:
-    """End what is left of the task's last attempt: a frozen process, or one that holds its port.
-    Raises NodeError.
-    """
-    last, grace = replace(task, attempt=task.attempt - 1), session.config.train.grace
-    done = session.transport.run(
-        node_of(session, task),
-        task_commands.stop(folder_of(run, last), tag=tag_of(run, last), grace=grace),
-        timeout=grace + 30.0,
-    )
-    task_commands.parse_stop(task.node, done)
 
 
 def preflight_one(session: Session, restart: Restart, peers: Iterable[tuple[Task, str]]) -> None:

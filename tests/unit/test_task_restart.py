@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Train
+from cloudtrain.errors import NodeError, NodeUnreachable
+from cloudtrain.model import Node, Train
+from cloudtrain.protocols import Completed
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.monitor import give_up_restarts, is_unstarted, new_attempt_state, take
 from cloudtrain.runs.tail import AttemptEnded
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart
+from cloudtrain.shell import Command
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
 from tests.support.landing_parts import Heard
@@ -149,6 +151,28 @@ def test_a_node_that_does_not_answer_is_a_failure_of_this_restart_alone(
     done = outcome(restarts)
     assert done.session is None
     assert done.final or isinstance(done.error, NodeUnreachable)
+
+
+def test_whatever_is_left_of_earlier_attempts_is_ended_first_and_nothing_else(
+    session: Session,
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    class Answers(Silent):
+        def run(self, node: Node, command: Command, **_: object) -> Completed:  # type: ignore[override]
+            asked.append((node.name, *command.arguments[4:]))
+            if len(asked) == 1:
+                return Completed(exit_code=0, stdout=b"", stderr=b"")
+            raise NodeError(node.name, "no more")
+
+    there = replace(session, transport=Answers())  # type: ignore[arg-type]
+    restarts, state = TaskRestarts(there), failed(session)
+    run = record_restart(session, RUN, state, "worker0")
+    restarts.begin(there, run, state, state.tasks["worker0"])
+    assert isinstance(outcome(restarts).error, NodeError)
+    node, verb, cluster, *rest = asked[0]
+    assert (node, verb, cluster) == ("mnist-worker0", "orphans", "mnist")
+    assert rest[2:] == [f"mnist/{RUN.id}/{each}" for each in ("chief0/1", "worker0/2", "ps0/1")]
 
 
 def test_after_the_attempts_end_nothing_is_started(
