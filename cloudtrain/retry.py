@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from cloudtrain.wait_limits import NODE_AWAY
+
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
@@ -113,7 +115,7 @@ class Retry:
         return max(min(pause, max(0.0, left)), asked or 0.0)
 
 
-AWAY = Retry(pause=1.0, within=60.0)
+AWAY = Retry(pause=1.0, within=NODE_AWAY)
 """For a node that does not answer: its sshd restarts, is upgraded, or accepts no more logins for
 now (MaxStartups)."""
 
@@ -131,7 +133,7 @@ def poll_until(
 ) -> T | None:
     """Return the first answer that is not None; None once its time is over.
 
-    Polls at least once, and once more at the end. `waits_for` is shown to users once the wait
+    Polls at least once, and once more at the end. `wait_limits_for` is shown to users once the wait
     is long.
     """
 

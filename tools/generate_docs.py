@@ -21,6 +21,7 @@ from cloudtrain.config.change_effects import EFFECT, KINDS
 from cloudtrain.config.section import Section, defaults
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.runs import state_table
+from cloudtrain.wait_limits import WAITS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -53,6 +54,14 @@ def states(now: str) -> str:
     lines += [f"| {name} | {', '.join(words)} |" for name, words in seen_values().items()]
     for command in state_table.RULES:
         lines += [f"\n## `{command}`\n", *state_rows(command), "", *state_drawing(command)]
+    lines += [
+        "\n## Waits\n",
+        "| `cloudtrain/wait_limits.py` | at most | until | then |",
+        "|---|---|---|---|",
+    ]
+    for name, wait in WAITS.items():
+        limit = default_of(wait.seconds, "duration")
+        lines.append(f"| `{name}` | {limit} | {wait.until} | {wait.then} |")
     return between(now, "\n".join(lines) + "\n")
 
 

@@ -39,6 +39,7 @@ from cloudtrain.protocols import Journal, Stage
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.task_id import TaskId
+from cloudtrain.wait_limits import NODE_KNOWN, NODE_STARTS
 
 
 def ensure_nodes(session: Session) -> Session:
@@ -79,7 +80,7 @@ def plan_with_existing(session: Session) -> Session:
     return replace(session, nodes=nodes, plan=plan)
 
 
-ANSWERS = Retry(pause=1.0, within=60.0)
+ANSWERS = Retry(pause=1.0, within=NODE_KNOWN)
 """Retries for machines whose state only they can report (`hosts`), until all answer."""
 
 
@@ -96,7 +97,7 @@ def await_known_states(session: Session) -> Session:
     return session
 
 
-STARTED = Retry(pause=2.0, within=300.0)
+STARTED = Retry(pause=2.0, within=NODE_STARTS)
 """Polls for nodes that are starting: a command that started them was killed."""
 
 

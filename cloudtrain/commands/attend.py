@@ -10,9 +10,10 @@ from cloudtrain.run_record import Run
 from cloudtrain.runs.background import DOING
 from cloudtrain.runs.supervise import supervise_run as attend_run
 from cloudtrain.state import Records
+from cloudtrain.wait_limits import ATTEND_LOCK
 
 
-def attend(name: str, *, console: Console, wait: float = 30.0) -> Run | None:
+def attend(name: str, *, console: Console, wait: float = ATTEND_LOCK) -> Run | None:
     """Supervise the cluster's active run to its end and return it; None if there is none."""
     records = Records(name)
     with records.lock(DOING, wait=wait):

@@ -37,6 +37,7 @@ from cloudtrain.runs.background import DOING
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
+from cloudtrain.wait_limits import IDLE_DOWN
 
 
 def down(
@@ -64,10 +65,6 @@ def down(
         destroy_cluster(handle, discard=discard, owner=owner, console=console)
 
 
-IDLE_DOWN_WAIT = 3600.0
-"""Seconds to wait for a `down` that `limits.idle` has started."""
-
-
 def await_lock(records: Records, console: Console) -> float:
     """Seconds to wait for the lock.
 
@@ -77,7 +74,7 @@ def await_lock(records: Records, console: Console) -> float:
     holder = records.holder()
     if holder is not None and holder.doing == idle.DOING:
         console.say(f"{records.name} is already going down as idle (limits.idle): waiting")
-        return IDLE_DOWN_WAIT
+        return IDLE_DOWN
     if holder is not None and holder.doing == DOING and records.active_run() is not None:
         stop_run(records.name, console=console)
     return 0.0

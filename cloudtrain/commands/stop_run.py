@@ -17,8 +17,9 @@ from cloudtrain.runs.cluster_seen import record_seen
 from cloudtrain.runs.state_table import Seen, next_step, run_recorded
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
+from cloudtrain.wait_limits import STOP_HANDED_OVER
 
-POLL = Retry(pause=0.2)
+POLL = Retry(pause=0.2, within=STOP_HANDED_OVER)
 """Polls whether the run's supervisor is done, or gone."""
 
 
@@ -33,7 +34,13 @@ def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
     records.ask_stop(run.id)
     console.say(f"stopping run {run.id}")
     stopped = poll_until(lambda: stopped_here(records, run.id, console), POLL, clock=clock)
-    return stopped or records.run(run.id)
+    if stopped is None:
+        raise LockedError(
+            f"run {run.id} has not ended {STOP_HANDED_OVER:.0f} s after {records.holder()} was "
+            "asked to stop it",
+            hint="run the command again to wait on; if that process hangs, kill it",
+        )
+    return stopped
 
 
 def stopped_here(records: Records, id: str, console: Console) -> Run | None:

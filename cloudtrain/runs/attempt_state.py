@@ -11,10 +11,6 @@ from cloudtrain.run_record import Collectives, Task
 from cloudtrain.runs.log_text import GRPC_WINDOW, reduces_over_grpc
 from cloudtrain.runs.task_commands import OutOfMemory, PortState
 
-JOINED_LATE = 10.0
-"""Seconds after a task's end in which reports of open ports may still arrive: ports are checked
-once a second, and heartbeats come every five."""
-
 TAIL = 65_536
 """Bytes of a task's log that are kept to find the cause."""
 

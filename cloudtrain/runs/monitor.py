@@ -38,21 +38,13 @@ from cloudtrain.runs.tail import (
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
+from cloudtrain.wait_limits import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT
 
 TICK = 0.25
 """Seconds between checks for new events."""
 
-LOST_AFTER = 60.0
-"""Seconds without an answer, while another node answers, after which a node counts as lost."""
-
-ALONE_LOST_AFTER = 300.0
-"""The same if no node answers, but the provider does: more likely our own network failed."""
-
 SAVE_SECONDS = 30.0
 """Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
-
-LAST_WORDS = 15.0
-"""Seconds to wait for the last bytes of a task that was stopped."""
 
 
 HANGING = frozenset({"stalled", "not_started", "deadline"})
@@ -397,6 +389,11 @@ class Probes:
             existing = {node.name: node for node in self._session.refreshed().nodes}
         except CloudtrainError as error:
             self._session.console.warn(f"the provider does not answer: {error}")
+            for view in silent:
+                quiet = now - (view.unreachable_since or now)
+                if quiet >= PROVIDER_SILENT:
+                    view.lost = f"neither its node nor the provider answered for {quiet:.0f} s"
+                    view.ended_at = now
             return
         others_answer = len(silent) < sum(not view.ended for view in state.tasks.values())
         for view in silent:

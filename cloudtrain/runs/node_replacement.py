@@ -19,6 +19,7 @@ from cloudtrain.model import Node, Plan
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Run
+from cloudtrain.wait_limits import NODE_TAKEN
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Retries of a request for a lost node, until the wait for it is over."""
@@ -32,7 +33,7 @@ GIVEN_UP = (
 )
 
 
-TAKEN = Retry(pause=5.0, within=180.0)
+TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
 
 

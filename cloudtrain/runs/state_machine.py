@@ -11,7 +11,6 @@ from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.attempt_state import (
-    JOINED_LATE,
     AttemptState,
     TaskView,
     has_joined,
@@ -25,18 +24,7 @@ from cloudtrain.runs.restart_alone import may_restart, never_served_again, note_
 from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
 from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.strategies import strategy_of
-
-WINDOW = 20.0
-"""Seconds to collect exits before one is declared the cause, if none is certain."""
-
-SETTLE = 1.0
-"""Seconds in which a certain cause may still be outranked by one that arrives later."""
-
-FROZEN_AFTER = 15.0
-"""Seconds in the stopped state (SIGSTOP) after which a task counts as frozen."""
-
-OTHERS_GRACE = 60.0
-"""Seconds that the other tasks get after the deciding ones have succeeded."""
+from cloudtrain.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.retry import AWAY
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
+from cloudtrain.wait_limits import ORPHANS_ANSWER, STOP_ANSWER
 
 
 def save_run(session: Session, run: Run) -> Run:
@@ -66,7 +67,7 @@ def stop_tasks(session: Session, run: Run, tasks: Iterable[Task]) -> None:
             done = session.transport.run(
                 node_of(session, task),
                 task_commands.stop(folder_of(run, task), tag=tag_of(run, task), grace=grace),
-                timeout=grace + 30.0,
+                timeout=grace + STOP_ANSWER,
             )
             task_commands.parse_stop(task.node, done)
         except CloudtrainError as error:
@@ -122,7 +123,7 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
     def end(node: Node) -> tuple[tuple[str, str], ...]:
         try:
             command = task_commands.stop_orphans_command(session.config.name, keep=kept)
-            done = session.transport.run(node, command, timeout=120.0)
+            done = session.transport.run(node, command, timeout=ORPHANS_ANSWER)
             return task_commands.parse_orphans(node.name, done)
         except CloudtrainError as error:
             session.console.warn(f"cannot tell whether a task still runs there: {error.message}")

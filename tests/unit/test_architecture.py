@@ -20,7 +20,17 @@ LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
     {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
-        *{"parallel", "retry", "events", "strategies", "presign", "ship", "catalog", "cloud"},
+        *{
+            "parallel",
+            "retry",
+            "wait_limits",
+            "events",
+            "strategies",
+            "presign",
+            "ship",
+            "catalog",
+            "cloud",
+        },
         "script",
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},

@@ -12,13 +12,14 @@ from click.testing import CliRunner
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands import idle as verb
-from cloudtrain.commands.down import IDLE_DOWN_WAIT, await_lock
+from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status
 from cloudtrain.errors import RunFailed, StoreError
 from cloudtrain.events import IdleDownFailed, UpCompleted
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records
+from cloudtrain.wait_limits import IDLE_DOWN
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 
@@ -182,7 +183,7 @@ def test_the_hidden_command_says_nothing_of_a_cluster_that_is_not_there(records:
 def test_down_waits_for_an_idle_cluster_that_goes_down_already(records: Records) -> None:
     console = Heard()
     with records.lock("idle"):
-        assert await_lock(records, console) == IDLE_DOWN_WAIT
+        assert await_lock(records, console) == IDLE_DOWN
     assert console.said == ["mnist is already going down as idle (limits.idle): waiting"]
     with records.lock("exec"):
         assert await_lock(records, console) == 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from cloudtrain.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.run_record import Task
-from cloudtrain.runs.attempt_state import JOINED_LATE, AttemptState, TaskView
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -25,6 +25,7 @@ from cloudtrain.runs.state_machine import (
     tolerated_failures,
 )
 from cloudtrain.runs.task_commands import PortState
+from cloudtrain.wait_limits import JOINED_LATE
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
 

@@ -9,21 +9,24 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cluster.provision import ANSWERS, await_known_states
+from cloudtrain.cluster.provision import ANSWERS, await_known_states, await_started
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.logs import logs
 from cloudtrain.commands.stop_run import stop_run
-from cloudtrain.errors import LockedError, NodeUnreachable
-from cloudtrain.model import Node
+from cloudtrain.errors import LockedError, NodeUnreachable, TransientError
+from cloudtrain.model import Node, NodeState
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import AWAY, Clock
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import node_replacement
+from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.runs.monitor import Probes
 from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import PASSING
+from cloudtrain.wait_limits import NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 
@@ -123,6 +126,56 @@ def test_stop_run_waits_for_who_attends_to_the_run(records: Records, time: Time)
     assert run.ended == 1010.0
     assert records.stop_asked(RUN.id)
     assert 30.0 <= time.passed <= 30.5
+
+
+def test_stop_run_names_a_process_that_does_not_stop_it(records: Records, time: Time) -> None:
+    with records.lock("train"), pytest.raises(LockedError, match="asked to stop it") as caught:
+        stop_run("mnist", console=Heard(), clock=time.clock())
+    assert "`cloudtrain train` (pid" in caught.value.message
+    assert STOP_HANDED_OVER <= time.passed <= STOP_HANDED_OVER + 1
+
+
+def test_down_waits_for_nodes_that_are_starting_up_to_a_limit(records: Records, time: Time) -> None:
+    started = session(records, time)
+    cloud = started.provider.cloud["mnist"]  # type: ignore[attr-defined]
+
+    def becomes(state: NodeState) -> None:
+        cloud["mnist-worker0"] = replace(cloud["mnist-worker0"], state=state)
+
+    becomes("starting")
+    time.then[20.0] = lambda: becomes("running")
+    after = await_started(started)
+    assert {node.state for node in after.nodes} == {"running"}
+    assert time.passed <= 22.0
+    becomes("starting")
+    begun = time.passed
+    assert "starting" in {node.state for node in await_started(started).nodes}
+    assert time.passed - begun == NODE_STARTS
+
+
+def test_a_run_is_not_followed_for_ever_without_its_nodes_and_its_provider(
+    records: Records, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time.passed = 1.0
+    here = session(records, time)
+
+    def nobody(cluster: str) -> tuple[Node, ...]:
+        raise TransientError("no route to host")
+
+    monkeypatch.setattr(here.provider, "nodes", nobody)
+    view = TaskView(
+        task=Task(role="worker", index=0, node="mnist-worker0", port=8900),
+        unreachable_since=here.clock.now(),
+    )
+    state = AttemptState(config=here.config, tasks={"worker0": view}, started=0.0)
+    probes = Probes(here)
+    probes.look(state)
+    time.sleep(PROVIDER_SILENT - 10)
+    probes.look(state)
+    assert view.lost is None
+    time.sleep(10.0)
+    probes.look(state)
+    assert view.lost == "neither its node nor the provider answered for 86400 s"
 
 
 def test_logs_follow_what_is_written_until_the_run_has_ended(records: Records, time: Time) -> None:

@@ -1,0 +1,150 @@
+"""Every wait of a run and of `down`: its limit, what ends it, what happens at the limit.
+
+docs/states.md is generated from this table. The config sets other limits (docs/config.md):
+`train.start_timeout`, `stall_timeout`, `deadline`, `grace`, `evaluator_grace`; `limits.wait`,
+`max_lifetime`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A wait of at most `seconds`."""
+
+    seconds: float
+    until: str
+    """What ends it."""
+    then: str
+    """What happens at the limit."""
+
+
+WAITS: dict[str, Wait] = {}
+"""By the name of the constant below."""
+
+
+def _limit(name: str, seconds: float, *, until: str, then: str) -> float:
+    WAITS[name] = Wait(seconds=seconds, until=until, then=then)
+    return seconds
+
+
+# ── A node ───────────────────────────────────────────────────────────────────
+
+NODE_AWAY = _limit(
+    "NODE_AWAY",
+    60.0,
+    until="a node that did not answer a command answers",
+    then="the command fails on that node; `down` keeps the nodes",
+)
+NODE_KNOWN = _limit(
+    "NODE_KNOWN",
+    60.0,
+    until="every node's state is known (`hosts`)",
+    then="`train` refuses, naming the nodes",
+)
+NODE_STARTS = _limit(
+    "NODE_STARTS",
+    300.0,
+    until="nodes run that a killed command was starting",
+    then="`down` tries to land from them as they are",
+)
+NODE_TAKEN = _limit(
+    "NODE_TAKEN",
+    180.0,
+    until="a preempted node has disappeared",
+    then="the next attempt starts with the nodes that are there",
+)
+
+# ── A running attempt ────────────────────────────────────────────────────────
+
+LOST_AFTER = _limit(
+    "LOST_AFTER",
+    60.0,
+    until="a silent node answers, while another node does",
+    then="its task counts as lost",
+)
+ALONE_LOST_AFTER = _limit(
+    "ALONE_LOST_AFTER",
+    300.0,
+    until="a silent node answers, while none does but the provider: more likely our own network "
+    "failed",
+    then="its task counts as lost",
+)
+PROVIDER_SILENT = _limit(
+    "PROVIDER_SILENT",
+    24 * 3600.0,
+    until="a silent node answers, or its provider",
+    then="its task counts as lost",
+)
+FROZEN_AFTER = _limit(
+    "FROZEN_AFTER",
+    15.0,
+    until="a stopped process (SIGSTOP) goes on",
+    then="its task counts as frozen",
+)
+JOINED_LATE = _limit(
+    "JOINED_LATE",
+    10.0,
+    until="a report of an open port arrives after its task's end: ports are checked once a second, "
+    "and heartbeats come every five",
+    then="the task counts as never joined",
+)
+SETTLE = _limit(
+    "SETTLE",
+    1.0,
+    until="a failure arrives that outranks a certain cause",
+    then="the cause is declared",
+)
+WINDOW = _limit(
+    "WINDOW",
+    20.0,
+    until="all tasks have ended, or one cause is certain",
+    then="the likeliest cause is declared",
+)
+OTHERS_GRACE = _limit(
+    "OTHERS_GRACE",
+    60.0,
+    until="the other tasks end after the deciding ones have succeeded",
+    then="they are stopped, and the run has succeeded",
+)
+STOP_ANSWER = _limit(
+    "STOP_ANSWER",
+    30.0,
+    until="a node says, after `train.grace`, that its task was stopped",
+    then="a warning; the landing ends what still runs",
+)
+ORPHANS_ANSWER = _limit(
+    "ORPHANS_ANSWER",
+    120.0,
+    until="a node says that no task runs there any more",
+    then="a warning; files that still change keep `down` from destroying the node",
+)
+LAST_WORDS = _limit(
+    "LAST_WORDS",
+    15.0,
+    until="the last bytes of stopped tasks' logs arrive",
+    then="the landing takes the logs as they are here",
+)
+
+# ── Another process ──────────────────────────────────────────────────────────
+
+ATTEND_LOCK = _limit(
+    "ATTEND_LOCK",
+    30.0,
+    until="the command that started the run releases the cluster's lock",
+    then="`attend` is refused, naming the holder",
+)
+STOP_HANDED_OVER = _limit(
+    "STOP_HANDED_OVER",
+    3600.0,
+    until="the process that supervises the run has stopped and landed it",
+    then="`stop-run` and `down` are refused, naming that process; nothing is destroyed",
+)
+IDLE_DOWN = _limit(
+    "IDLE_DOWN",
+    3600.0,
+    until="a `down` that `limits.idle` has started is over",
+    then="`down` is refused, naming that process; nothing is destroyed",
+)
