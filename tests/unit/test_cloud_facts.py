@@ -165,6 +165,7 @@ def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
     assert bool(how.answer) != bool(how.event_type), "one way to read the answer"
     assert bool(how.token_path) == bool(how.token_header) == bool(how.token_headers)
     assert all(isinstance(value, str) for value in how.headers.values())
+    assert 30.0 <= how.seconds <= 150.0
     assert how.source.startswith("https://")
 
 
