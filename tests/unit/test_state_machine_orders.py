@@ -18,6 +18,7 @@ from cloudtrain.runs.state_machine import (
     WINDOW,
     Decision,
     decide,
+    has_failed,
 )
 from cloudtrain.runs.task_commands import PortState
 
@@ -86,24 +87,36 @@ class Attempt:
         self.decisions.append(decision)
         for name in decision.stop:
             self.ends(name, -15)
+        for name in decision.restart:
+            self.restarts(name)
         return decision
 
+    def restarts(self, name: str) -> None:
+        view = self.state.tasks[name]
+        assert view.task.role == "worker"
+        assert has_failed(self.state, view, self.now)
+        assert not self.won
+        self.state.restarts[name] = self.state.restarts.get(name, 0) + 1
+        assert self.state.restarts[name] <= self.state.config.train.max_restarts
+        view.begin_again(view.task, self.now)
+        view.begun, view.restarted_at = False, self.now
 
-def attempt_of(strategy: str) -> Attempt:
+
+def attempt_of(strategy: str, restarts: int = 0) -> Attempt:
     tasks = [Task(role=n[:-1], index=int(n[-1]), node=f"m-{n}", port=1) for n in JOBS[strategy]]
     config = ClusterConfig(
         name="m",
         provider="local",
         strategy=strategy,
         nodes={task.role: NodeGroup() for task in tasks},
-        train=Train(command="x", evaluator_grace=GRACE),
+        train=Train(command="x", evaluator_grace=GRACE, max_restarts=restarts),
     )
     views = {task.name: TaskView(task=task) for task in tasks}
     return Attempt(state=AttemptState(config=config, tasks=views, started=0.0))
 
 
 def attempts(*strategies: str) -> st.SearchStrategy[Attempt]:
-    return st.sampled_from(strategies or sorted(JOBS)).map(attempt_of)
+    return st.builds(attempt_of, st.sampled_from(strategies or sorted(JOBS)), st.integers(0, 2))
 
 
 KINDS = (
