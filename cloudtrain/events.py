@@ -170,6 +170,13 @@ class NodeCreated(Event, word="made"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodesShareFiles(Event, word="shared"):
+    """Local nodes share this machine's files, as it allows them no view of their own."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodesPlaced(Event, word="placed"):
     """Every node runs; places by node name."""
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.cloud import facts_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import git_access
 from cloudtrain.playbooks.git_access import Access, refused
@@ -73,7 +72,7 @@ def _nodes_might(config: ClusterConfig, url: str) -> bool:
     """True if nodes might be able to read it: they have no keys and no files of this machine."""
     if config.code.token or config.network.private or git_access.is_ssh(url):
         return False
-    return facts_of(config.provider).on_this_machine or not git_access.is_local(url)
+    return not git_access.is_local(url)
 
 
 def _remote_refs(

@@ -26,6 +26,7 @@ from cloudtrain.events import (
     NodeDeletionBegun,
     NodeRequested,
     NodesPlaced,
+    NodesShareFiles,
     PlacementRefused,
     ResourceRequested,
     images,
@@ -261,5 +262,10 @@ def shown_journal(session: Session, stage: Stage) -> Journal:
             stage.node(event.name, f"creating the {event.what}")
         elif isinstance(event, PlacementRefused):
             session.console.warn(f"{event.placement}: {event.text}")
+        elif isinstance(event, NodesShareFiles):
+            session.console.warn(
+                "local nodes share /tmp, your home and each other's folders (docs/local.md), so a"
+                f" path that only this machine has works here and fails on a cloud: {event.why}"
+            )
 
     return journal

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.catalog.region_names import invalid_region
-from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.script_notes import script_notes
@@ -132,17 +132,15 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
 def evaluator_note(config: ClusterConfig) -> str | None:
     if "evaluator" not in config.nodes or config.train.checkpoints is not None:
         return None
-    text = "evaluator: without train.checkpoints it gets no checkpoints from the chief"
-    if facts_of(config.provider).on_this_machine:
-        return f"{text}: on this machine it finds them by path, but not on separate nodes"
-    return f"{text}, so it evaluates none"
+    return (
+        "evaluator: without train.checkpoints it gets no checkpoints from the chief, so it "
+        "evaluates none"
+    )
 
 
 def part_note(config: ClusterConfig) -> str | None:
     """Note that each ps saves on its own disk (docs/artifacts.md has what was run)."""
     if "ps" not in config.nodes or config.train.checkpoints is None:
-        return None
-    if facts_of(config.provider).on_this_machine:
         return None
     return (
         "train.checkpoints: each ps writes its part of a checkpoint to its own disk: save with "

@@ -115,7 +115,8 @@ def delivered(
             dataset=delivery.dataset,
             signer=signer,
             roots=roots_of(session, node),
-            copies=session.config.data[name].source.startswith("file:")
+            copies=not relay
+            and session.config.data[name].source.startswith("file:")
             and facts_of(session.config.provider).on_this_machine,
             relay=relay,
             progress=lambda text: stage.node(f"{node.name} {name}", text),

@@ -206,6 +206,8 @@ class Exchange:
             return self._no_room(told)
         if kind == "changed":
             return DataError(f"{where} changed since it was listed", hint=CHANGED)
+        if kind == "gone" and self.copies:
+            return NoRoute(f"{where} is not among the files that the node sees")
         if kind == "gone":
             return DataError(f"{where} was deleted since it was listed", hint=CHANGED)
         if kind == "corrupt":

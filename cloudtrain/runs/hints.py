@@ -33,6 +33,10 @@ _IO_DEVICE = (
     "save with"
     " `tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0')`"
 )
+_NOT_DELIVERED = (
+    "`{0}` is not on the node, which has none of your machine's files: deliver it by `code.path` or"
+    " `data:`, and name it by its relative path or `{{data.NAME}}`"
+)
 _MEMORY = "use a smaller batch, or a machine with more memory (`nodes.….machine`)"
 
 # Messages as TensorFlow, XLA, NCCL, Python and the clouds' own libraries write them, by subject;
@@ -337,6 +341,9 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         (r"batch_size` .*divisible by", "choose a batch size divisible by the number of replicas"),
     ),
     "missing files": (
+        (r"No such file or directory: b?'(/[^']+)'", _NOT_DELIVERED),
+        (r'No such file or directory: b?"(/[^"]+)"', _NOT_DELIVERED),
+        (r"(?:^|\s)['\"]?(/[^\s:;'\"]+)['\"]?[:;] No such file or directory", _NOT_DELIVERED),
         (
             r"No such file or directory",
             "the path is missing on that node: deliver it with `code:`, or create it in"

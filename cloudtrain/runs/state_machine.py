@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cloudtrain.cloud import is_cloud
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.run_record import Cause, Task
@@ -97,13 +97,13 @@ def grace_after_success(config: ClusterConfig, task: Task) -> float:
 
 
 def gets_no_checkpoint(config: ClusterConfig) -> bool:
-    """True if no checkpoint can have reached an evaluator: a cloud's nodes share no disk and,
-    without a secret of the user's, no bucket.
+    """True if no checkpoint can have reached an evaluator: nodes, also local ones, share no disk
+    and, without a secret of the user's, no bucket.
 
     A grace set in the config still applies.
     """
     return (
-        is_cloud(config.provider)
+        (is_cloud(config.provider) or facts_of(config.provider).on_this_machine)
         and config.train.checkpoints is None
         and not config.secrets
         and config.train.evaluator_grace == Train().evaluator_grace

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of param
 from cloudtrain.providers.local import processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
 from cloudtrain.providers.local.ports import ReservedPorts  # noqa: E402
+from cloudtrain.providers.local.private_view import View, enter  # noqa: E402
 from cloudtrain.providers.local.ssh_server import ServerSettings, serve  # noqa: E402
 from cloudtrain.retry import Retry, poll_until  # noqa: E402
 
@@ -32,7 +34,8 @@ def main() -> None:
 
     A line has `folder`, `meta` (the content of node.json), `places` ([address, port] in order of
     preference), `links` (path in the node's home → target), `task_port` (the first choice; None:
-    no port is reserved) and `settings`. The answer has `node` with `meta` or `error`.
+    no port is reserved), `view` (private_view.View; None: all is shared) and `settings`. The answer
+    has `node` with `meta` or `error`, and `shared`: why the node has no view of its own.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, a server would not see exits
     gc.disable()
@@ -41,14 +44,17 @@ def main() -> None:
         order = json.loads(line)
         name = order["meta"]["name"]
         try:
-            answer: Mapping[str, Any] = {"node": name, "meta": start(order)}
+            meta, shared = start(order)
+            answer: Mapping[str, Any] = {"node": name, "meta": meta, "shared": shared}
         except (OSError, ValueError) as error:
             answer = {"node": name, "error": str(error)}
         print(json.dumps(answer), flush=True)
 
 
-def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Start the server of a node unless it runs; returns the contents of its node.json."""
+def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+    """Start the server of a node unless it runs; returns the contents of its node.json, and why it
+    shares this machine's files although it should not.
+    """
     folder = Path(order["folder"])
     for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,7 +62,7 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
         symlink_datasets(folder / "home" / name, target)
     with open(folder / "lock", "ab", opener=private) as lock:
         if not take(lock):
-            return read(folder / "node.json")
+            return read(folder / "node.json"), None
         with (
             listen(order["places"]) as listener,
             contextlib.closing(keep_ports(order["task_port"], folder)) as kept,
@@ -64,10 +70,33 @@ def start(order: Mapping[str, Any]) -> Mapping[str, Any]:
             address, port = listener.getsockname()
             meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
             write(folder / "node.json", json.dumps(meta))
-            if os.fork() == 0:
-                # The lock remains: it belongs to the open file, which this child keeps.
-                become_server(listener, folder, ServerSettings(**order["settings"]))
-    return meta
+            settings = ServerSettings(**order["settings"])
+            view = View(**order["view"]) if order["view"] else None
+            refusal = fork_server(listener, folder, settings, view)
+            if refusal is not None:
+                fork_server(listener, folder, settings, None)
+    return meta, refusal
+
+
+def fork_server(
+    listener: socket.socket, folder: Path, settings: ServerSettings, view: View | None
+) -> str | None:
+    """Fork the node's server; returns why it cannot have that view, and then it has ended.
+
+    The lock remains: it belongs to the open file, which the child keeps.
+    """
+    answer, ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(answer)
+        become_server(listener, folder, settings, view, ready)
+    os.close(ready)
+    with os.fdopen(answer, encoding="utf-8") as file:
+        refusal = file.read()
+    if not refusal:
+        return None
+    os.waitpid(child, 0)
+    return refusal
 
 
 def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
@@ -138,18 +167,27 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def become_server(listener: socket.socket, folder: Path, settings: ServerSettings) -> None:
+def become_server(
+    listener: socket.socket,
+    folder: Path,
+    settings: ServerSettings,
+    view: View | None,
+    ready: int,
+) -> None:
     """Turn the forked child into a server with its own session and none of the fork server's
-    files, then serve.
+    files, then serve. `ready` is closed once it has its view; a refusal is written there.
     """
     try:
         os.setsid()
         mark(settings.tag)  # before stdout is closed, which tells the provider that it is done
-        os.chdir(folder / "home")
         nothing = os.open(os.devnull, os.O_RDWR)
         lines = os.open(folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if view is not None:
+            settings = in_own_view(view, folder, settings, ready)
+        os.chdir(folder / "home")
         for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
             os.dup2(descriptor, number)
+        os.close(ready)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
         gc.enable()
         serve(listener, settings)
@@ -157,6 +195,18 @@ def become_server(listener: socket.socket, folder: Path, settings: ServerSetting
         logging.exception("the server failed")
     finally:
         os._exit(1)
+
+
+def in_own_view(view: View, folder: Path, settings: ServerSettings, ready: int) -> ServerSettings:
+    """Enter the view; returns the settings there. Ends this process if that is refused."""
+    try:
+        enter(view, folder)
+    except OSError as error:
+        with contextlib.suppress(BrokenPipeError):  # the fork server was killed
+            os.write(ready, str(error.strerror or error).encode())
+        os._exit(1)
+    kept = {name: value for name, value in settings.environment.items() if name != "TMPDIR"}
+    return replace(settings, environment=kept)
 
 
 def mark(tag: str) -> None:

@@ -7,12 +7,13 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
 
 from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
-from cloudtrain.events import NodeDeletionBegun, NodeRequested
+from cloudtrain.events import NodeDeletionBegun, NodeRequested, NodesShareFiles
 from cloudtrain.model import (
     DEFAULT_PORT,
     ClusterConfig,
@@ -27,7 +28,14 @@ from cloudtrain.model import (
 from cloudtrain.owner import login
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Finding, Journal, Principal
-from cloudtrain.providers.local import addresses, checks, environment, processes, spawn
+from cloudtrain.providers.local import (
+    addresses,
+    checks,
+    environment,
+    processes,
+    spawn,
+    visible_paths,
+)
 from cloudtrain.providers.local.folders import NodeFolder, remove
 from cloudtrain.task_id import TaskId
 
@@ -98,7 +106,9 @@ class LocalProvider:
                 with fork_server:
                     for node in missing:
                         journal(NodeRequested(node=node.name))
-                    fork_server.start(self._orders(plan, identity, missing, before))
+                    refusal = fork_server.start(self._orders(plan, identity, missing, before))
+                if refusal is not None:
+                    journal(NodesShareFiles(why=refusal))
             nodes = self._all_of(plan)
             spawn.await_answers(nodes, self._cluster_folder(cluster))
         except BaseException as failure:
@@ -190,9 +200,13 @@ class LocalProvider:
         cluster = plan.config.name
         passed = environment.passed_on(os.environ)
         links = environment.datasets(os.environ)
+        view = visible_paths.view_of_nodes(
+            plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
+        )
         orders = []
         for node in nodes:
             folder, tag = self._cluster_folder(cluster) / node.name, self._tag(cluster, node.name)
+            home = folder / "home"
             known = before.get(node.name)
             kept = [(known.address, known.ssh_port)] if known and known.address else []
             orders.append(
@@ -201,6 +215,7 @@ class LocalProvider:
                     meta={"name": node.name, "role": node.role, "index": node.index},
                     places=[*kept, *places[node.name]],
                     links=links,
+                    view=view and replace(view, writable=(*view.writable, str(home))),
                     task_port=node.port if plan.config.train.port == DEFAULT_PORT else None,
                     settings={
                         "tag": tag,
@@ -210,7 +225,7 @@ class LocalProvider:
                         "host_key": identity.host_keys[node.name].private.reveal(),
                         "environment": {
                             **passed,
-                            **environment.of_node(self._user, folder / "home"),
+                            **environment.of_node(self._user, home),
                             processes.VARIABLE: tag,
                         },
                     },

@@ -19,6 +19,7 @@ from typing import Any
 from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.providers.local import processes
+from cloudtrain.providers.local.private_view import View
 
 BOOTSTRAP = (
     "import sys; sys.path[:] = sys.argv[1:]; "
@@ -44,9 +45,12 @@ class ServerRequest:
     settings: Mapping[str, Any]
     links: Mapping[str, str]
     task_port: int | None
+    view: View | None
+    """None: the node shares this machine's files."""
 
     def line(self) -> str:
-        return json.dumps({**vars(self), "folder": str(self.folder)}) + "\n"
+        view = vars(self.view) if self.view else None
+        return json.dumps({**vars(self), "folder": str(self.folder), "view": view}) + "\n"
 
 
 class ForkServer:
@@ -84,9 +88,10 @@ class ForkServer:
         self._process.kill()
         self._process.communicate()
 
-    def start(self, orders: Sequence[ServerRequest]) -> None:
-        """Start servers. Raises NodeError or NodesError, with a message for each server that did
-        not start.
+    def start(self, orders: Sequence[ServerRequest]) -> str | None:
+        """Start servers; returns why one shares this machine's files although it should not.
+
+        Raises NodeError or NodesError, with a message for each server that did not start.
         """
         text = "".join(order.line() for order in orders).encode()
         try:
@@ -109,6 +114,7 @@ class ForkServer:
                     hint=f"check the free space for {order.folder}, and that the port is free",
                 )
         raise_all(failures)
+        return next((answer["shared"] for answer in answers.values() if answer["shared"]), None)
 
 
 def await_answers(nodes: Sequence[Node], root: Path) -> None:

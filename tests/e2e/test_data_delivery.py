@@ -111,6 +111,7 @@ def test_a_restart_uses_the_listing_of_the_first_attempt(own: Project) -> None:
     store = open_store((own.folder / "d").as_uri())
     store.upload("a", [b"hello"])
     later = own.folder / "d" / "later"
+    own.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(own.folder / "d")  # the task may write there
     config = own.config(
         nodes={"chief": {}},
         data={"d": (own.folder / "d").as_uri()},
@@ -130,9 +131,10 @@ def test_data_that_is_deleted_before_the_run_starts_keeps_no_nodes(own: Project)
     data = own.folder / "data"
     data.mkdir()
     (data / "a").write_text("a")
+    own.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(data)
     config = own.config(
         data={"d": data.as_uri()},
-        setup={"run": [f"rm -rf {shlex.quote(str(data))}"]},
+        setup={"run": [f"rm -f {shlex.quote(str(data / 'a'))}"]},
         train={"command": "python3 read.py {data.d}", "checkpoints": None},
     )
     done = own.cloudtrain("run", config)

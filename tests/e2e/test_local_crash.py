@@ -70,7 +70,8 @@ def around(owner, name, moment):
         result = whole(*given, **named)
         calls.append(name)
         # The second time in the fork server itself, the first in a forked server.
-        if name == moment and calls.count(name) == (1 if name in ("setsid", "mark") else 2):
+        once = name in ("setsid", "mark", "enter")
+        if name == moment and calls.count(name) == (1 if once else 2):
             try:
                 open(FILE + ".crashed", "x").close()
             except FileExistsError:
@@ -80,7 +81,7 @@ def around(owner, name, moment):
         return result
     setattr(owner, name, wrapped)
 
-for name in ("take", "listen", "write", "mark"):
+for name in ("take", "listen", "write", "mark", "enter"):
     around(fork_server, name, MOMENT)
 around(os, "fork", MOMENT)
 around(os, "setsid", MOMENT)
@@ -98,7 +99,7 @@ print("created", flush=True)
 MOMENTS = [
     *("before __init__", "after __init__", "before entry 1", "after entry 2", "after entry 3"),
     *("before start", "orders sent", "after start", "before await_answers", "after await_answers"),
-    *("take", "listen", "write", "fork", "setsid", "mark"),
+    *("take", "listen", "write", "fork", "setsid", "mark", "enter"),
 ]
 
 

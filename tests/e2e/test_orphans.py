@@ -35,6 +35,7 @@ class Rig:
         self.project = project
         self.ledger = project.folder / "ledger"
         self.ledger.mkdir()
+        project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ledger)
         (project.code / "task.py").write_text(TASK)
         self.config = project.config(
             strategy="custom",

@@ -119,16 +119,10 @@ with tf.train.MonitoredTrainingSession(
 """
 
 ALONE = """
-hidden=0
-node=$(dirname "$HOME")
-for folder in "$(dirname "$node")"/*; do
-    [ "$folder" -ef "$node" ] || [ ! -d "$folder" ] && continue
-    mount -t tmpfs none "$folder" && [ -z "$(ls -A "$folder")" ] && hidden=$((hidden + 1))
-done
-echo "$hidden other disks are hidden"
+echo "sees the disk of $(ls "$HOME/../..")"
 exec python job.py "$@"
 """
-"""Hides every other node's folder from the task: its disk is its own."""
+"""Says which nodes' folders the task sees: its disk is its own."""
 
 
 def private_disks() -> str | None:
@@ -153,7 +147,7 @@ def parameter_servers(project: Project) -> dict[str, Any]:
         "strategy": "parameter_server",
         "nodes": {"chief": {}, "worker": {"count": 1}, "ps": {}},
         "setup": SETUP,
-        "train": {"command": "unshare -rm sh alone.sh 20", "max_restarts": 1},
+        "train": {"command": "sh alone.sh 20", "max_restarts": 1},
     }
 
 
@@ -167,14 +161,14 @@ def test_a_ps_with_a_disk_of_its_own_resumes_in_the_run_and_on_another_store(
         done = project.cloudtrain("run", config, timeout=LIMIT)
         assert done.returncode == 0, done.stderr
         for task in ("chief0", "worker0", "ps0"):
-            assert f"{task} │ 2 other disks are hidden" in done.stdout
+            assert f"{task} │ sees the disk of {project.name}-{task}\n" in done.stdout
         assert "chief0 │ begins at step 0 with 0" in done.stdout
         assert "resumes from ckpt/model.ckpt-1" in done.stderr
         begun = re.findall(r"begins at step (\d+) with (\d+)", done.stdout)
         assert begun[1][0] == begun[1][1]
         assert 10 <= int(begun[1][0]) <= 12
         assert "ends at step 20 with 20" in done.stdout
-        second = {**parameter_servers, "train": {"command": "unshare -rm sh alone.sh 30"}}
+        second = {**parameter_servers, "train": {"command": "sh alone.sh 30"}}
         config = project.config(**second, name=f"{project.name}b")
         done = project.cloudtrain("run", config, "--resume", there, timeout=LIMIT)
     assert done.returncode == 0, done.stderr

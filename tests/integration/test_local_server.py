@@ -181,13 +181,11 @@ def test_many_connections_at_the_same_time(cluster: LocalCluster, node: Node) ->
         client.close()
 
 
-def test_a_detached_process_outlives_its_session(
-    cluster: LocalCluster, node: Node, tmp_path: Path
-) -> None:
-    fifo = tmp_path / "fifo"
+def test_a_detached_process_outlives_its_session(cluster: LocalCluster, node: Node) -> None:
+    fifo = cluster.folder(node) / "home" / "fifo"
     os.mkfifo(fifo)
     with cluster.connect(node) as client:
-        script = f"setsid sh -c 'echo $$ > pid; read x < {fifo}; echo $x > late' >/dev/null 2>&1 &"
+        script = "setsid sh -c 'echo $$ > pid; read x < fifo; echo $x > late' >/dev/null 2>&1 &"
         assert run(client, script) == (0, b"", b"")
     fifo.write_text("alive\n")
     late = cluster.folder(node) / "home" / "late"

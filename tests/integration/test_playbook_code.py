@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
-from cloudtrain.playbooks import code
+from cloudtrain.playbooks import code, git_access
 from cloudtrain.setup.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -173,6 +174,12 @@ def test_a_run_goes_on_with_the_folder_that_it_began_with_or_not_at_all(tmp_path
 # ── git ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture(autouse=True)
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes here are folders of this machine: a path stands for a URL that anybody can read."""
+    monkeypatch.setattr(git_access, "is_local", lambda url: False)
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """master has two commits; tags v1 (light) and v2 (annotated) are on the first."""
@@ -295,3 +302,13 @@ def test_a_node_without_git_says_so(tmp_path: Path, repository: Path) -> None:
     with pytest.raises(StepFailed, match="git is not installed on the node") as caught:
         apply(lambda _: [step], [node()], transport, Remembered())
     assert caught.value.hint == "install it there, or set code.path to a local checkout"
+
+
+def test_a_repository_of_this_machine_is_read_here_as_no_node_sees_it(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    (step,) = code.steps(code.resolve(config(tmp_path, git=str(repository))), "mnist")
+    shutil.move(repository, tmp_path / "hidden")
+    with pytest.raises(CloudtrainError, match=r"cannot fetch .* on this machine"):
+        delivered((step,), tmp_path)

@@ -46,6 +46,7 @@ class Rig:
         self.project = project
         self.ends = project.folder / "ends"
         self.ends.mkdir()
+        project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.sh").write_text(TASK)
         config = project.config(
             strategy="custom",

@@ -60,7 +60,7 @@ READINGS: tuple[Callable[[list[Line]], Any], ...] = (
 
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
-make move_end not_landed place placed ready refused restart start started up apart
+make move_end not_landed place placed ready refused restart shared start started up apart
 """
 
 
@@ -107,6 +107,7 @@ TODAY = """
 {"event": "place", "placement": "us-east1-b", "region": "us-east1"}
 {"event": "refused", "placement": "us-east1-b", "error": "CapacityError", "text": "no T4 today"}
 {"event": "restart", "run": "20261122-082943-r06a", "task": "worker1", "attempt": 2}
+{"event": "shared", "why": "unshare: Operation not permitted"}
 """
 """What the frozen sets lack."""
 

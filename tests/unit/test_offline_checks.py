@@ -236,7 +236,7 @@ def test_without_any_code_it_cannot_be_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("provider", "checkpoints", "noted"),
-    [("gcp", "ckpt", True), ("local", "ckpt", False), ("gcp", None, False)],
+    [("gcp", "ckpt", True), ("local", "ckpt", True), ("gcp", None, False)],
 )
 def test_a_ps_that_saves_on_its_own_machine_is_noted_with_the_way_out(
     tmp_path: Path, provider: str, checkpoints: str | None, noted: bool

@@ -1,0 +1,234 @@
+"""Chooses what a local node sees of this machine: its system, interpreters, caches; no more.
+
+Nothing here fails on a path that this user may not read: such a path is left out.
+"""
+
+# os.path answers False where Path raises PermissionError.
+# ruff: noqa: PTH110, PTH112, PTH113
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
+from pathlib import Path
+from urllib.parse import unquote
+
+import cloudtrain
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.local import environment
+from cloudtrain.providers.local.private_view import TEMPORARY, View
+
+SHARED = "CLOUDTRAIN_LOCAL_SHARED"
+"""Variable with more paths that nodes see as they are, separated by `:`; `/` means all."""
+
+SYSTEM = frozenset(
+    (
+        *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "var", "run"),
+        *("proc", "sys", "dev", "boot", "nix", "gnu", "snap", "cvmfs"),
+    )
+)
+"""Folders of `/` with programs and devices. All others have someone's data."""
+
+BIN = frozenset({"bin", "sbin", "shims", "condabin", "Scripts"})
+INTERPRETERS = re.compile(r"(?:python|pypy)[\d.]*|uv|conda|mamba|micromamba")
+CACHES = ("PIP_CACHE_DIR", "UV_CACHE_DIR")
+
+
+def view_of_nodes(
+    config: ClusterConfig, *, state: Path, cache: Path, environ: Mapping[str, str]
+) -> View | None:
+    """View of every node, without its own home; None if everything is shared.
+
+    `state` and `cache` are CLOUDTRAIN_HOME and CLOUDTRAIN_CACHE.
+    """
+    shared = [path for path in environ.get(SHARED, "").split(os.pathsep) if path]
+    if "/" in shared:
+        return None
+    passed = environment.passed_on(environ)
+    own = {*_homes(environ), *map(Path, TEMPORARY)}
+    hidden = {*_top_folders(), *_private_folders(config, state, environ)}
+    writable = _real(
+        (
+            cache,
+            *environment.datasets(environ).values(),
+            *(passed[name] for name in CACHES if name in passed),
+            *shared,
+        )
+    )
+    read_only = _real(
+        chain(
+            _own_programs(),
+            _programs(environ),
+            _named_in(passed),
+            _environments(cache),
+            _of_config(config),
+        )
+    )
+    read_only -= {path for path in read_only if any(each.is_relative_to(path) for each in own)}
+    covered = {*hidden, *map(Path, TEMPORARY)}
+    kept = _uncovered(writable, covered)
+    return View(
+        hidden=_text(hidden),
+        writable=_text(kept),
+        read_only=_text(_uncovered(read_only - writable, covered, kept)),
+    )
+
+
+def _uncovered(
+    paths: Set[Path], hidden: Set[Path], shown: Set[Path] = frozenset()
+) -> frozenset[Path]:
+    """The paths that the node would not see: the nearest of what contains them is hidden."""
+    kept: set[Path] = set()
+    for path in sorted(paths, key=lambda each: len(each.parts)):
+        around = next(
+            (each for each in (path, *path.parents) if each in hidden | shown | kept), None
+        )
+        if around is not None and around not in shown | kept:
+            kept.add(path)
+    return frozenset(kept)
+
+
+def _text(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(sorted(map(str, paths)))
+
+
+def _top_folders() -> Iterator[Path]:
+    for entry in os.scandir("/"):
+        kept = entry.name in SYSTEM or entry.path in TEMPORARY
+        if not kept and entry.is_dir(follow_symlinks=False) and _has_files(entry):
+            yield Path(entry.path)
+
+
+def _private_folders(
+    config: ClusterConfig, state: Path, environ: Mapping[str, str]
+) -> Iterator[Path]:
+    """Folders of the user, also where these are in a folder of the system."""
+    sources = {config.folder} if config.source else set()
+    if config.code.path is not None:
+        sources.add(config.folder / Path(config.code.path).expanduser())
+    for path in {*_homes(environ), *sources, Path("/run/user")}:
+        real = _resolved(path)
+        if os.path.isdir(real) and len(real.parts) > (3 if real.is_relative_to("/usr") else 2):
+            yield real
+    yield from (each for each in _homes(environ) if each.parent == Path("/") != each)
+    yield _resolved(state)
+
+
+def _homes(environ: Mapping[str, str]) -> frozenset[Path]:
+    homes = {Path(environ.get("HOME") or Path.home()), _home_by_password_file()}
+    return frozenset(_resolved(home) for home in homes if os.path.isdir(home))
+
+
+def _has_files(entry: os.DirEntry[str]) -> bool:
+    try:
+        with os.scandir(entry) as inside:
+            return next(inside, None) is not None
+    except OSError:
+        return True
+
+
+def _home_by_password_file() -> Path:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container that runs with an unknown user id
+        return Path.home()
+
+
+def _own_programs() -> Iterator[Path]:
+    """This program and its interpreter: the servers import from them, also later."""
+    yield Path(cloudtrain.__file__).parent
+    yield _resolved(Path(__file__)).parents[1]  # in a checkout, a folder of its own
+    yield from map(Path, (sys.prefix, sys.base_prefix))
+    for path in sys.path:
+        if os.path.isdir(Path(path, "paramiko")):
+            yield Path(path)
+
+
+def _programs(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Folders of the PATH that nodes get, and what the interpreters in them need."""
+    for name in environment.path(environ).split(os.pathsep):
+        folder = Path(name)
+        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
+            yield folder
+            yield from _around(folder)
+            for entry in os.scandir(folder):
+                if INTERPRETERS.fullmatch(entry.name):
+                    yield from interpreter(Path(entry.path))
+
+
+def interpreter(program: Path) -> Iterator[Path]:
+    """A program by its path, and the installation or virtual environment around it, with the one
+    that this is based on.
+    """
+    for each in (program, _resolved(program)):
+        yield each
+        yield from _around(each.parent)
+        settings = each.parent.parent / "pyvenv.cfg"
+        if os.path.isfile(settings):
+            yield each.parent.parent
+            yield from _base_of(settings)
+
+
+def _around(folder: Path) -> Iterator[Path]:
+    """Prefix of a folder of programs; in `~` and `~/.local` only the parts that are of programs."""
+    if folder.name not in BIN:
+        return
+    prefix = folder.parent
+    if prefix.name == ".local":
+        yield from (prefix / "lib", prefix / "share" / "uv", prefix / "share" / "pipx")
+    elif prefix.name.startswith(".") or any(os.path.isdir(prefix / n) for n in ("lib", "libexec")):
+        yield prefix
+
+
+def _base_of(settings: Path) -> Iterator[Path]:
+    """Installation that a virtual environment is based on (`home` of pyvenv.cfg, PEP 405)."""
+    try:
+        text = settings.read_text(errors="replace")
+    except OSError:
+        return
+    found = re.search(r"(?m)^home\s*=\s*(.+?)\s*$", text)
+    if found:
+        base = Path(found[1])
+        yield base
+        yield from _around(base)
+        yield from _around(_resolved(base))
+
+
+def _environments(cache: Path) -> Iterator[Path]:
+    """Installations that the cached environments are based on, perhaps no longer in PATH."""
+    for settings in cache.glob("venvs/*/pyvenv.cfg"):
+        yield from _base_of(settings)
+        yield from interpreter(settings.parent / "bin" / "python")
+
+
+def _named_in(passed: Mapping[str, str]) -> Iterator[Path]:
+    """Files and folders that variables for pip and uv name: settings, certificates, wheels."""
+    for name, value in passed.items():
+        if name not in ("PATH", "TMPDIR", "TZ", *CACHES):
+            yield from (Path(word.removeprefix("file://")) for word in value.split())
+
+
+def _of_config(config: ClusterConfig) -> Iterator[Path]:
+    """An interpreter and input data that the config names by their path on this machine."""
+    if config.setup.python.startswith(("/", "~")):
+        yield from interpreter(Path(config.setup.python).expanduser())
+    for data in config.data.values():
+        if data.source.startswith("file://"):
+            yield Path(unquote(data.source.removeprefix("file://")))
+
+
+def _real(paths: Iterable[Path | str]) -> frozenset[Path]:
+    """Existing absolute paths, and where they lead by symbolic links."""
+    found: set[Path] = set()
+    for path in map(Path, paths):
+        if path.is_absolute() and os.path.exists(path):
+            found |= {Path(os.path.normpath(path)), _resolved(path)}
+    return frozenset(found - {Path("/")})
+
+
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))
