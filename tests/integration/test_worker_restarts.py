@@ -43,6 +43,7 @@ class Job:
     def __init__(self, project: Project, **train: object) -> None:
         self.project, self.ends = project, project.folder / "ends"
         self.ends.mkdir()
+        project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.py").write_text(TASK)
         command = f"exec python3 task.py {quote(str(self.ends))}"
         train = {"command": command, "grace": "1s", "max_restarts": 1, **train}
