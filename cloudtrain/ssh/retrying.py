@@ -25,7 +25,7 @@ class RetryingTransport:
         waits: Callable[[str], None] = lambda text: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """`wait_limits` is called, once for each node, with the reason for waiting."""
+        """`waits` is called, once for each node, with the reason for waiting."""
         self._transport, self._away, self._waits = transport, away, waits
         self._clock = clock
         self._reported: set[str] = set()

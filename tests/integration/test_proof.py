@@ -175,7 +175,7 @@ def test_xla_may_fail_on_a_cpu(here: Here) -> None:
 
 
 def test_a_node_that_fails_ends_the_wait_of_all_others(here: Here) -> None:
-    waits = pretended(here.home, "wait_limits", READY.replace("read -r go", "cat >/dev/null"))
+    waits = pretended(here.home, "waits", READY.replace("read -r go", "cat >/dev/null"))
     fails = pretended(here.home, "fails", "echo no module >&2; exit 1")
     orders = proof_orders([member(0, waits), member(1, fails)], together=False)
     answers = computed(here, orders)
@@ -217,7 +217,7 @@ def test_after_a_node_was_replaced_it_computes_and_all_reduce_again(here: Here) 
 
 
 def test_an_interrupted_proof_leaves_no_process(here: Here) -> None:
-    waits = pretended(here.home, "wait_limits", READY.replace("read -r go", "sleep 1000"))
+    waits = pretended(here.home, "waits", READY.replace("read -r go", "sleep 1000"))
     orders = proof_orders([member(number, waits) for number in range(2)], together=False)
 
     def interrupted(number: int) -> Callable[[str], None]:
@@ -229,7 +229,7 @@ def test_an_interrupted_proof_leaves_no_process(here: Here) -> None:
 
 
 def test_a_client_that_hangs_up_leaves_no_process_on_the_node(here: Here) -> None:
-    waits = pretended(here.home, "wait_limits", f"{READY}touch begun; sleep 1000")
+    waits = pretended(here.home, "waits", f"{READY}touch begun; sleep 1000")
     orders = proof_orders([member(0, waits)], together=False)
 
     def hang_up(number: int) -> Callable[[str], None]:
