@@ -22,6 +22,7 @@ COMMANDS = {
     "up": "Create the cluster and set it up; run again to repair it.",
     "train": "Launch one run and follow it; Ctrl-C detaches.",
     "run": "Up, train, land the artifacts, down; leaves nothing behind.",
+    "rehearse": "Run the job on local nodes, and break them under it.",
     "logs": "Show every task's output, even after the nodes are gone.",
     "status": "Show clusters, their nodes and runs.",
     "stop-run": "End the run on every node and land its artifacts.",

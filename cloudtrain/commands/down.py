@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.lease import holding_lease
@@ -26,6 +27,7 @@ from cloudtrain.errors import (
     LeftoverError,
     NodesError,
     NotLanded,
+    RunFailed,
     UsageError,
 )
 from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
@@ -109,6 +111,9 @@ def destroy_cluster(
         ingest_before_down(handle, console)
     elif (active := records.active_run()) is not None:
         console.warn(f"ending active run {active.id}: what has not landed is lost")
+        records.save_run(
+            replace(active, state="stopped", ended=time.time(), exit_code=RunFailed.exit_code)
+        )
     expected = pending_nodes(records.events())
     if not unseen:  # else the next `down` has to land what those places hold
         records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import (
@@ -44,6 +44,7 @@ def run(
     adopt: bool = False,
     ignore: Collection[str] = (),
     resume: str | None = None,
+    arguments: Sequence[str] = (),
     console: Console,
 ) -> Run:
     """Create the cluster, train, land, delete the cluster; returns the landed run.
@@ -51,7 +52,7 @@ def run(
     Whatever happens, even an interrupt, ends in `down`. The exceptions: nodes whose artifacts
     cannot be landed are kept (exit 5), and with `keep_on_failure` those of a failed run. An active
     run of a killed `cloudtrain run` is joined, not started again. `resume`: the run whose landed
-    checkpoint it begins with (`resume_source`).
+    checkpoint it begins with (`resume_source`). `arguments` are added to `train.command`.
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
@@ -75,7 +76,7 @@ def run(
         record_cluster(config, records)
         make_store(handle, console)
         try:
-            done = up_and_train(handle, source, console)
+            done = up_and_train(handle, source, arguments, console)
         except BaseException as error:
             if keeps_nodes(error, keep_on_failure, config.name, console):
                 report_billed(config, handle.provider, console)
@@ -86,10 +87,12 @@ def run(
         return done
 
 
-def up_and_train(handle: Handle, source: ResumedFrom | None, console: Console) -> Run:
+def up_and_train(
+    handle: Handle, source: ResumedFrom | None, arguments: Sequence[str], console: Console
+) -> Run:
     with open_session(handle, console) as session:
         session = create_cluster(session, decide_drift(session, NOTHING))
-        return supervise_run(session, joined_run(session) or new_run(session, (), source))
+        return supervise_run(session, joined_run(session) or new_run(session, arguments, source))
 
 
 def refuse_other_beginning(records: Records) -> None:

@@ -258,9 +258,8 @@ class Agent:
         """Wait for SIGTERM, which systemd sends to all processes when the machine shuts down.
 
         They run until TimeoutStopSec (90 s) has passed or the cloud cuts the power, and with a
-        network: sessions end before network.target, by the order of systemd-user-sessions.service.
-        Documented: https://www.freedesktop.org/software/systemd/man/latest/systemd-system.conf.html
-        Read: https://github.com/systemd/systemd/blob/main/units/systemd-user-sessions.service.in
+        network (suspected: sessions end before network.target does). The seconds are documented:
+        https://www.freedesktop.org/software/systemd/man/latest/systemd-system.conf.html
         """
         self.shutting_down.wait()
         self.announce("shutdown", number(self.order["shutdown"]))

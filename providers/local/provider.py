@@ -175,6 +175,16 @@ class LocalProvider:
     def serial_log(self, cluster: str, node: str) -> str:
         return ""
 
+    def processes(self, cluster: str, node: str) -> tuple[int, ...]:
+        """Every process of a node: its server, and what that has started."""
+        wanted = self._tag(cluster, node)
+        return tuple(processes.tags(lambda tag: tag == wanted))
+
+    def end_node(self, cluster: str, node: str) -> None:
+        """End a node as a cloud takes it back. Raises LeftoverError."""
+        wanted = self._tag(cluster, node)
+        _kill(lambda tag: tag == wanted)
+
     def sweep(self) -> PartialList[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
         names = {tag.split("/")[1] for tag in tags.values()}

@@ -16,7 +16,7 @@ from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
-LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
+LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
     {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
@@ -36,6 +36,7 @@ LAYERS = [  # values, interfaces, edges, work, runs, commands, cli
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
     {"cluster", "setup", "artifacts", "datasets", "environments", "importers"},
     {"runs"},
+    {"rehearsal"},
     {"commands"},
     {"cli", "api"},
     {"__main__"},

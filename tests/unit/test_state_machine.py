@@ -587,7 +587,7 @@ def test_no_worker_is_restarted_after_the_chief_has_ended() -> None:
 
 
 def test_a_worker_whose_restart_was_cut_short_by_the_success_is_no_late_failure() -> None:
-    run = formed(max_restarts=2)
+    run = formed(max_restarts=2, checkpoints="ckpt")
     ended(run, "worker0", -9, 10.0)
     decide(run, 10.0)
     ended(run, "chief0", 0, 11.0)

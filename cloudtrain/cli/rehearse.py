@@ -1,0 +1,101 @@
+"""`cloudtrain rehearse`"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import (
+    PassThroughCommand,
+    debug_option,
+    file_argument,
+    json_option,
+    print_json,
+    role_option,
+    shown,
+)
+from cloudtrain.cli.target import config_of
+
+EPILOG = """\b
+Example:
+  cloudtrain rehearse gcp.yaml
+  cloudtrain rehearse gcp.yaml --faults kill,freeze,cut,preempt --seed 7
+"""
+
+
+def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> float | None:
+    if value == "random":
+        return None
+    number = value.removesuffix("%")
+    if value.endswith("%") and number.isdecimal() and 0 <= int(number) <= 100:
+        return int(number) / 100
+    raise click.BadParameter(f"{value!r} is neither `random` nor a percentage like 50%")
+
+
+@click.command(cls=PassThroughCommand, short_help=COMMANDS["rehearse"], epilog=EPILOG)
+@file_argument()
+@click.option(
+    "--faults",
+    default="",
+    metavar="FAULT,…",
+    help="One run for each: kill, freeze, cut, preempt; or `all`.",
+)
+@click.option("--times", type=click.IntRange(1, 100), default=1, help="Runs of each fault.")
+@role_option
+@click.option(
+    "--at",
+    "share",
+    default="random",
+    metavar="PERCENT",
+    callback=_share,
+    help="When, in per cent of the undisturbed training: 50% (default: random).",
+)
+@click.option("--seed", type=int, help="Repeats the random choices of another rehearsal.")
+@click.option("--store", metavar="URI", help="Where the artifacts land (default: a local folder).")
+@click.option("--setup-run", is_flag=True, help="Also run the lines of `setup.run` here.")
+@json_option
+@debug_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    faults: str,
+    times: int,
+    roles: tuple[str, ...],
+    share: float | None,
+    seed: int | None,
+    store: str | None,
+    setup_run: bool,
+    as_json: bool,
+) -> int:
+    """Run FILE's job on local nodes, whatever its provider: no account, no bill. With --faults,
+    then once for each fault, which breaks a node under your own script while it trains; the table
+    says whether it came through, what it repeated, and what to change. Exit code 1 if it did not.
+    Words after `--` are added to `train.command`.
+    """
+    config = config_of(file)
+    from cloudtrain.commands.rehearse import rehearse
+    from cloudtrain.rehearsal.faults import FAULTS
+    from cloudtrain.rehearsal.report import table
+
+    named = tuple(name.strip() for name in faults.split(",") if name.strip())
+    with shown(as_json=as_json) as screen:
+        report = rehearse(
+            config,
+            kinds=tuple(FAULTS) if named == ("all",) else named,
+            roles=roles,
+            share=share,
+            times=times,
+            seed=seed,
+            store=store,
+            setup_run=setup_run,
+            arguments=ctx.meta["passed_on"],
+            console=screen,
+        )
+    if as_json:
+        print_json(asdict(report))
+    else:
+        click.echo("\n".join(table(report)))
+    return 0 if report.came_through else 1

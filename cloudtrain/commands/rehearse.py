@@ -1,0 +1,104 @@
+"""`cloudtrain rehearse`: the same job on local nodes, undisturbed and with faults."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cloudtrain.cluster.plan import make_plan, tasks
+from cloudtrain.commands.fault_trial import Trial, take_down
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Console
+from cloudtrain.rehearsal import faults
+from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
+from cloudtrain.rehearsal.progress import last_loss
+from cloudtrain.rehearsal.report import Fault, Rehearsal
+from cloudtrain.state.folder import home
+
+EARLIEST, LATEST = 0.2, 0.8
+"""Share of the undisturbed training within which a random fault comes."""
+
+
+def rehearse(
+    config: ClusterConfig,
+    *,
+    kinds: Sequence[str] = (),
+    roles: Sequence[str] = (),
+    share: float | None = None,
+    times: int = 1,
+    seed: int | None = None,
+    store: str | None = None,
+    setup_run: bool = False,
+    arguments: Sequence[str] = (),
+    console: Console,
+) -> Rehearsal:
+    """Run the job on local nodes: undisturbed, then once for each fault (`times` each).
+
+    Nothing is left afterwards but the artifacts in `store`. `roles`: whose tasks are hit (roles or
+    tasks; default: any but an evaluator). `share`: when, as a share of the undisturbed training
+    (default: random). Raises RunFailed if the undisturbed run fails, UsageError, and what `run`
+    raises.
+    """
+    seed = random.SystemRandom().randrange(1 << 16) if seed is None else seed
+    folder = home() / "rehearsals" / name_of_rehearsal(config.name)
+    uri = store or folder.as_uri()
+    if store is None:
+        folder.mkdir(parents=True, exist_ok=True)
+    local = local_config(config, uri, setup_run=setup_run)
+    due = chosen(local, kinds, roles, share, times, random.Random(seed))
+    left_out = tuple(not_rehearsed(config, setup_run=setup_run))
+    for text in left_out:
+        console.say(f"not rehearsed: {text}")
+    take_down(local, console)
+    console.say("undisturbed run")
+    reference = Trial(local, arguments, console)
+    whole = reference.run()
+    report = Rehearsal(
+        name=local.name,
+        seed=seed,
+        store=uri,
+        not_rehearsed=left_out,
+        seconds=round((whole.ended or time.time()) - whole.created, 1),
+        loss=last_loss(reference.lines),
+    )
+    for number, fault in enumerate(due, 1):
+        console.say(f"fault {number} of {len(due)}: {fault.kind} {fault.task}")
+        trial = Trial(local, arguments, console, fault, reference.training)
+        report = replace(report, outcomes=(*report.outcomes, trial.outcome()))
+    return report
+
+
+def chosen(
+    config: ClusterConfig,
+    kinds: Sequence[str],
+    roles: Sequence[str],
+    share: float | None,
+    times: int,
+    dice: random.Random,
+) -> list[Fault]:
+    """Every fault with its task and moment. Raises UsageError."""
+    for kind in kinds:
+        if kind not in faults.FAULTS:
+            known = ", ".join(faults.FAULTS)
+            raise UsageError(f"{kind!r} is not a fault", hint=f"use some of {known}")
+    names = [
+        task.name
+        for task in tasks(make_plan(config), ())
+        if ({task.role, task.name} & set(roles) if roles else task.role != "evaluator")
+    ]
+    if not names:
+        raise UsageError(
+            f"{config.name} has no task of {', '.join(roles)}", hint="name a role or a task of it"
+        )
+    return [
+        Fault(
+            kind=kind,
+            task=dice.choice(names),
+            share=dice.uniform(EARLIEST, LATEST) if share is None else share,
+        )
+        for kind in kinds
+        for _ in range(times)
+    ]

@@ -1,0 +1,1 @@
+"""Rehearses a config on local nodes, and breaks them under the user's script."""

@@ -1,0 +1,77 @@
+"""Progress and loss of a training script, as its log shows them; pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["step", "epoch"]
+
+_STEP = re.compile(r"\b(?:global[_ ])?steps?\b\s*[:=#]?\s*(\d+)", re.IGNORECASE)
+"""`step 120`, `Step: 120`, `global_step = 120`; not `10 steps`."""
+_EPOCH = re.compile(r"\bepoch\b\s*[:=#]?\s*(\d+)", re.IGNORECASE)
+"""`Epoch 3/10` of Keras, `epoch: 3` of custom loops."""
+_LOSS = re.compile(
+    r"(?<![\w])(?:final[_ ]|train[_ ])?loss\b\s*[:=]?\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.I
+)
+"""`loss: 0.1234` of Keras' bar and of most loops; not `val_loss`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a task's log, and when it was seen."""
+
+    task: str
+    seen: float
+    """Unix time."""
+    text: str
+
+
+def unit_of(lines: Iterable[Line]) -> Unit | None:
+    """What the script counts by: steps, if its log has any."""
+    found: Unit | None = None
+    for line in lines:
+        if _STEP.search(line.text):
+            return "step"
+        if _EPOCH.search(line.text):
+            found = "epoch"
+    return found
+
+
+def training(lines: Iterable[Line]) -> list[Line]:
+    """The lines with a step or an epoch; all lines if none has one."""
+    every = list(lines)
+    unit = unit_of(every)
+    return [line for line in every if unit is None or counts([line], unit)]
+
+
+def counts(lines: Iterable[Line], unit: Unit) -> list[int]:
+    """Every number of a step or an epoch, in the order of the lines."""
+    pattern = _STEP if unit == "step" else _EPOCH
+    return [int(found[1]) for line in lines if (found := pattern.search(line.text))]
+
+
+def last_loss(lines: Iterable[Line]) -> float | None:
+    """The last loss that was printed."""
+    last = None
+    for line in lines:
+        found = _LOSS.findall(line.text)
+        if found:
+            last = float(found[-1])
+    return last
+
+
+def repeated(before: Iterable[Line], after: Iterable[Line]) -> tuple[int, Unit] | None:
+    """Steps or epochs that were begun before a fault and again after it; None if the log has no
+    numbers on both sides.
+    """
+    before, after = list(before), list(after)
+    unit = unit_of([*before, *after])
+    if unit is None:
+        return None
+    seen, again = counts(before, unit), counts(after, unit)
+    if not seen or not again:
+        return None
+    return max(0, max(seen) - again[0] + 1), unit

@@ -1,0 +1,170 @@
+"""What a rehearsal reports: how the job took each fault; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
+from cloudtrain.run_record import Run
+from cloudtrain.runs import root_cause
+
+Verdict = Literal["came through", "failed", "no fault"]
+"""`no fault`: the run ended before it came."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault to come: what, to which task, and after which share of the training."""
+
+    kind: str
+    task: str
+    share: float
+    """Of the time between the first and the last step of the undisturbed run, 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the job took a fault."""
+
+    fault: str
+    task: str
+    after: float
+    """Seconds from the first step (or line) of training."""
+    verdict: Verdict
+    run: str
+    attempts: int
+    repeated: int | None = None
+    """Steps or epochs that were begun twice; None if the log does not say."""
+    unit: str | None = None
+    loss: float | None = None
+    recovered_after: float | None = None
+    """Seconds from the fault to the first step (or line) of the next attempt; None without one."""
+    cause: str | None = None
+    change: tuple[str, ...] = ()
+    """What would make it come through, or lose less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """Report of a rehearsal."""
+
+    name: str
+    seed: int
+    store: str
+    not_rehearsed: tuple[str, ...]
+    seconds: float
+    """Length of the undisturbed run, from its first start to its landed end."""
+    loss: float | None
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def came_through(self) -> bool:
+        return all(outcome.verdict == "came through" for outcome in self.outcomes)
+
+
+def judged(
+    config: ClusterConfig,
+    fault: Fault,
+    run: Run,
+    lines: Sequence[Line],
+    hit: float | None,
+    error: CloudtrainError | None,
+) -> Outcome:
+    """What the record and the log say of a run with a fault; pure."""
+    begun = training(lines)
+    later = next((each.started for each in run.attempts if hit and each.started > hit), None)
+    before = [line for line in begun if hit is None or line.seen <= hit]
+    after = [line for line in begun if later is not None and line.seen >= later]
+    twice = repeated(before, after)
+    cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
+    verdict: Verdict = "came through" if run.state == "succeeded" else "failed"
+    outcome = Outcome(
+        fault=fault.kind,
+        task=fault.task,
+        after=round((hit or 0.0) - (begun[0].seen if begun and hit else hit or 0.0), 1),
+        verdict="no fault" if hit is None and verdict != "failed" else verdict,
+        run=run.id,
+        attempts=len(run.attempts),
+        repeated=twice[0] if twice else None,
+        unit=twice[1] if twice else None,
+        loss=last_loss(lines),
+        recovered_after=round(after[0].seen - hit, 1) if after and hit else None,
+        cause=root_cause.sentence(cause) if cause else error.message if error else None,
+    )
+    return replace(outcome, change=tuple(advice(config, outcome, run, before, after)))
+
+
+def advice(
+    config: ClusterConfig,
+    outcome: Outcome,
+    run: Run,
+    before: Sequence[Line],
+    after: Sequence[Line],
+) -> list[str]:
+    """What to change in the file or the script."""
+    found = []
+    cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
+    if outcome.verdict == "failed":
+        if outcome.attempts > config.train.max_restarts:
+            found.append(f"set train.max_restarts above {config.train.max_restarts}")
+        if cause is not None and cause.hint:
+            found.append(cause.hint)
+    unit = unit_of(list(before))
+    if unit and before and after and counts(after, unit)[0] <= counts(before, unit)[0]:
+        found.append(
+            f"it began again: save checkpoints to {config.train.checkpoints!r} and restore them"
+            if config.train.checkpoints
+            else "it began again: save checkpoints, restore them, and name their folder in "
+            "train.checkpoints"
+        )
+    if outcome.verdict == "no fault":
+        found.append("train longer: it ended before the fault")
+    return found
+
+
+HEAD: tuple[str, ...] = ("fault", "task", "at", "verdict", "repeated", "final loss", "recovered")
+
+
+def table(report: Rehearsal) -> list[str]:
+    """The report as lines of text, within 80 columns but for causes and advice."""
+    loss = "-" if report.loss is None else f"{report.loss:.6g}"
+    lines = [f"undisturbed: {report.seconds:g} s, final loss {loss}"]
+    if not report.outcomes:
+        return lines
+    rows: list[tuple[str, ...]] = [
+        ("fault", "task", "at", "verdict", "repeated", "final loss", "recovered")
+    ]
+    rows += [_row(outcome) for outcome in report.outcomes]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        lines.append("  ".join(map(str.ljust, row, widths)).rstrip())
+        if number:
+            outcome = report.outcomes[number - 1]
+            if outcome.verdict == "failed" and outcome.cause:
+                lines.append("    " + outcome.cause.replace("\n", "\n    "))
+            lines += [f"    change: {text}" for text in outcome.change]
+    lines.append(f"seed {report.seed}; artifacts and logs: {report.store}")
+    return lines
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    def shown(value: float | None, form: Callable[[float], str]) -> str:
+        return "-" if value is None else form(value)
+
+    unit = outcome.unit or ""
+    again = shown(outcome.repeated, lambda n: f"{n:g} {unit}{'' if n == 1 else 's'}")
+    return (
+        outcome.fault,
+        outcome.task,
+        f"{outcome.after:g} s" if outcome.verdict != "no fault" else "-",
+        outcome.verdict,
+        "none" if outcome.attempts == 1 and outcome.verdict == "came through" else again,
+        shown(outcome.loss, lambda value: f"{value:.6g}"),
+        "went on"
+        if outcome.attempts == 1 and outcome.verdict == "came through"
+        else shown(outcome.recovered_after, lambda value: f"{value:g} s"),
+    )

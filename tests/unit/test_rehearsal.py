@@ -1,0 +1,214 @@
+"""What of a config is rehearsed on local nodes, and what a rehearsal reads in logs and records."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.rehearse import chosen
+from cloudtrain.config import load
+from cloudtrain.errors import UsageError
+from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
+from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training
+from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
+from cloudtrain.run_record import Cause, Run, RunAttempt
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+STORE = "file:///tmp/rehearsal"
+FAULT = Fault(kind="kill", task="chief0", share=0.5)
+
+
+def lines(*texts: str, begin: float = 0.0) -> list[Line]:
+    """One line a second."""
+    return [Line(task="chief0", seen=begin + n, text=text) for n, text in enumerate(texts)]
+
+
+def config(**train: object) -> ClusterConfig:
+    return ClusterConfig(
+        name="mnist",
+        provider="gcp",
+        strategy="multi_worker_mirrored",
+        nodes={"chief": NodeGroup(), "worker": NodeGroup(count=2)},
+        train=Train(command="python t.py", **train),  # type: ignore[arg-type]
+        source="/nowhere/mnist.yaml",
+    )
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_shipped_config_can_be_rehearsed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TOKEN", "unused")
+    original = load(path)
+    local = local_config(original, STORE, setup_run=False)
+    plan = make_plan(local)
+    assert (local.provider, local.artifacts.store) == ("local", STORE)
+    assert local.name != original.name
+    assert {role: group.count for role, group in local.nodes.items()} == {
+        role: group.count for role, group in original.nodes.items()
+    }
+    assert len(plan.nodes) == len(make_plan(original).nodes)
+    assert local.train == original.train
+
+
+def test_the_lines_of_setup_run_are_run_here_only_if_that_was_asked() -> None:
+    setup = Setup(run=("sudo apt-get install -y libsndfile1",))
+    asked = replace(config(), setup=setup)
+    assert local_config(asked, STORE, setup_run=False).setup.run == ()
+    assert local_config(asked, STORE, setup_run=True).setup.run == setup.run
+    assert any("setup.run: 1 lines" in text for text in not_rehearsed(asked, setup_run=False))
+    assert not any("setup.run" in text for text in not_rehearsed(asked, setup_run=True))
+
+
+@pytest.mark.parametrize("name", ["a", "mnist", "a-name-of-thirty-characters-ab", "x" * 19 + "-y"])
+def test_a_rehearsal_has_a_valid_name_of_its_own(name: str) -> None:
+    found = name_of_rehearsal(name)
+    assert found.endswith("-rehearsal")
+    assert len(found) <= 30
+    assert "--" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number"),
+    [
+        ("step 120", "step", [120]),
+        ("Global_step = 7, loss 0.2", "step", [7]),
+        ("I0101 Step: 3", "step", [3]),
+        ("10 steps per second", "step", []),
+        ("Epoch 3/10", "epoch", [3]),
+        ("epoch: 2", "epoch", [2]),
+        ("epochs done", "epoch", []),
+    ],
+)
+def test_steps_and_epochs_are_read_as_scripts_print_them(
+    text: str, unit: str, number: list[int]
+) -> None:
+    assert counts(lines(text), unit) == number  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("12/50 [==>...] - ETA: 1s - loss: 0.5123 - accuracy: 0.9", 0.5123),
+        ("loss: 0.5 - val_loss: 0.7", 0.5),
+        ("final loss 0.123456", 0.123456),
+        ("step 3 loss=1.5e-3", 0.0015),
+        ("glossary 5", None),
+    ],
+)
+def test_the_loss_is_that_of_training(text: str, loss: float | None) -> None:
+    assert last_loss(lines(text)) == loss
+
+
+def test_without_steps_every_line_counts_as_training() -> None:
+    assert training(lines("begun", "done")) == lines("begun", "done")
+    assert training(lines("begun", "step 1")) == lines("begun", "step 1")[1:]
+
+
+def test_steps_that_were_trained_twice_are_counted() -> None:
+    before = lines("step 1", "step 2", "step 3")
+    assert repeated(before, lines("step 3", "step 4")) == (1, "step")
+    assert repeated(before, lines("step 4")) == (0, "step")
+    assert repeated(before, lines("step 1")) == (3, "step")
+    assert repeated(before, lines("no number")) is None
+
+
+def run(*attempts: RunAttempt, state: str = "succeeded") -> Run:
+    return Run(
+        id="20261123-090000-abcd",
+        cluster="mnist-rehearsal",
+        command="python t.py",
+        state=state,  # type: ignore[arg-type]
+        created=0.0,
+        tasks=(),
+        attempts=attempts,
+    )
+
+
+KILLED = Cause(task="chief0", node="n", kind="signal", text="killed by SIGKILL", exit_code=-9)
+
+
+def test_a_run_that_resumed_came_through_with_what_it_repeated() -> None:
+    log = [*lines("step 1", "step 2"), *lines("step 2", "step 3 loss: 0.5", begin=10.0)]
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    found = judged(config(max_restarts=1, checkpoints="ckpt"), FAULT, both, log, 2.0, None)
+    assert (found.verdict, found.attempts) == ("came through", 2)
+    assert (found.repeated, found.unit, found.recovered_after) == (1, "step", 8.0)
+    assert (found.loss, found.change) == (0.5, ())
+
+
+def test_a_script_that_begins_again_is_told_how_to_resume() -> None:
+    log = [*lines("step 1", "step 2"), *lines("step 1", begin=10.0)]
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    found = judged(config(max_restarts=1), FAULT, both, log, 2.0, None)
+    assert found.verdict == "came through"
+    assert "train.checkpoints" in found.change[0]
+
+
+def test_a_run_that_may_not_restart_is_told_so() -> None:
+    once = run(RunAttempt(number=1, started=0.0, cause=KILLED), state="failed")
+    found = judged(config(), FAULT, once, lines("step 1"), 0.5, None)
+    assert found.verdict == "failed"
+    assert found.cause == "chief0 on n: killed by SIGKILL"
+    assert found.change == ("set train.max_restarts above 0",)
+
+
+def test_a_fault_that_came_too_late_is_no_proof() -> None:
+    once = run(RunAttempt(number=1, started=0.0))
+    found = judged(config(), FAULT, once, lines("step 1"), None, None)
+    assert found.verdict == "no fault"
+    report = Rehearsal(
+        name="m", seed=1, store=STORE, not_rehearsed=(), seconds=3.0, loss=None, outcomes=(found,)
+    )
+    assert not report.came_through
+
+
+def test_the_table_fits_a_terminal() -> None:
+    outcome = Outcome(
+        fault="preempt",
+        task="worker12",
+        after=123.4,
+        verdict="came through",
+        run="r",
+        attempts=2,
+        repeated=120,
+        unit="step",
+        loss=0.123456,
+        recovered_after=122.5,
+    )
+    report = Rehearsal(
+        name="m", seed=7, store=STORE, not_rehearsed=(), seconds=60.0, loss=0.1, outcomes=(outcome,)
+    )
+    shown = table(report)
+    assert all(len(line) <= 80 for line in shown)
+    assert re.split(" {2,}", shown[2]) == [
+        "preempt",
+        "worker12",
+        "123.4 s",
+        "came through",
+        "120 steps",
+        "0.123456",
+        "122.5 s",
+    ]
+
+
+def test_a_seed_repeats_the_choices() -> None:
+    local = local_config(config(), STORE, setup_run=False)
+    first = chosen(local, ("kill", "cut"), (), None, 3, random.Random(5))
+    assert first == chosen(local, ("kill", "cut"), (), None, 3, random.Random(5))
+    assert [fault.kind for fault in first] == ["kill"] * 3 + ["cut"] * 3
+    only = chosen(local, ("kill",), ("worker1",), 0.5, 1, random.Random(5))
+    assert only == [Fault(kind="kill", task="worker1", share=0.5)]
+
+
+@pytest.mark.parametrize(("kinds", "roles"), [(("explode",), ()), (("kill",), ("ps",))])
+def test_an_unknown_fault_or_role_is_refused(
+    kinds: tuple[str, ...], roles: tuple[str, ...]
+) -> None:
+    local = local_config(config(), STORE, setup_run=False)
+    with pytest.raises(UsageError):
+        chosen(local, kinds, roles, None, 1, random.Random(5))
