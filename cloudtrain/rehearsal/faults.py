@@ -7,7 +7,7 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError
@@ -41,7 +41,7 @@ class LocalNodes(Protocol):
 
 def inject(fault: str, handle: Handle, run: Run, task: Task, over: threading.Event) -> None:
     """Do it to the task, or its node. Blocks while the fault lasts, or until `over`."""
-    provider = cast("LocalNodes", handle.provider)
+    provider: LocalNodes = cast(Any, handle.provider)
     processes = processes_of(run, task)
     if fault == "kill":
         send(processes, signal.SIGKILL)
