@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.rehearsal import faults
-from cloudtrain.rehearsal.progress import Line, training
+from cloudtrain.rehearsal.progress import Line, Unit, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records
@@ -35,6 +35,8 @@ class Trial:
     fault: Fault | None = None
     training: float = 0.0
     """Seconds of training of the undisturbed run; measured by `run`."""
+    unit: Unit | None = None
+    """What the script counts by, as the undisturbed run has shown; measured by `run`."""
     lines: list[Line] = field(default_factory=list)
     hit: float | None = None
     """When the fault came, Unix time."""
@@ -54,7 +56,8 @@ class Trial:
             hitting.join()
             take_down(self.config, self.console)
         if self.fault is None:
-            steps = training(self.lines)
+            self.unit = unit_of(self.lines)
+            steps = training(self.lines, self.unit)
             self.training = steps[-1].seen - steps[0].seen if steps else 0.0
         return done
 
@@ -75,7 +78,7 @@ class Trial:
     def _hit(self, over: threading.Event) -> None:
         if self.fault is None:
             return
-        while not (begun := training(self.lines)):
+        while not (begun := training(list(self.lines), self.unit)):
             if over.wait(POLL):
                 return
         lasts = faults.NOTICE if self.fault.kind == "preempt" else 0.0

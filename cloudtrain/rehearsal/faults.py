@@ -7,13 +7,17 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol, cast
 
-from cloudtrain.cluster.session import Handle
+from cloudtrain.cluster.session import Handle, open_session
+from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.layout import tag
+from cloudtrain.layout import attempt_folder, tag
+from cloudtrain.node.formats import NOTICE as NOTICE_FILE
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.task_commands import TAG
+from cloudtrain.runs.tasks import node_of
 
 CUT = 30.0
 """Seconds for which a cut node is silent. TensorFlow's mirrored ranks give up a silent peer after
@@ -27,7 +31,7 @@ FAULTS = {
     "kill": "SIGKILL to every process of one task",
     "freeze": "SIGSTOP to every process of one task, for good",
     "cut": f"one node with its task is silent for {CUT:g} s, and comes back",
-    "preempt": f"SIGTERM to one task; {NOTICE:g} s later its node is gone",
+    "preempt": f"notice and SIGTERM to one task; {NOTICE:g} s later its node is gone",
 }
 
 
@@ -53,11 +57,24 @@ def inject(fault: str, handle: Handle, run: Run, task: Task, over: threading.Eve
         over.wait(CUT)
         send(silent, signal.SIGCONT)
     else:
+        announce(handle, run, task)
         send(processes, signal.SIGTERM)
         if over.wait(NOTICE):
             return
         with suppress(CloudtrainError):  # what is left of it is deleted with the cluster
             provider.end_node(run.cluster, task.node)
+
+
+def announce(handle: Handle, run: Run, task: Task) -> None:
+    """Write the notice of a preemption as the agent beside the task does on a cloud.
+
+    Raises NodeError, UsageError.
+    """
+    folder = attempt_folder(run.cluster, run.id, task.name, task.attempt)
+    with open_session(handle, QuietConsole()) as session:
+        session.transport.ask(
+            node_of(session, task), f"date +%s >{quote(f'{folder}/{NOTICE_FILE}')}"
+        )
 
 
 def processes_of(run: Run, task: Task) -> list[int]:

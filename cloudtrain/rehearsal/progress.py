@@ -40,11 +40,9 @@ def unit_of(lines: Iterable[Line]) -> Unit | None:
     return found
 
 
-def training(lines: Iterable[Line]) -> list[Line]:
-    """The lines with a step or an epoch; all lines if none has one."""
-    every = list(lines)
-    unit = unit_of(every)
-    return [line for line in every if unit is None or counts([line], unit)]
+def training(lines: Iterable[Line], unit: Unit | None) -> list[Line]:
+    """The lines with a number of this unit; all lines if the script has none."""
+    return [line for line in lines if unit is None or counts([line], unit)]
 
 
 def counts(lines: Iterable[Line], unit: Unit) -> list[int]:
@@ -63,15 +61,9 @@ def last_loss(lines: Iterable[Line]) -> float | None:
     return last
 
 
-def repeated(before: Iterable[Line], after: Iterable[Line]) -> tuple[int, Unit] | None:
-    """Steps or epochs that were begun before a fault and again after it; None if the log has no
-    numbers on both sides.
+def repeated(before: Iterable[Line], after: Iterable[Line], unit: Unit) -> int | None:
+    """Steps or epochs that were begun before a fault and again after it; None if there is no number
+    on both sides.
     """
-    before, after = list(before), list(after)
-    unit = unit_of([*before, *after])
-    if unit is None:
-        return None
     seen, again = counts(before, unit), counts(after, unit)
-    if not seen or not again:
-        return None
-    return max(0, max(seen) - again[0] + 1), unit
+    return max(0, max(seen) - again[0] + 1) if seen and again else None

@@ -75,11 +75,11 @@ def judged(
     error: CloudtrainError | None,
 ) -> Outcome:
     """What the record and the log say of a run with a fault; pure."""
-    begun = training(lines)
+    unit = unit_of(lines)
+    begun = training(lines, unit)
     later = next((each.started for each in run.attempts if hit and each.started > hit), None)
     before = [line for line in begun if hit is None or line.seen <= hit]
     after = [line for line in begun if later is not None and line.seen >= later]
-    twice = repeated(before, after)
     cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
     verdict: Verdict = "came through" if run.state == "succeeded" else "failed"
     outcome = Outcome(
@@ -89,8 +89,8 @@ def judged(
         verdict="no fault" if hit is None and verdict != "failed" else verdict,
         run=run.id,
         attempts=len(run.attempts),
-        repeated=twice[0] if twice else None,
-        unit=twice[1] if twice else None,
+        repeated=repeated(before, after, unit) if unit else None,
+        unit=unit,
         loss=last_loss(lines),
         recovered_after=round(after[0].seen - hit, 1) if after and hit else None,
         cause=root_cause.sentence(cause) if cause else error.message if error else None,
@@ -114,7 +114,8 @@ def advice(
         if cause is not None and cause.hint:
             found.append(cause.hint)
     unit = unit_of(list(before))
-    if unit and before and after and counts(after, unit)[0] <= counts(before, unit)[0]:
+    seen, again = (counts(some, unit) if unit else [] for some in (before, after))
+    if seen and again and again[0] <= seen[0] < max(seen):
         found.append(
             f"it began again: save checkpoints to {config.train.checkpoints!r} and restore them"
             if config.train.checkpoints

@@ -90,22 +90,61 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     if session.records.stop_asked(run.id) and run.state == "starting":
         return session, save_run(session, replace(run, state="landing"))
     if run.state == "starting":
-        session, run = start_attempt(session, run)
+        try:
+            session, run = start_attempt(session, run)
+        except CloudtrainError as error:
+            return session, restarted_without_node(session, run, error)
         if run.state == "landing":
             return session, run
     run, state, cause = monitor(session, run)
     run = ended(run, state, cause)
     if cause is None or not should_restart(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
+    pause_before_restart(session, run, cause)
+    noticed = {view.task.node for view in state.tasks.values() if view.notice is not None}
+    await_nodes_gone(session, noticed)
+    return session, save_run(session, replace(run, state="starting"))
+
+
+def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -> Run:
+    """Give up an attempt that could not be started as a node was lost meanwhile, for another one.
+
+    Raises the error if it has another reason, or no restart is left.
+    """
+    run = session.records.run(run.id)
+    cause = lost_at_start(session, run, error)
+    if cause is None or not should_restart(session, run, cause):
+        raise error
+    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    run = replace(run, attempts=(*run.attempts[:-1], attempt))
+    pause_before_restart(session, run, cause)
+    return save_run(session, replace(run, state="starting"))
+
+
+def lost_at_start(session: Session, run: Run, error: CloudtrainError) -> Cause | None:
+    """The cause if an attempt could not be started as a node is gone; None if all nodes run, or
+    nobody can say.
+    """
+    if not run.attempts or run.attempts[-1].ended is not None:
+        return None
+    try:
+        nodes = {node.name: node.state for node in session.refreshed().nodes}
+    except CloudtrainError:
+        return None
+    for task in run.tasks:
+        if nodes.get(task.node, "gone") in ("gone", "stopped"):
+            text = f"its node was lost while the attempt started: {error.message}"
+            return Cause(task=task.name, node=task.node, kind="lost", text=text)
+    return None
+
+
+def pause_before_restart(session: Session, run: Run, cause: Cause) -> None:
     number = run.attempts[-1].number
     session.console.warn(
         f"attempt {number} failed: {causes.sentence(cause)}; "
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
     session.clock.sleep(RESTART.pause_after(number))
-    noticed = {view.task.node for view in state.tasks.values() if view.notice is not None}
-    await_nodes_gone(session, noticed)
-    return session, save_run(session, replace(run, state="starting"))
 
 
 def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:

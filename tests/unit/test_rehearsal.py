@@ -15,7 +15,7 @@ from cloudtrain.config import load
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
-from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training
+from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
 from cloudtrain.run_record import Cause, Run, RunAttempt
 
@@ -105,16 +105,17 @@ def test_the_loss_is_that_of_training(text: str, loss: float | None) -> None:
 
 
 def test_without_steps_every_line_counts_as_training() -> None:
-    assert training(lines("begun", "done")) == lines("begun", "done")
-    assert training(lines("begun", "step 1")) == lines("begun", "step 1")[1:]
+    assert unit_of(lines("begun", "done")) is None
+    assert training(lines("begun", "done"), None) == lines("begun", "done")
+    assert training(lines("begun", "step 1"), "step") == lines("begun", "step 1")[1:]
 
 
 def test_steps_that_were_trained_twice_are_counted() -> None:
     before = lines("step 1", "step 2", "step 3")
-    assert repeated(before, lines("step 3", "step 4")) == (1, "step")
-    assert repeated(before, lines("step 4")) == (0, "step")
-    assert repeated(before, lines("step 1")) == (3, "step")
-    assert repeated(before, lines("no number")) is None
+    assert repeated(before, lines("step 3", "step 4"), "step") == 1
+    assert repeated(before, lines("step 4"), "step") == 0
+    assert repeated(before, lines("step 1"), "step") == 3
+    assert repeated(before, lines("no number"), "step") is None
 
 
 def run(*attempts: RunAttempt, state: str = "succeeded") -> Run:
