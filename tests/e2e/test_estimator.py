@@ -28,7 +28,7 @@ pytestmark = [
 def estimator(project: Project, version: str, interpreter: str, **train: Any) -> Path:
     """A config whose tasks share the model's folder, as they would a bucket."""
     (project.code / "estimator_roles.py").write_bytes(SCRIPT.read_bytes())
-    shared = shlex.quote(str(project.folder / "shared"))
+    shared = shlex.quote(str(project.shared()))
     return project.config(
         strategy="parameter_server",
         nodes=NODES,
@@ -37,6 +37,7 @@ def estimator(project: Project, version: str, interpreter: str, **train: Any) ->
             "command": f"python estimator_roles.py --model-dir {shared} --output {{output}}",
             "checkpoints": None,
             "start_timeout": "90s",
+            "evaluator_grace": "120s",  # else none: no checkpoint is known to reach it
             **train,
         },
     )

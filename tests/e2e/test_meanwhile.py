@@ -24,7 +24,7 @@ def evaluated(project: Project, steps: str, **artifacts: str) -> list[str]:
         train={
             "command": COMMAND.replace("{slowly}", steps),
             "evaluator_grace": "20s",
-            "env": {"SCORED": str(project.folder / "scored")},
+            "env": {"SCORED": str(project.shared() / "scored")},
         },
         artifacts=artifacts,
     )

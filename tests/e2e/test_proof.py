@@ -47,10 +47,11 @@ def test_what_the_nodes_gave_is_in_the_record_and_in_status(project: Project) ->
 
 
 def test_nodes_that_cannot_compute_end_the_run_before_it_starts(
-    project: Project, tmp_path: Path
+    project: Project,
 ) -> None:
-    (tmp_path / "libstdc++.so.6").write_bytes(b"")  # as a broken image may have it
-    env = {"LD_LIBRARY_PATH": str(tmp_path)}
+    folder = project.shared()
+    (folder / "libstdc++.so.6").write_bytes(b"")  # as a broken image may have it
+    env = {"LD_LIBRARY_PATH": str(folder)}
     done = project.cloudtrain("run", config(project, env=env), timeout=LIMIT)
     assert done.returncode == 1
     assert f"{project.name}-chief0, {project.name}-worker0: importing TensorFlow" in done.stderr

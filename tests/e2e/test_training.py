@@ -170,7 +170,7 @@ def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_ag
     project: Project,
 ) -> None:
     (project.code / "coordinated.py").write_text(COORDINATED)
-    seen = project.folder / "seen"
+    seen = project.shared() / "seen"
     config = project.config(
         **PS,
         setup=SETUP,

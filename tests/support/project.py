@@ -104,6 +104,13 @@ class Project:
     def stderr(self) -> str:
         return (self.folder / "stderr").read_text(encoding="utf-8", errors="replace")
 
+    def shared(self) -> Path:
+        """A folder that local nodes started from now on see as it is here."""
+        folder = self.folder / "shared"
+        folder.mkdir(exist_ok=True)
+        self.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(folder)
+        return folder
+
     def runs(self) -> list[dict[str, Any]]:
         """The run records that landed in the store."""
         return [json.loads(path.read_text()) for path in sorted(self.store.glob("*/run.json"))]
