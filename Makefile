@@ -12,7 +12,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix tensorflow-matrix test check tools gpu-wheels dist clean
+.PHONY: demo quick units matrix tensorflow-matrix faults test check tools gpu-wheels dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -48,6 +48,10 @@ matrix:
 # make tensorflow-matrix ARGUMENTS='--releases 2.21 --limit 3'
 tensorflow-matrix: $(VENV)/.made-dev
 	@$(BIN)/python tools/tensorflow_matrix.py $(ARGUMENTS) || [ $$? = 3 ]
+
+# Runs with random faults: make faults ARGUMENTS='--where hosts --runs 20 --seed 100 --pairs'
+faults: $(VENV)/.made-dev
+	@$(BIN)/python bench/faults.py $(ARGUMENTS)
 
 # A test of the second part that fails is run once more, and named at the end if it passes then.
 test: check
