@@ -13,6 +13,7 @@ from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.relay import upload_via_client
 from cloudtrain.artifacts.upload import Upload
+from cloudtrain.errors import NodeUnreachable
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node.listing import File, times
 from cloudtrain.protocols import Transport
@@ -62,9 +63,19 @@ def sync_so_far(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> S
 def sync_all(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
     """Sync everything: files with an unchanged stamp are also compared by checksum, and rounds
     repeat until nothing changes any more.
+
+    If a connection breaks, everything is compared once more, as soon as the node answers again (the
+    transport waits for it): nothing of it is harmed by being done twice.
     """
-    known = known_files(source.task, ledger)
-    return _sync(source, ledger, upload, known, again=lambda path: True)
+
+    def once() -> SyncResult:
+        known = known_files(source.task, ledger)
+        return _sync(source, ledger, upload, known, again=lambda path: True)
+
+    try:
+        return once()
+    except NodeUnreachable:
+        return once()
 
 
 def _sync(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -480,6 +481,23 @@ def test_a_landing_that_is_killed_leaves_a_true_manifest_and_the_next_one_comple
         assert sha(cluster.landed()[each.at]) == each.sha256
     assert landing(cluster, checkpoints="ckpt").complete
     assert left(cluster, "ckpt") == ()
+
+
+@pytest.mark.parametrize("command", [1, 2, 3])
+def test_a_connection_that_breaks_once_is_opened_again_and_all_has_landed(
+    cluster: Cluster, command: int
+) -> None:
+    content = os.urandom(100_000)
+    cluster.write("chief0", "output/x", content)
+    commands = itertools.count(1)
+
+    def before(line: str) -> None:
+        if next(commands) == command:
+            raise NodeUnreachable("mnist-chief0", "the connection broke")
+
+    cluster.transport.before = before
+    assert landing(cluster).complete
+    assert cluster.landed() == {"chief0/output/x": content}
 
 
 def test_every_node_s_failure_is_told_and_the_others_have_landed(tmp_path: Path) -> None:
