@@ -87,6 +87,10 @@ ANSWERS = Retry(pause=1.0, within=NODE_KNOWN)
 
 def await_known_states(session: Session) -> Session:
     """Wait until no node is `unknown`, for at most a minute."""
+    for node in session.nodes:
+        if node.state == "unknown":
+            limit = f"waiting for up to {ANSWERS.within:.0f} s"
+            session.console.warn(f"{node.name} does not answer: {limit}: {node.fault}")
 
     def all_known() -> bool | None:
         nonlocal session

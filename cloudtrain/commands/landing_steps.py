@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cluster.provision import await_started, plan_with_existing, start_stopped
+from cloudtrain.cluster.provision import (
+    await_known_states,
+    await_started,
+    plan_with_existing,
+    start_stopped,
+)
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.pending_artifacts import land_what_is_left
 from cloudtrain.errors import CloudtrainError, NotLanded, UsageError
@@ -13,6 +18,7 @@ from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts
 from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.ssh.retrying import RetryingTransport
 
 
 class LandingSteps:
@@ -24,6 +30,9 @@ class LandingSteps:
         self.session = replace(session, nodes=there)
         self.ended: frozenset[str] = frozenset()
         self.left: tuple[str, ...] = ()
+        self._transport = RetryingTransport(
+            session.transport, waits=session.console.warn, clock=session.clock
+        )
         self._task: TaskSeen = "unasked"
         self._files: Files = "unasked"
 
@@ -39,15 +48,21 @@ class LandingSteps:
         if step == "start_node":
             self.session = start_stopped(self.session)
         elif step == "await_node":
-            self.session = await_started(self.session)
+            self.session = await_known_states(await_started(self.session))
         elif step in ("stop_run", "finish_run"):
             self._end_run(step)
         elif step == "end_orphans":
-            self.ended = end_orphans(self.session)
+            self.ended = end_orphans(self._patient())
             self._task = "exited" if self.ended else "absent"
         else:
-            self.left = land_what_is_left(self.session)
+            self.left = land_what_is_left(self._patient())
             self._files = "unlanded" if self.left else "landed"
+
+    def _patient(self) -> Session:
+        """A session that waits for a node that is away for a moment: its sshd restarts, or the
+        network is down. An attempt that is being ended has limits of its own.
+        """
+        return replace(self.session, transport=self._transport)
 
     def _end_run(self, step: Step) -> None:
         """Stop the active run, or finish it. A failure is reported: `land` then compares the nodes

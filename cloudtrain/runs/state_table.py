@@ -50,7 +50,7 @@ Step = Literal[
 
 STEPS: dict[Step, str] = {
     "start_node": "start the stopped node, whose disk is unchanged",
-    "await_node": "wait until the node that is starting runs",
+    "await_node": "wait until the node that is starting runs, or the one that is away answers",
     "supervise": "start or follow the attempt, to its end",
     "stop_run": "ask the run to stop and supervise it to its end",
     "finish_run": "land what the run created and record its outcome",
@@ -106,6 +106,7 @@ _ORPHANS = Rule(
     why="a task may still write: its node was away when its run ended",
     task=MAY_WRITE,
 )
+_AWAY = Rule(step="await_node", why="it may be away for a moment only", node=("away",))
 _FINISH = Rule(step="finish_run", why="the tasks have ended, the landing has not", run=("landing",))
 
 RULES: dict[Command, tuple[Rule, ...]] = {
@@ -128,6 +129,7 @@ RULES: dict[Command, tuple[Rule, ...]] = {
         Rule(step="await_node", why="it answers once it runs", node=("starting",)),
         Rule(step="stop_run", why="the run is active", run=ACTIVE),
         _FINISH,
+        _AWAY,
         _ORPHANS,
         Rule(step="land", why="tasks have ended; files may be only there", files=("unasked",)),
         Rule(step="keep", why="what is only there could not be landed now"),
@@ -144,6 +146,7 @@ RULES: dict[Command, tuple[Rule, ...]] = {
             run=("none",),
             record=("there",),
         ),
+        _AWAY,
         _ORPHANS,
         Rule(
             step="land",

@@ -12,7 +12,9 @@ from cloudtrain.shell import Command
 
 
 class RetryingTransport:
-    """Runs a command as soon as a connection can be opened; connecting is retried as `away` allows.
+    """Runs a command as soon as a connection can be opened; connecting is retried as `away` allows,
+    and a node that stayed away all that time is tried once for each further command; so is one that
+    its provider could not reach either.
 
     Never runs it twice: a connection that breaks after the command was sent is an error at once.
     """
@@ -29,6 +31,7 @@ class RetryingTransport:
         self._transport, self._away, self._waits = transport, away, waits
         self._clock = clock
         self._reported: set[str] = set()
+        self._given_up: set[str] = set()
 
     def run(
         self,
@@ -56,13 +59,21 @@ class RetryingTransport:
                 limit = self._away.within
                 self._waits(f"{error.message}: retrying for up to {limit:.0f} s")
 
-        return self._away.call(
-            run,
-            on=NodeUnreachable,
-            unless=lambda error: error.began,
-            before_pause=report,
-            clock=self._clock,
-        )
+        once = node.name in self._given_up or node.state == "unknown"
+        try:
+            done = self._away.call(
+                run,
+                on=NodeUnreachable,
+                unless=lambda error: error.began or once,
+                before_pause=report,
+                clock=self._clock,
+            )
+        except NodeUnreachable as error:
+            if not error.began:
+                self._given_up.add(node.name)
+            raise
+        self._given_up.discard(node.name)
+        return done
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         return self._transport.ask(node, script, timeout=timeout)

@@ -146,20 +146,23 @@ class HostsProvider:
 
         def clear(slots: Sequence[HostSlot]) -> None:
             first = slots[0]
-            try:
-                with open_session(first.name, first.host) as ssh:
-                    if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
-                        return
-                    for slot in slots:
-                        if _owner_of(ssh, cluster, slot.name) is not None:
-                            journal(NodeDeletionBegun(node=slot.name))
-                    ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
-                    if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
-                        left[first.host.address] = "its folder still exists"
-            except CloudtrainError as error:
-                silent[first.host.address] = error.message
+            with open_session(first.name, first.host) as ssh:
+                if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
+                    return
+                for slot in slots:
+                    if _owner_of(ssh, cluster, slot.name) is not None:
+                        journal(NodeDeletionBegun(node=slot.name))
+                ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+                if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
+                    left[first.host.address] = "its folder still exists"
 
-        self._each(self._by_machine(cluster), clear)
+        def clear_once_it_answers(slots: Sequence[HostSlot]) -> None:
+            try:
+                AWAY.call(lambda: clear(slots), on=NodeUnreachable)
+            except CloudtrainError as error:
+                silent[slots[0].host.address] = error.message
+
+        self._each(self._by_machine(cluster), clear_once_it_answers)
         if left or silent:
             lines = [
                 f"{state}: {_folders(cluster, hosts)}"

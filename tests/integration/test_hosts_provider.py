@@ -203,8 +203,9 @@ def test_up_says_what_to_install_where_a_machine_has_no_python(
 
 
 def test_what_cannot_be_reached_is_left_over_and_named(
-    machines: list[SshdNode], tmp_path: Path
+    machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    without_patience(monkeypatch)
     plan, hosts = make_plan(), provider(machines)
     hosts.create(plan, make_identity(tmp_path, plan), no_journal)
     machines[1].stop()
@@ -240,11 +241,16 @@ def test_a_node_that_is_away_for_a_moment_is_not_made_anew_or_taken_back(
     events: list[str] = []
     made = hosts.create(plan, identity, lambda event, **_: events.append(event))
     assert [node.state for node in made] == ["running", "running"]
-    monkeypatch.setattr("cloudtrain.providers.hosts.provider.AWAY", Retry(pause=0.0, tries=2))
+    without_patience(monkeypatch)
     machines[1].stop()
     with pytest.raises(NodeUnreachable):
         hosts.create(plan, identity, lambda event, **_: events.append(event))
     assert events == []
+
+
+def without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does not answer is given up at once."""
+    monkeypatch.setattr("cloudtrain.providers.hosts.provider.AWAY", Retry(pause=0.0, tries=2))
 
 
 def forget(machine: SshdNode) -> None:
@@ -303,8 +309,10 @@ def test_an_sshd_that_restarts_ends_no_run_and_no_start_of_one(
         line for line in project.stdout.splitlines() if line.startswith("worker0 │ worker0 step")
     ]
     assert len(steps) == len(set(steps)) == 80
+    restarted(machines[0], after=6.0)
     down = project.cloudtrain("down", "--yes")
     assert down.returncode == 0, down.stderr
+    assert "-chief0 does not answer: waiting for up to 60 s" in down.stderr
 
 
 def test_another_host_key_is_named_by_every_command(
@@ -408,6 +416,7 @@ def test_down_of_what_never_was_says_that_a_silent_host_did_not_answer(
     machines: list[SshdNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    without_patience(monkeypatch)
     path = str(config_file(machines, tmp_path / "project"))
     machines[1].stop()
     for words in ((), ("--discard",)):

@@ -227,6 +227,21 @@ def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Tim
     assert waits == ["mnist-chief0: connection refused: retrying for up to 60 s"]
 
 
+def test_a_node_that_stayed_away_is_not_waited_for_again(records: Records, time: Time) -> None:
+    deaf = Deaf(times=63)
+    node = session(records, time).nodes[0]
+    transport = RetryingTransport(deaf, clock=time.clock())  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(NodeUnreachable):
+            transport.run(node, command("true"))
+    assert (time.passed, deaf.asked) == (AWAY.within, 62)
+    with pytest.raises(NodeUnreachable):
+        transport.run(node, command("true"))
+    assert transport.run(node, command("true")).exit_code == 0
+    deaf.times, deaf.asked = 2, 0
+    assert transport.run(node, command("true")).exit_code == 0
+
+
 def test_a_command_that_may_have_begun_is_not_run_again(records: Records, time: Time) -> None:
     deaf = Deaf(times=1, began=True)
     transport = RetryingTransport(deaf, clock=time.clock())  # type: ignore[arg-type]
