@@ -132,6 +132,15 @@ def _connect(client: paramiko.SSHClient, name: str, way: HostAddress) -> None:
             hint="this may be an attack; if the key was changed, run `ssh-keygen -R`",
         ) from error
     except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
+        if (transport := client.get_transport()) is None or not transport.is_active():
+            # No answer to the login at all: https://github.com/paramiko/paramiko,
+            # auth_handler.py, wait_for_response, makes an AuthenticationException of it (read).
+            raise NodeUnreachable(
+                name,
+                f"{_place(way)} closed the connection at the login",
+                hint="the machine may be restarting; a server also closes it after too many keys: "
+                "set `key` in `hosts` if your ssh-agent has many",
+            ) from error
         raise CredentialsError(
             f"{name}: {_place(way)} accepts none of your keys: {error}",
             hint="set `user` and `key` in `hosts`; load a key with a passphrase into ssh-agent",

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -21,7 +22,7 @@ from cloudtrain.cli.app import cli
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
 from cloudtrain.model import Host, Owner
 from cloudtrain.providers.hosts.provider import HostsProvider
-from cloudtrain.providers.hosts.user_ssh import UserSsh, open_session
+from cloudtrain.providers.hosts.user_ssh import HostAddress, UserSsh, _connect, open_session
 from cloudtrain.retry import Retry
 from cloudtrain.shell import command
 from cloudtrain.ssh.keys import create_identity
@@ -313,6 +314,48 @@ def test_an_sshd_that_restarts_ends_no_run_and_no_start_of_one(
     down = project.cloudtrain("down", "--yes")
     assert down.returncode == 0, down.stderr
     assert "-chief0 does not answer: waiting for up to 60 s" in down.stderr
+
+
+class ClosesAtLogin(paramiko.ServerInterface):
+    """A server that goes away while somebody logs in."""
+
+    def __init__(self, transport: paramiko.Transport) -> None:
+        self._transport = transport
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        self._transport.close()
+        return paramiko.AUTH_FAILED
+
+
+def test_a_machine_that_goes_away_during_the_login_has_not_refused_a_key(tmp_path: Path) -> None:
+    private, public = key_pair()
+    (tmp_path / "key").write_text(private)
+    (tmp_path / "key").chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{port} {' '.join(public.split()[:2])}\n")
+
+        def serve() -> None:
+            transport = paramiko.Transport(listening.accept()[0])
+            transport.add_server_key(paramiko.Ed25519Key.from_private_key_file(tmp_path / "key"))
+            transport.start_server(server=ClosesAtLogin(transport))
+
+        threading.Thread(target=serve, daemon=True).start()
+        client = paramiko.SSHClient()
+        client.load_system_host_keys(str(known))
+        way = HostAddress(
+            address="127.0.0.1",
+            port=port,
+            user="ann",
+            keys=(str(tmp_path / "key"),),
+            known_hosts=(known,),
+        )
+        with client, pytest.raises(NodeUnreachable, match="closed the connection at the login"):
+            _connect(client, "mnist-chief0", way)
 
 
 def test_another_host_key_is_named_by_every_command(
