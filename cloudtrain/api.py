@@ -19,15 +19,26 @@ if TYPE_CHECKING:
 
 
 def load(
-    path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    set: Sequence[str] = (),
+    env_file: str | os.PathLike[str] | None = None,
 ) -> ClusterConfig:
     """Read and validate a config file. `environ` fills its `${VAR}` (default: `os.environ`).
 
+    `set` has FIELD=VALUE texts that count as part of the file, such as `nodes.worker.count=4`.
+    `env_file` is a dotenv file whose variables win over those of `environ`, and give the secrets.
     Raises ConfigError with every problem of the file, UsageError if it cannot be read.
     """
     from cloudtrain import config
 
-    return config.load(Path(path), os.environ if environ is None else environ)
+    return config.load(
+        Path(path),
+        os.environ if environ is None else environ,
+        overrides=tuple(set),
+        env_file=Path(env_file) if env_file is not None else None,
+    )
 
 
 def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:

@@ -30,6 +30,8 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
+        if self.file == "--set":
+            return f"--set {self.field}: {self.text}"
         place = f"{self.file}:{self.line}" if self.line else self.file
         return f"{place}: {self.field}: {self.text}" if self.field else f"{place}: {self.text}"
 
@@ -215,6 +217,10 @@ class ClusterConfig:
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Name in the task's environment → name of the local variable with the value. Never a value."""
     source: str = ""
+    overrides: tuple[str, ...] = ()
+    """FIELD=VALUE texts of `--set`, which are part of the file; variables in them not expanded."""
+    env_file: str = ""
+    """Absolute path of `--env-file`, which is read again for the secrets; "" for none."""
 
     @property
     def folder(self) -> Path:

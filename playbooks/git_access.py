@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from cloudtrain.env_file import environment_of
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.shell import Secret
@@ -158,7 +159,7 @@ def _token(config: ClusterConfig) -> Secret | None:
     if name is None:
         return None
     variable = config.secrets[name]
-    value = os.environ.get(variable, "").strip()
+    value = environment_of(config).get(variable, "").strip()
     if not value:
         raise refused(
             config,

@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -33,13 +34,74 @@ def is_yaml(path: str) -> bool:
 def name_argument(*, required: bool = False) -> Callable[[Decorated], Decorated]:
     """A cluster's name or its config file; optional if only one cluster is known."""
     metavar = "NAME" if required else "[NAME]"
-    return click.argument("name", required=required, metavar=metavar, shell_complete=complete)
+    return _file_or_name("name", required, metavar)
 
 
 def file_argument(*, required: bool = True) -> Callable[[Decorated], Decorated]:
     """A config file; or a known cluster's name, for the config of its last `up`."""
     metavar = "FILE" if required else "[FILE]"
-    return click.argument("file", required=required, metavar=metavar, shell_complete=complete)
+    return _file_or_name("file", required, metavar)
+
+
+def _file_or_name(name: str, required: bool, metavar: str) -> Callable[[Decorated], Decorated]:
+    """The argument, with the options that complete a FILE: `given_settings` has their values."""
+    argument = click.argument(
+        name, required=required, metavar=metavar, shell_complete=complete, is_eager=True
+    )
+    return lambda function: argument(set_option(env_file_option(function)))
+
+
+class _Assignment(click.types.StringParamType):
+    """FIELD=VALUE; several in one variable are on a line each, as a VALUE may have spaces."""
+
+    name = "assignment"
+    envvar_list_splitter = "\n"
+
+
+def _given(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value:
+        from cloudtrain.cli.target import refuse_settings_without_file
+
+        argument = context.params.get("file", context.params.get("name"))
+        refuse_settings_without_file(argument, parameter.opts[0])
+        context.meta[f"{__name__}.{parameter.name}"] = value
+
+
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    type=_Assignment(),
+    expose_value=False,
+    callback=_given,
+    help="Set a field of FILE: nodes.worker.count=4. Repeatable.",
+)
+env_file_option = click.option(
+    "--env-file",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_given,
+    help="Read variables for ${VAR} of FILE from here, in dotenv form.",
+)
+
+
+class GivenSettings(NamedTuple):
+    """What `--set` and `--env-file` of this command line say."""
+
+    overrides: tuple[str, ...] = ()
+    env_file: Path | None = None
+
+
+def given_settings() -> GivenSettings:
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return GivenSettings()
+    found = context.meta
+    return GivenSettings(
+        tuple(found.get(f"{__name__}.overrides", ())), found.get(f"{__name__}.env_file")
+    )
 
 
 json_option = click.option(

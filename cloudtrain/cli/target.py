@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.cli.options import is_yaml
-from cloudtrain.errors import UsageError
+from cloudtrain.cli.options import given_settings, is_yaml
+from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
@@ -27,9 +27,26 @@ def target_of(argument: str | None) -> ClusterTarget:
     if argument is not None and is_file(argument):
         from cloudtrain.config import load
 
-        config = load(Path(argument))
+        given = given_settings()
+        config = load(Path(argument), overrides=given.overrides, env_file=given.env_file)
         return ClusterTarget(config.name, config)
     return ClusterTarget(resolve(argument), None)
+
+
+def refuse_settings_without_file(argument: str | None, flag: str) -> None:
+    """Refuse `--set` and `--env-file` of a NAME: its recorded config has its values already."""
+    if argument is None:
+        raise UsageError(f"{flag} requires a FILE", hint="pass the config FILE that it completes")
+    if is_file(argument):
+        return
+    try:
+        source = str(Records(resolve(argument)).config().get("source") or "")
+    except ConfigError:
+        source = ""
+    raise UsageError(
+        f"{flag} requires a FILE: {argument} is a cluster's name, whose recorded config is used",
+        hint=f"pass the FILE: {source}" if source else "pass the config FILE instead",
+    )
 
 
 def name_of(argument: str | None) -> str:

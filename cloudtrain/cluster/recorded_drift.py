@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
 from cloudtrain.cluster.lifetime import words
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
+from cloudtrain.config import load
 from cloudtrain.config.location import place_in_file
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.events import Made, known_end, nodes_standing
 from cloudtrain.model import ClusterConfig, Node, Plan
 from cloudtrain.state import Records
@@ -42,6 +44,44 @@ def on_record(plan: Plan) -> dict[str, Made]:
             known = {node.name: creation_facts_of(before.config, node) for node in before.nodes}
             return {name: facts or known.get(name, {}) for name, facts in found.items()}
     return found
+
+
+def override_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """Notes on `--set` values of the last call that this one does not give, and the file has not.
+
+    The record keeps them as part of the file, so without them the file says something else.
+    """
+    records = Records(config.name)
+    if config.source == "" or not records.is_open():
+        return ()
+    try:
+        recorded = recorded_config(records).overrides
+    except ConfigError:
+        return ()
+    given = {_field(text) for text in config.overrides}
+    last = {_field(text): text for text in recorded if _field(text) not in given}
+    return tuple(
+        f"{config.name} was last used with --set {text}, which this call does not give: "
+        f"{place_in_file(config, field)} counts"
+        for field, text in last.items()
+        if _matters(config, text)
+    )
+
+
+def _field(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _matters(config: ClusterConfig, override: str) -> bool:
+    """True if the config would be another one with this `--set`."""
+    env_file = Path(config.env_file) if config.env_file else None
+    try:
+        with_it = load(
+            Path(config.source), overrides=(*config.overrides, override), env_file=env_file
+        )
+        return replace(with_it, overrides=config.overrides) != config
+    except (CloudtrainError, OSError):
+        return True
 
 
 def fixed_end(config: ClusterConfig) -> str:

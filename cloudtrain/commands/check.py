@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -358,7 +357,7 @@ def code(config: ClusterConfig) -> Finding:
 
 def secrets(config: ClusterConfig) -> Finding:
     try:
-        read_secrets(config, os.environ)
+        read_secrets(config)
     except CloudtrainError as error:
         return Finding(
             what="secrets", ok=False, text=error.message, hint=error.hint, error=type(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
 from cloudtrain.datasets.dataset import is_for
+from cloudtrain.env_file import environment_of
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
 from cloudtrain.playbooks import code_packages, folder, horovod, requirements, tensorflow
@@ -53,7 +53,7 @@ def delivered(config: ClusterConfig) -> frozenset[str] | None:
 
 def _placed(config: ClusterConfig, problem: Problem) -> Problem:
     place = location_of(config, problem.field)
-    return replace(problem, file=place.file, line=place.line) if place else problem
+    return replace(problem, file=place.file, line=place.line or None) if place else problem
 
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
@@ -151,6 +151,7 @@ def part_note(config: ClusterConfig) -> str | None:
 
 
 def _unset_secrets(config: ClusterConfig) -> Iterator[str]:
+    environ = environment_of(config) if config.secrets else {}
     for name, variable in config.secrets.items():
-        if not os.environ.get(variable):
+        if not environ.get(variable):
             yield f"secrets.{name}: the environment variable {variable} is not set"

@@ -17,7 +17,7 @@ from cloudtrain.cluster.plan import (
     tasks,
     without_code,
 )
-from cloudtrain.cluster.recorded_drift import lifetime_note, recorded_drift
+from cloudtrain.cluster.recorded_drift import lifetime_note, override_notes, recorded_drift
 from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.commands.offline_checks import (
     launched,
@@ -105,7 +105,11 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
             for node, launch in zip(plan.nodes, started, strict=True)
         ),
         deciding=tuple(sorted(deciding_tasks(tasks(plan), config))),
-        differs=(*recorded_drift(plan).lines(config), *lifetime_note(plan)),
+        differs=(
+            *override_notes(config),
+            *recorded_drift(plan).lines(config),
+            *lifetime_note(plan),
+        ),
         notes=(*plan_notes(plan), *notes(config), *data_notes(config), *([end] if end else [])),
         bill=cost,
         network=between_nodes(plan),
@@ -136,7 +140,7 @@ def _at_its_line(config: ClusterConfig, text: str) -> str:
     """`gcp.yaml:14: nodes.worker: …`, if the file can still be read."""
     role = text.partition(":")[0].removeprefix("nodes.")
     place = location_of(config, f"nodes.{role}.machine")
-    return f"{place.file}:{place.line}: {text}" if place else text
+    return f"{place}: {text}" if place else text
 
 
 def refresh_prices() -> dict[str, str]:

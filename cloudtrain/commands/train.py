@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import await_known_states
+from cloudtrain.cluster.recorded_drift import override_notes
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -62,6 +63,8 @@ def train(
             holding_lease(handle, "train", console),
             open_session(handle, console) as session,
         ):
+            for note in override_notes(config):
+                console.warn(note)
             session = await_known_states(session)
             if decide_drift(session, NOTHING).end is not None:
                 console.warn(

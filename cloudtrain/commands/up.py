@@ -7,6 +7,7 @@ from collections.abc import Collection
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lifetime import move_ends, record_move, settle_end
 from cloudtrain.cluster.provision import ensure_nodes
+from cloudtrain.cluster.recorded_drift import override_notes
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -55,6 +56,8 @@ def up(
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse(handle, console, ignore)
+        for note in override_notes(config):
+            console.warn(note)
         missing = missing_script(config)
         if missing is not None:
             console.warn(missing)

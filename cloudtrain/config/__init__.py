@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,19 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["from_json", "load", "read_secrets", "schema", "to_json"]
 
 
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
+def load(
+    path: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    overrides: Sequence[str] = (),
+    env_file: Path | None = None,
+) -> ClusterConfig:
     """Read and validate a config file, completed from the environment.
 
-    Raises ConfigError with every problem, UsageError if there is no file to read. Secrets need not
-    be set: see read_secrets.
+    `overrides` are FIELD=VALUE texts that count as part of the file (`--set`); the variables of
+    `env_file` fill `${VAR}` before those of `environ` do. Raises ConfigError with every problem,
+    UsageError if there is no file to read. Secrets need not be set: see read_secrets.
     """
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
     from cloudtrain.config.validation import problem, validate
-    from cloudtrain.config.yaml_source import parse
 
     file = str(path)
-    written, problems = parse(_read(path), file, environ)
+    own = _file_variables(env_file)
+    written, problems = written_tree(_read(path), file, {**environ, **own}, overrides)
     if problems and not written:
         raise ConfigError(problems)
     tree, found = with_hosts(written, path.parent, file)
@@ -48,7 +55,34 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> ClusterConfig:
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
             hint=HOSTS_EXAMPLE if lacks_hosts else None,
         )
-    return with_environment_defaults(_config(checked.file, path), environ)
+    config = replace(
+        _config(checked.file, path),
+        overrides=tuple(overrides),
+        env_file=str(env_file.absolute()) if env_file else "",
+    )
+    return with_environment_defaults(config, environ)
+
+
+def written_tree(
+    data: bytes, file: str, environ: Mapping[str, str], overrides: Sequence[str]
+) -> tuple[Block, list[Problem]]:
+    """The file's tree with the values of `--set`, and its problems; empty if it is not YAML."""
+    from cloudtrain.config.overrides import with_overrides
+    from cloudtrain.config.yaml_source import parse
+
+    tree, problems = parse(data, file, environ)
+    if problems and not tree:
+        return tree, problems
+    tree, wrong = with_overrides(tree, overrides, environ)
+    return tree, [*problems, *wrong]
+
+
+def _file_variables(env_file: Path | None) -> dict[str, str]:
+    if env_file is None:
+        return {}
+    from cloudtrain.env_file import read_env_file
+
+    return read_env_file(env_file)
 
 
 def with_environment_defaults(
@@ -67,11 +101,17 @@ HOSTS_EXAMPLE = (
 )
 
 
-def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str, Secret]:
-    """Values of `secrets:`, by their names in the task's environment.
+def read_secrets(
+    config: ClusterConfig, environ: Mapping[str, str] = os.environ
+) -> dict[str, Secret]:
+    """Values of `secrets:`, by their names in the task's environment, from `--env-file` and
+    `environ`.
 
     Raises ConfigError naming each variable that is not set; an empty one counts as not set.
     """
+    from cloudtrain.env_file import environment_of
+
+    environ = environment_of(config, environ) if config.secrets else {}
     problems = [
         Problem(
             file=config.source,
@@ -83,7 +123,9 @@ def read_secrets(config: ClusterConfig, environ: Mapping[str, str]) -> dict[str,
         if not environ.get(variable)
     ]
     if problems:
-        raise ConfigError(problems, hint="export each in the shell that runs cloudtrain")
+        raise ConfigError(
+            problems, hint="export each in the shell that runs cloudtrain, or use --env-file"
+        )
     return {name: Secret(environ[variable]) for name, variable in config.secrets.items()}
 
 
@@ -153,7 +195,7 @@ def _secret_uses(tree: Block) -> list[Problem]:
         for variable in sorted(variables(value.source) & secret):
             text = f"{variable} is listed under `secrets`, and may be used only there"
             at = value.place
-            problems.append(Problem(file=at.file, line=at.line, field=field, text=text))
+            problems.append(Problem(file=at.file, line=at.line or None, field=field, text=text))
     return problems
 
 

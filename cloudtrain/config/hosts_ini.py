@@ -30,7 +30,9 @@ def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Proble
         own = str(error) if not isinstance(error, (UnicodeDecodeError, OSError)) else None
         reason = own or f"cannot read {shown(written.source)!r}: {why or 'it is not UTF-8 text'}"
         missing = tree.without("hosts")
-        return missing, [Problem(file=place.file, line=place.line, field="hosts", text=reason)]
+        return missing, [
+            Problem(file=place.file, line=place.line or None, field="hosts", text=reason)
+        ]
     ini = Ini(shown(written.source, 200), text)
     hosts = ini.hosts(place)
     copy = tree.without("hosts")

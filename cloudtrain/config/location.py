@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.config import load
+from cloudtrain.config import load, written_tree
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 
@@ -19,11 +19,11 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
 
     None if there is none, or the config's file can no longer be read.
     """
-    from cloudtrain.config.yaml_source import parse, place_of
+    from cloudtrain.config.yaml_source import place_of
 
     path = Path(config.source)
     try:
-        tree, _ = parse(path.read_bytes(), _shown(path), {})
+        tree, _ = written_tree(path.read_bytes(), _shown(path), {}, config.overrides)
     except OSError:
         return None
     parts = re.findall(r"[^.\[\]]+", field)
@@ -39,7 +39,9 @@ def place_in_file(config: ClusterConfig, field: str) -> str:
     if not config.source or not _is_current(config, path):
         return "the config"
     place = location_of(config, field)
-    return f"{place.file}:{place.line}" if place else _shown(path)
+    if place is None:
+        return _shown(path)
+    return str(place) if place.line else f"{place} {field}"
 
 
 def _shown(path: Path) -> str:
@@ -50,7 +52,8 @@ def _shown(path: Path) -> str:
 def _is_current(config: ClusterConfig, path: Path) -> bool:
     """True if the file still says what this config holds."""
     try:
-        now = load(path)
+        env_file = Path(config.env_file) if config.env_file else None
+        now = load(path, overrides=config.overrides, env_file=env_file)
     except (CloudtrainError, OSError):
         return False
     return (now.nodes, now.network, now.placement, now.image, now.limits, now.identity) == (

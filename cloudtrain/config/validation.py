@@ -71,7 +71,7 @@ def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
     place = place_of(tree, path)
     if place is None:
         return Problem(file=file, line=None, field=dotted(path), text=text)
-    return Problem(file=place.file, line=place.line, field=dotted(path), text=text)
+    return Problem(file=place.file, line=place.line or None, field=dotted(path), text=text)
 
 
 def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, str | None]:

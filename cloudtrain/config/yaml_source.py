@@ -17,9 +17,17 @@ MAX_DEPTH = 32
 MAX_ALIASES = 1000
 
 
+SET = "--set"
+"""The file of a value that `--set` gives."""
+
+
 class SourceLocation(NamedTuple):
     file: str
     line: int
+    """0 for a value that `--set` gives."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,25 @@ def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, li
         return Block(SourceLocation(file, 1)), [
             Problem(file=file, line=error.line, field="", text=str(error))
         ]
+
+
+def parse_value(text: str, environ: Mapping[str, str]) -> Tree:
+    """The value of `--set FIELD=VALUE`: a list or mapping in YAML's short form, a quoted text, or
+    the text as it is. Raises ValueError.
+    """
+    place = SourceLocation(SET, 0)
+    if text[:1] not in ("[", "{", '"', "'"):
+        return Scalar(text, place, plain=True, environ=environ)
+    builder = _Builder(SET, environ)
+    try:
+        tree = builder.value(_decode(text.encode("utf-8", "surrogateescape")))
+    except _NotYaml as error:
+        quote = ": put a text that begins with { or [ in quotes" if text[0] in "{[" else ""
+        why = str(error).partition(": check that")[0]
+        raise ValueError(f"{why}{quote}") from None
+    if builder.problems:
+        raise ValueError(builder.problems[0].text)
+    return tree
 
 
 def place_of(tree: Tree, path: Path) -> SourceLocation | None:
@@ -188,8 +215,21 @@ class _Builder:
             )
         return tree
 
+    def value(self, text: str) -> Tree:
+        """One value that is not a whole file."""
+        events = _events(text)
+        next(events), next(events)
+        tree = self.node(events, next(events), ())
+        next(events)
+        if not isinstance(next(events), yaml.StreamEndEvent):
+            raise _NotYaml("contains more than one YAML document (---)")
+        return tree
+
+    def place(self, event: Any) -> SourceLocation:
+        return SourceLocation(self.file, 0 if self.file == SET else _line(event))
+
     def node(self, events: Iterator[Any], event: Any, path: Path) -> Tree:
-        place = SourceLocation(self.file, _line(event))
+        place = self.place(event)
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if len(path) > MAX_DEPTH:
@@ -217,7 +257,7 @@ class _Builder:
         block = Block(place)
         merged: list[Tree] = []
         while not isinstance(event := next(events), yaml.MappingEndEvent):
-            at = SourceLocation(self.file, _line(event))
+            at = self.place(event)
             key = self.node(events, event, (*path, "?"))
             name = key.source if isinstance(key, Scalar) else "?"
             value = self.node(events, next(events), (*path, name))
@@ -257,13 +297,13 @@ class _Builder:
         tag = event.tag or "!"
         if tag != "!" and not tag.startswith("tag:yaml.org,2002:"):
             self.problem(
-                SourceLocation(self.file, _line(event)),
+                self.place(event),
                 path,
                 f"YAML tags ({shown(tag)}) are not supported",
             )
 
     def problem(self, place: SourceLocation, path: Path, text: str) -> None:
-        at = Problem(file=place.file, line=place.line, field=dotted(path), text=text)
+        at = Problem(file=place.file, line=place.line or None, field=dotted(path), text=text)
         self.problems.append(at)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -292,5 +291,5 @@ def bin_folder(session: Session, run: Run, task: Task) -> str | None:
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
     """All secrets but the token of the code's repository, which no task needs."""
-    values = read_secrets(config, os.environ)
+    values = read_secrets(config)
     return {name: value for name, value in values.items() if name != config.code.token}

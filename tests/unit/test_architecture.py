@@ -24,6 +24,7 @@ LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
             "parallel",
             "retry",
             "wait_limits",
+            "env_file",
             "events",
             "strategies",
             "presign",
