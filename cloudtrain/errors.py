@@ -12,6 +12,7 @@ CloudtrainError                      exit
 │   ├── PermissionsError              4     access denied
 │   ├── CloudConfigError              2     something in the config does not exist or fit there
 │   ├── NameTakenError                2     the name is in use by something that is not ours
+│   ├── AddressTakenError             1     a requested internal address is in use
 │   ├── NotFoundError                 1     not found (any more)
 │   ├── BusyError                     1     blocked by another operation or resource
 │   ├── RateError                     1     rate limit, after many retries
@@ -137,6 +138,10 @@ class CloudConfigError(CloudError):
 
 class NameTakenError(CloudError):
     exit_code = 2
+
+
+class AddressTakenError(CloudError):
+    pass
 
 
 class NotFoundError(CloudError):

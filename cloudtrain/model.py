@@ -265,6 +265,9 @@ class NodePlan(TaskId):
     accelerator: Accelerator | None = None
     disk_gb: int | None = None
     spot: bool = False
+    internal: str = ""
+    """Internal address that the node must have, as TF_CONFIG of running tasks names it; "" for
+    any."""
 
 
 @dataclass(frozen=True, kw_only=True)

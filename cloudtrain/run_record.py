@@ -90,6 +90,8 @@ class RunAttempt:
     """Failures that the run went on without: of its evaluator, of workers that may be lost."""
     restarted: tuple[Cause, ...] = ()
     """Failures after which that task alone was restarted, in order; recorded before it is."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Node → its internal address in the tasks' TF_CONFIG. Empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,18 @@ NODE_TAKEN = _limit(
     until="a preempted node has disappeared",
     then="the next attempt starts with the nodes that are there",
 )
+ADDRESS_FREED = _limit(
+    "ADDRESS_FREED",
+    300.0,
+    until="the address of a deleted node is free for the node that is recreated for its worker",
+    then="the run continues without that worker",
+)
+HOST_RETURNS = _limit(
+    "HOST_RETURNS",
+    600.0,
+    until="a host answers again whose worker is to be restarted alone (`hosts`)",
+    then="that restart has failed, and counts",
+)
 
 # ── A running attempt ────────────────────────────────────────────────────────
 

@@ -54,6 +54,8 @@ class TaskView:
     """When it failed before its restart."""
     begun: bool = False
     """True if its restart is recorded, but was interrupted before it started."""
+    taken_over: bool = False
+    """True if its restart was recorded by a process that is gone: its node may be half ready."""
     final: str | None = None
     """Why it can never be restarted alone."""
 

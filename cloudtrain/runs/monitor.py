@@ -70,7 +70,7 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         lambda task: session.records.log_path(run.id, task.name, task.attempt),
         session.console,
     )
-    restarts = TaskRestarts(session)
+    restarts = TaskRestarts(session, run)
     for task in run.tasks:
         node = session.node(task.node)
         if is_unstarted(state.tasks[task.name], node):
@@ -125,6 +125,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
         view = TaskView(task=task, last_byte=now)
         if any(cause.task == task.name for cause in attempt.restarted):
             view.restarted, view.connected, view.restarted_at = True, False, now
+            view.taken_over = True
         path = session.records.log_path(run.id, task.name, task.attempt)
         if path.exists():
             with path.open("rb") as log:

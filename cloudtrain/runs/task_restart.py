@@ -1,7 +1,11 @@
 """Restarts tasks alone, each in a thread of its own, while the others run.
 
 The restart is recorded first: whoever takes over finds an attempt that was recorded but not
-started, and starts it. Two starts of one attempt are one (node/task_watcher.sh).
+started, makes its node ready again, and starts it. Two starts of one attempt are one
+(node/task_watcher.sh).
+
+A node that a cloud has deleted is created again with its old internal address, as the chief
+connects to restarted workers only at the addresses of its TF_CONFIG (restart_alone.py).
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Session, in_order
 from cloudtrain.datasets.delivery import deliver_data
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import AddressTakenError, CloudConfigError, CloudtrainError
 from cloudtrain.events import TaskRestartBegun
 from cloudtrain.model import Identity, Node
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Stage
+from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Cause, Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import NoStage, await_nodes_gone, replace_lost_nodes
@@ -32,10 +37,17 @@ from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
 from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.ssh.retrying import RetryingTransport
+from cloudtrain.wait_limits import ADDRESS_FREED, HOST_RETURNS
 
 CANCEL = 60.0
 """Seconds to wait, at the attempt's end, for a node that is being created: it must not appear after
 everything was deleted."""
+
+FREED = Retry(pause=5.0, within=ADDRESS_FREED)
+"""Requests for a node's old address, which the deleted node may still have."""
+
+RETURNED = Retry(pause=2.0, within=HOST_RETURNS)
+"""Polls for a host that does not answer: it reboots, or is cut off."""
 
 
 class CannotReturn(Exception):
@@ -49,6 +61,8 @@ class Restart:
     task: Task
     noticed: bool
     """Whether the cloud has announced that it takes its node."""
+    taken_over: bool
+    """Whether it was begun by a process that is gone, which may have left its node half ready."""
     peers: tuple[Task, ...]
     """Running tasks that it must reach."""
 
@@ -89,8 +103,9 @@ def record_restart(session: Session, run: Run, state: AttemptState, name: str) -
 class TaskRestarts:
     """Prepares nodes and starts tasks in threads; `take` returns what they have done."""
 
-    def __init__(self, session: Session) -> None:
-        self._addresses = {node.name: node.internal for node in session.nodes if node.internal}
+    def __init__(self, session: Session, run: Run) -> None:
+        now = {node.name: node.internal for node in session.nodes if node.internal}
+        self._addresses = {**now, **run.attempts[-1].addresses}
         self._cancelled = threading.Event()
         self._creating = threading.Lock()
         self._done: SimpleQueue[Restarted] = SimpleQueue()
@@ -98,7 +113,10 @@ class TaskRestarts:
     def begin(self, session: Session, run: Run, state: AttemptState, view: TaskView) -> None:
         """Start the task's recorded attempt in a thread."""
         restart = Restart(
-            task=view.task, noticed=view.notice is not None, peers=running_peers(state, view)
+            task=view.task,
+            noticed=view.notice is not None,
+            taken_over=view.taken_over,
+            peers=running_peers(state, view),
         )
         view.begun, view.notice, view.restarted_at = False, None, None
         quiet = replace(
@@ -166,37 +184,60 @@ class TaskRestarts:
         if restart.noticed:
             await_nodes_gone(session, {name})
         self._go_on(restart.task)
-        session = session.refreshed()
+        session = self._listed(session, restart.task)
         node = session.node(name)
-        if node is not None and node.state not in ("gone", "stopped"):
+        if node is not None and node.state not in ("gone", "stopped") and not restart.taken_over:
             return session, False
-        if is_cloud(session.config.provider) and (node is None or node.state == "gone"):
-            raise CannotReturn(
-                f"{name} is gone: a new node would have another address, and the chief connects to "
-                "restarted workers at the addresses of its TF_CONFIG only"
-            )
         with self._creating:
             self._go_on(restart.task)
             made = self._recreated(session, run, name)
         node = node_of(made, restart.task)
         if node.internal != self._addresses.get(name, node.internal):
-            raise CannotReturn(
-                f"{name} has another address now ({node.internal}), and the chief connects to "
-                "restarted workers at the addresses of its TF_CONFIG only"
-            )
+            raise CannotReturn(f"{name} has another address now ({node.internal}), {FIXED}")
         return made, True
 
+    def _listed(self, session: Session, task: Task) -> Session:
+        """The session with its nodes listed again, once the task's host answers or is given up."""
+
+        def listed() -> Session | None:
+            nonlocal session
+            self._go_on(task)
+            session = session.refreshed()
+            node = session.node(task.node)
+            return None if node is not None and node.state == "unknown" else session
+
+        return poll_until(listed, RETURNED, clock=session.clock) or session
+
     def _recreated(self, session: Session, run: Run, name: str) -> Session:
-        """The session with this node created again; other lost nodes are left as they are."""
+        """The session with this node created again, or started; other lost nodes are left as they
+        are.
+        """
         session = session.refreshed()
+        node, is_rented = session.node(name), is_cloud(session.config.provider)
+        address = self._addresses.get(name, "") if is_rented else ""
+        if is_rented and not address and (node is None or node.state == "gone"):
+            raise CannotReturn(f"{name} is gone, and no record has its address, {FIXED}")
         there = {node.name for node in session.nodes if node.state == "running"}
-        wanted = tuple(each for each in session.plan.nodes if each.name in {name, *there})
-        session.console.warn(f"{name} is being recreated; the run continues")
-        made = replace_lost_nodes(
-            replace(session, plan=replace(session.plan, nodes=wanted)),
-            run,
-            stopped=self._cancelled.is_set,
+        wanted = tuple(
+            replace(each, internal=address) if each.name == name else each
+            for each in session.plan.nodes
+            if each.name in {name, *there}
         )
+        session.console.warn(f"{name} is being {_what_is_done(node)}; the run continues")
+        try:
+            made = FREED.call(
+                lambda: replace_lost_nodes(
+                    replace(session, plan=replace(session.plan, nodes=wanted)),
+                    run,
+                    stopped=self._cancelled.is_set,
+                ),
+                on=AddressTakenError,
+                clock=session.clock,
+            )
+        except (AddressTakenError, CloudConfigError) as error:
+            raise CannotReturn(
+                f"{name} cannot be recreated with its address {address}, {FIXED}: {error.message}"
+            ) from error
         if made is None:
             raise CannotReturn("the run was stopped")
         return replace(made, plan=session.plan)
@@ -208,6 +249,15 @@ class TaskRestarts:
     def _go_on(self, task: Task) -> None:
         if self._cancelled.is_set():
             raise CannotReturn(f"{task.name} is not restarted: its attempt has ended")
+
+
+FIXED = "and the chief connects to restarted workers at the addresses of its TF_CONFIG only"
+
+
+def _what_is_done(node: Node | None) -> str:
+    if node is None or node.state == "gone":
+        return "recreated"
+    return "started" if node.state == "stopped" else "made ready"
 
 
 def running_peers(state: AttemptState, view: TaskView) -> tuple[Task, ...]:

@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from time import time
 
 from cloudtrain.errors import (
+    AddressTakenError,
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -171,6 +172,8 @@ CODES: Mapping[str, Fault] = {
     "InvalidGroup.Duplicate": _TAKEN,
     "InvalidPlacementGroup.Duplicate": _TAKEN,
     "InvalidPermission.Duplicate": _TAKEN,
+    # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
+    "InvalidIPAddress.InUse": Fault(AddressTakenError, "zone"),
     "DependencyViolation": _IN_USE,
     "InvalidGroup.InUse": _IN_USE,
     "InvalidPlacementGroup.InUse": _IN_USE,

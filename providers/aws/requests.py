@@ -111,6 +111,11 @@ def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
     Without EFA's driver in the image, an interface of type `efa` is an ordinary one, and one of
     type `efa-only` is unused.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html (documented)
+
+    A requested address must be in the subnet's range and free; an address belongs to its interface
+    until the instance is terminated, also while it is stopped (documented):
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterfaceSpecification.html
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-instance-addressing.html
     """
     network, gpus = order.network, order.node.accelerator is not None
     common = {
@@ -121,6 +126,8 @@ def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
     }
     cards = network.efa_cards if gpus else ()
     first: dict[str, Any] = {**common, **({"InterfaceType": "efa"} if 0 in cards else {})}
+    if order.node.internal:
+        first["PrivateIpAddress"] = order.node.internal
     others = [
         {**common, "NetworkCardIndex": card, "InterfaceType": "efa-only"} for card in cards if card
     ]

@@ -16,6 +16,7 @@ from time import time
 from typing import Any
 
 from cloudtrain.errors import (
+    AddressTakenError,
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -148,6 +149,11 @@ CODES: Mapping[str, Fault] = {
         CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
     ),
     "ScopeLocked": _LOCKED,
+    # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
+    "PrivateIPAddressIsAllocated": Fault(AddressTakenError, "region"),
+    # https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
+    "PrivateIPAddressNotInSubnet": _WRONG,
+    "PrivateIPAddressInReservedRange": _WRONG,
     "ResourceGroupBeingDeleted": _IN_USE,
     "NicReservedForAnotherVm": _IN_USE,
     "NicInUse": _IN_USE,

@@ -119,12 +119,25 @@ def address(region: str, zone: str, tags: Tags) -> Body:
 
 
 def nic(
-    region: str, tags: Tags, *, subnet: str, firewall: str, address: str | None, fast: bool
+    region: str,
+    tags: Tags,
+    *,
+    subnet: str,
+    firewall: str,
+    address: str | None,
+    fast: bool,
+    internal: str = "",
 ) -> Body:
     """Network interface. `fast` enables accelerated networking, which some machine types do not
-    support.
+    support; `internal`: the private address to request.
+
+    An interface keeps its private address, also a dynamic one, until it is deleted; a new one may
+    request it again as a static one (documented):
+    https://learn.microsoft.com/azure/virtual-network/ip-services/private-ip-addresses
     """
     inside: Body = {"subnet": {"id": subnet}, "privateIPAllocationMethod": "Dynamic"}
+    if internal:
+        inside |= {"privateIPAllocationMethod": "Static", "privateIPAddress": internal}
     if address is not None:
         inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
     properties: Body = {

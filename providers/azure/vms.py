@@ -102,6 +102,7 @@ class Vms:
             firewall=network.firewall,
             address=None if private else address,
             fast=(node.machine or "").lower() in network.fast,
+            internal=node.internal,
         )
         self._arm.put(nic, interface)
         begun = self._begin(vm, *machines)

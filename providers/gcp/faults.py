@@ -16,6 +16,7 @@ from libcloud.common import types
 from requests import exceptions as requests
 
 from cloudtrain.errors import (
+    AddressTakenError,
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -110,6 +111,9 @@ CODES: dict[str, Fault] = {
     "RESOURCE_IN_USE": BUSY,
     "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": BUSY,
     "RESOURCE_NOT_READY": BUSY,
+    # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
+    # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
+    "IP_IN_USE_BY_ANOTHER_RESOURCE": Fault(AddressTakenError, "zone"),
     "ALREADY_EXISTS": NAME,
     "RESOURCE_ALREADY_EXISTS": NAME,
     "DUPLICATE": NAME,

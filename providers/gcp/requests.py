@@ -236,11 +236,17 @@ def _interface(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> Json:
 
     Google recommends it from 50 Gbit/s on; without `nicType` n1, a2 and g2 get VirtIO.
     https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth (documented)
+
+    An internal address belongs to a VM until that is deleted, also while it is stopped; a new VM
+    may request it again with `networkIP`: https://cloud.google.com/compute/docs/ip-addresses
+    (documented).
     """
     interface: Json = {
         "network": order.network.network,
         "subnetwork": order.network.subnetwork,
     }
+    if order.node.internal:
+        interface["networkIP"] = order.node.internal
     if image.gvnic:
         interface["nicType"] = "GVNIC"
     if not order.plan.config.network.private:

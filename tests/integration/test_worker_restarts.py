@@ -124,7 +124,7 @@ def test_a_worker_whose_node_has_died_returns_on_a_new_one_with_the_same_address
     os.kill(before.pop("worker1"), signal.SIGKILL)
     until(lambda: "worker1 serves again" in project.stderr, 90, "worker1 serves again")
     assert {task: job.pid(task) for task in before} == before
-    assert f"{project.name}-worker1 is being recreated; the run continues" in project.stderr
+    assert f"{project.name}-worker1 is being started; the run continues" in project.stderr
     job.end("chief0")
     assert run.wait(60) == 0, project.stderr
     assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]

@@ -8,7 +8,7 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
-from tests.standins import aws_data, aws_profiles
+from tests.standins import aws_addresses, aws_data, aws_profiles
 from tests.standins.aws_query import Refused
 from tests.standins.aws_world import World
 
@@ -26,6 +26,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)
     _check_interfaces(world, region, given, machine)
+    aws_addresses.check_address(world, region, given)
     aws_profiles.check(world, given)
     if given.get("DryRun"):
         raise Refused(

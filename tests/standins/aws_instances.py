@@ -15,6 +15,7 @@ from typing import Any
 from moto.ec2.models.instances import InstanceState, StateReason
 from werkzeug.wrappers import Request
 
+from tests.standins.aws_addresses import asked_address
 from tests.standins.aws_checks import checked
 from tests.standins.aws_query import Refused, params_of
 from tests.standins.aws_world import World, name_of, tags_for
@@ -48,6 +49,12 @@ class Instances(World):
             name, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown"
         )
 
+    def stop(self, name: str) -> None:
+        """Somebody stops it in the console: its disk and its private address are kept."""
+        with self.lock:
+            self.go_on()
+            self._stop(self.named(name), "Client.UserInitiatedShutdown", "User initiated shutdown")
+
     def _end_from_outside(self, name: str, code: str, text: str) -> None:
         with self.lock:
             self.go_on()
@@ -79,6 +86,8 @@ class Instances(World):
         params = {**params_of(request), "MinCount": str(count), "MaxCount": str(count)}
         # moto keeps interfaces by device index alone: those of other cards are checked, not kept
         params = {k: v for k, v in params.items() if not re.match(r"NetworkInterface\.(?!1\.)", k)}
+        if self.nodes is not None:
+            params.pop("NetworkInterface.1.PrivateIpAddress", None)
         answer = self.by_moto(request, params)
         found = re.search(r"<reservationId>([^<]+)", answer.get_data(as_text=True))
         if not found:
@@ -105,6 +114,8 @@ class Instances(World):
             nic.delete_on_termination = asked.get(index, {}).get("DeleteOnTermination", True)
             nic.add_tags(tags)
             nic.public_ip, nic.waiting_ip = None, nic.public_ip
+        if self.nodes is not None:
+            _give(instance.nics[0], asked_address(given) or self.nodes.address())
         root = {
             mapping["DeviceName"]: mapping.get("Ebs", {}).get("DeleteOnTermination")
             for mapping in given.get("BlockDeviceMappings", [])
@@ -121,9 +132,7 @@ class Instances(World):
         _state(instance, "running")
         nic = instance.nics[0]
         if self.nodes is not None:
-            address = self.nodes.address()
-            nic.public_ip, nic.private_ip_address = address, address
-            nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
+            address = nic.public_ip = nic.private_ip_address
             data = instance.user_data
             text = data.decode() if data is not None else ""
             name = name_of(instance)
@@ -236,6 +245,12 @@ class Instances(World):
 
         self._at_work[name] = threading.Thread(target=go, daemon=True)
         self._at_work[name].start()
+
+
+def _give(nic: Any, address: str) -> None:
+    """The instance has it until it is terminated, also while it is stopped."""
+    nic.private_ip_address = address
+    nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
 
 
 def _state(instance: Any, name: str) -> None:

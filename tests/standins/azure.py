@@ -63,6 +63,12 @@ class AzureStandIn(World):
             self.tick()
             azure_power.evict(self, name)
 
+    def stop(self, name: str) -> None:
+        """Somebody deallocates it in the portal: its disk and its network interface are kept."""
+        with self.lock:
+            self.tick()
+            azure_power.deallocate(self, name)
+
     def shut_down(self, name: str) -> None:
         """A VM is shut down from inside."""
         with self.lock:

@@ -6,6 +6,7 @@ from typing import Any
 
 from azure.mgmt.network import models
 
+from tests.standins.azure_addresses import asked_address, check_private_address
 from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
 from tests.standins.azure_offer import PUBLIC_ADDRESSES
 from tests.standins.azure_references import (
@@ -213,6 +214,7 @@ class Interfaces(Kind):
             text = f"Subnet reference is required for ipconfiguration {id}/ipConfigurations/{name}."
             raise Refusal(400, "SubnetIsRequired", text)
         referred_subnet(world, inner["subnet"], id, region)
+        check_private_address(world, id, name, inner)
         if inner.get("publicIPAddress"):
             address = referred(world, inner["publicIPAddress"], ADDRESSES, id, region)
             holder = holder_of(world, address)
@@ -229,14 +231,19 @@ class Interfaces(Kind):
     def make(self, world: World, thing: Thing, old_given: Body | None) -> None:
         inner = thing.properties["ipConfigurations"][0].setdefault("properties", {})
         public = inner.get("publicIPAddress")
+        address = world.find(public["id"]) if public else None
+        if asked_address(inner):
+            thing.made["address"] = asked_address(inner)
+            if world.nodes is not None and address:
+                address.made["ipAddress"] = thing.made["address"]
         if "address" not in thing.made:
-            address = world.find(public["id"]) if public else None
             if world.nodes is not None:  # A node has one address, inside and outside.
                 thing.made["address"] = (
                     address.made["ipAddress"] if address else world.nodes.address()
                 )
             else:
                 thing.made["address"] = free_address(world, inner["subnet"]["id"])
+        if "mac" not in thing.made:
             tail = world.number()
             thing.made["mac"] = (
                 f"00-0D-3A-{tail >> 16 & 255:02X}-{tail >> 8 & 255:02X}-{tail & 255:02X}"
@@ -250,7 +257,9 @@ class Interfaces(Kind):
         configuration["type"] = f"{self.type}/ipConfigurations"
         configuration["properties"] |= {
             "privateIPAddress": found.pop("address"),
-            "privateIPAllocationMethod": "Dynamic",
+            "privateIPAllocationMethod": configuration["properties"].get(
+                "privateIPAllocationMethod", "Dynamic"
+            ),
             "primary": True,
             "provisioningState": "Succeeded",
         }

@@ -66,6 +66,10 @@ def shut_down(world: World, name: str) -> None:
             thing.made["_power"] = "stopped"
 
 
+def deallocate(world: World, name: str) -> None:
+    begin(world, next(one for one in world.of_type(VMS) if same(one.name, name)), "deallocate")
+
+
 def evict(world: World, name: str) -> None:
     thing = next(one for one in world.of_type(VMS) if same(one.name, name))
     assert thing.properties.get("priority") == "Spot", f"{name} is no spot VM"

@@ -118,12 +118,16 @@ def _bad_reference(id: str, by: str) -> Refusal:
     )
 
 
-def free_address(world: World, subnet: str) -> str:
+def range_of(world: World, subnet: str) -> Any:
     network, _, name = subnet.rpartition("/subnets/")
     found = world.find(network)
     assert found
     part = next(one for one in found.properties["subnets"] if same(one["name"], name))
-    range = network_of(prefixes(part)[0])
+    return network_of(prefixes(part)[0])
+
+
+def free_address(world: World, subnet: str) -> str:
+    range, name = range_of(world, subnet), subnet.rpartition("/")[2]
     taken = {one.made.get("address") for one in world.of_type(INTERFACES)}
     for number in itertools.count(FIRST_FREE):
         if number >= range.num_addresses - 1:

@@ -99,6 +99,10 @@ class GcpStandIn(World):
             thing = next(t for t in self.under("instances") if t.name == name)
             gcp_instances.end_by_itself(self, thing)
 
+    def stop(self, name: str) -> None:
+        """Somebody stops it in the console: its disk and its internal address are kept."""
+        self.shut_down(name)
+
     def fail(
         self,
         action: str,

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from tests.standins import gcp_accounts
 from tests.standins import gcp_errors as errors
+from tests.standins.gcp_addresses import addresses_in_use, taken_address
 from tests.standins.gcp_catalog import ZONES, region_of
 from tests.standins.gcp_errors import ApiError, Failure
 from tests.standins.gcp_lists import page, pages_of_all
@@ -142,6 +143,7 @@ def make(call: Call) -> Body:
         if failure and world.refused_at_once:
             raise ApiError(403, "quotaExceeded", failure.message)
         failure = failure or gcp_accounts.refusal(world, call.body, call.user)
+        failure = failure or taken_address(world, wish.interfaces)
         failure = failure or _no_room(world, zone, wish)
         if failure and failure.code == "insufficientCapacity":
             raise ApiError(503, failure.code, failure.message)
@@ -232,7 +234,7 @@ def _told_interface(world: World, number: int, interface: Body) -> Body:
         "kind": "compute#networkInterface",
         "name": f"nic{number}",
         "fingerprint": fingerprint(),
-        "networkIP": _internal(world, interface["subnetwork"]),
+        "networkIP": _internal(world, interface),
     }
     if "accessConfigs" in interface:
         told["accessConfigs"] = [
@@ -248,16 +250,15 @@ def _told_interface(world: World, number: int, interface: Body) -> Body:
     return told
 
 
-def _internal(world: World, subnet_link: str) -> str:
+def _internal(world: World, interface: Body) -> str:
     """Where real nodes are behind the VMs, there is one address for outside and inside."""
+    if "networkIP" in interface:
+        return str(interface["networkIP"])
     if world.nodes is not None:
         return str(world.nodes.address())
-    subnet = next(t for t in world.under("subnetworks") if t.body["selfLink"] == subnet_link)
-    taken = {
-        interface["networkIP"]
-        for thing in world.under("instances")
-        for interface in thing.body["networkInterfaces"]
-    }
+    link = interface["subnetwork"]
+    subnet = next(t for t in world.under("subnetworks") if t.body["selfLink"] == link)
+    taken = addresses_in_use(world)
     hosts = ipaddress.ip_network(subnet.body["ipCidrRange"]).hosts()
     next(hosts)  # The gateway's.
     return next(str(host) for host in hosts if str(host) not in taken)

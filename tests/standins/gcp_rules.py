@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tests.standins import gcp_errors as errors
+from tests.standins.gcp_addresses import check_address
 from tests.standins.gcp_catalog import (
     ACCELERATORS,
     DISK_TYPES,
@@ -330,6 +331,7 @@ def _interface(world: World, zone: str, at: str, given: Body) -> Body:
     for config in access:
         if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT" or "natIP" in config:
             raise ApiError(501, "notImplemented", "Only ephemeral addresses are acted out")
+    check_address(world, at, given.get("networkIP"), subnet)
     return {**given, "network": subnet.body["network"], "subnetwork": subnet.body["selfLink"]}
 
 

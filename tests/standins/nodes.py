@@ -100,6 +100,10 @@ class Nodes:
                     self._addresses.add(address)
                     return address
 
+    def gave(self, address: str) -> bool:
+        """Whether it is one of those that were given out: a cloud's node may ask for it again."""
+        return address in self._addresses
+
     def start(self, name: str, user_data: str, address: str) -> None:
         """Returns at once; its sshd answers some two seconds later. One that was shut down or
         halted boots again, with its disk as it was."""

@@ -150,7 +150,7 @@ class FakeProvider:
         if planned.name in self.create_fails:
             raise self.create_fails[planned.name]
         self.deeds.append(("create", planned.name))
-        address = f"10.0.0.{number + 1}"
+        address = planned.internal or f"10.0.0.{number + 1}"
         cluster[planned.name] = Node(
             name=planned.name,
             role=planned.role,

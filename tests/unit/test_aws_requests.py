@@ -118,6 +118,17 @@ def test_a_private_node_gets_no_public_address() -> None:
     assert fields["NetworkInterface.1.AssociatePublicIpAddress"] == "false"
 
 
+def test_a_node_is_asked_for_with_the_internal_address_that_it_must_have() -> None:
+    wanted = plan()
+    wanted = replace(wanted, nodes=(replace(wanted.nodes[0], internal="172.31.0.9"),))
+    assert sent(order(wanted))["NetworkInterface.1.PrivateIpAddress"] == "172.31.0.9"
+    on_gpus = order(wanted)
+    cards = replace(on_gpus.network, efa_cards=(0, 1))
+    fields = sent(replace(on_gpus, network=cards))
+    assert fields["NetworkInterface.1.PrivateIpAddress"] == "172.31.0.9"
+    assert "NetworkInterface.2.PrivateIpAddress" not in fields
+
+
 @pytest.mark.parametrize(
     ("wanted", "image", "made"), [(100, 8, 100), (None, 8, 50), (10, 35, 35), (None, 105, 105)]
 )

@@ -54,6 +54,18 @@ def machine(**changes: Any) -> requests.Body:
             "network.NetworkInterface",
             requests.nic("eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=True),
         ),
+        (
+            "network.NetworkInterface",
+            requests.nic(
+                "eastus",
+                TAGS,
+                subnet="/s",
+                firewall="/f",
+                address=None,
+                fast=False,
+                internal="10.42.0.9",
+            ),
+        ),
         ("compute.ProximityPlacementGroup", requests.proximity("eastus", TAGS)),
         ("compute.VirtualMachine", machine()),
         ("compute.VirtualMachine", machine(node=node(), proximity=None)),
@@ -104,6 +116,20 @@ def test_a_node_without_a_public_address_has_none() -> None:
     body = requests.nic("eastus", TAGS, subnet="/s", firewall="/f", address=None, fast=False)
     (configuration,) = body["properties"]["ipConfigurations"]
     assert "publicIPAddress" not in configuration["properties"]
+
+
+@pytest.mark.parametrize(
+    ("internal", "asked"), [("", ("Dynamic", None)), ("10.42.0.9", ("Static", "10.42.0.9"))]
+)
+def test_a_node_is_asked_for_with_the_internal_address_that_it_must_have(
+    internal: str, asked: tuple[str, str | None]
+) -> None:
+    nic = requests.nic(
+        "eastus", TAGS, subnet="/s", firewall="/f", address="/a", fast=True, internal=internal
+    )
+    (configuration,) = nic["properties"]["ipConfigurations"]
+    inside = configuration["properties"]
+    assert (inside["privateIPAllocationMethod"], inside.get("privateIPAddress")) == asked
 
 
 def test_the_schedule_names_the_minute_of_the_end() -> None:

@@ -230,6 +230,16 @@ def test_a_private_node_has_no_public_address() -> None:
     assert "accessConfigs" not in body(private=True)["networkInterfaces"][0]
 
 
+def test_a_node_is_asked_for_with_the_internal_address_that_it_must_have() -> None:
+    asked = wish()
+    asked = replace(asked, node=replace(asked.node, internal="10.7.0.9"))
+    made = requests.instance(asked, "p", now=NOW)
+    method, _ = api().route("POST", "/compute/v1/projects/p/zones/us-east4-c/instances")
+    api().take(method, json.dumps(made).encode())
+    assert made["networkInterfaces"][0]["networkIP"] == "10.7.0.9"
+    assert "networkIP" not in body()["networkInterfaces"][0]
+
+
 def test_a_policy_is_for_the_machines_that_take_it() -> None:
     policy = "projects/p/regions/us-east4/resourcePolicies/cloudtrain-mnist"
     made = body(policy=policy, machine="c2-standard-8")

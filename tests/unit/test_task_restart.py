@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.errors import NodeError, NodeUnreachable
+from cloudtrain.errors import (
+    AddressTakenError,
+    CloudConfigError,
+    CloudError,
+    NodeError,
+    NodeUnreachable,
+)
+from cloudtrain.events import pending_nodes
 from cloudtrain.model import Node, Train
 from cloudtrain.protocols import Completed
+from cloudtrain.retry import Retry
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.monitor import give_up_restarts, is_unstarted, new_attempt_state, take
@@ -43,6 +51,8 @@ class Silent:
 
     def run(self, node: object, *_: object, **__: object) -> None:
         raise NodeUnreachable("mnist-worker0", "no answer")
+
+    ask = run
 
 
 @pytest.fixture
@@ -84,7 +94,7 @@ def outcome(restarts: TaskRestarts) -> Restarted:
 
 @pytest.fixture
 def restarts(session: Session) -> Iterator[TaskRestarts]:
-    made = TaskRestarts(session)
+    made = TaskRestarts(session, RUN)
     yield made
     made.end()
 
@@ -125,19 +135,125 @@ def test_who_takes_over_starts_a_recorded_restart_that_was_not_begun(session: Se
     assert ran.tasks["worker0"].lost == "its node has no trace of it any more"
 
 
-def test_a_clouds_node_that_is_gone_is_not_recreated_for_one_worker(
-    session: Session, restarts: TaskRestarts
-) -> None:
-    state = failed(session)
-    run = record_restart(session, RUN, state, "worker0")
+@pytest.fixture
+def gone(session: Session, monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    """The session's cloud, which has deleted worker 0's node; new nodes are logged in to at once.
+
+    As in a cloud, a new node gets the next free address unless it asks for one.
+    """
+    monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *_, **__: None)
     assert isinstance(session.provider, FakeProvider)
     del session.provider.cloud["mnist"]["mnist-worker0"]
     session.provider.deeds.clear()
+    return session.provider
+
+
+def restarting(session: Session, run: Run = RUN) -> tuple[TaskRestarts, Run]:
+    """Restarts that have begun to restart worker 0, and the record of that."""
+    state = failed(session)
+    restarts = TaskRestarts(session, run)
+    run = record_restart(session, run, state, "worker0")
     restarts.begin(session, run, state, state.tasks["worker0"])
+    return restarts, run
+
+
+def test_a_clouds_node_that_is_gone_is_created_again_with_its_old_address(
+    session: Session, gone: FakeProvider
+) -> None:
+    restarts, _ = restarting(session)
+    eventually(lambda: "mnist-worker0" in gone.cloud["mnist"])
+    restarts.end()
+    assert outcome(restarts).session is None, "Silent does not answer"
+    assert gone.deeds == [("create", "mnist-worker0")]
+    assert gone.cloud["mnist"]["mnist-worker0"].internal == "10.0.0.2"
+    assert isinstance(session.console, Heard)
+    assert "mnist-worker0 is being recreated; the run continues" in session.console.warned
+
+
+def test_who_takes_over_asks_for_the_address_that_the_run_has_recorded(
+    session: Session, gone: FakeProvider
+) -> None:
+    first = replace(RUN.attempts[0], addresses={"mnist-worker0": "10.0.0.77"})
+    restarts, _ = restarting(session.refreshed(), replace(RUN, attempts=(first,)))
+    eventually(lambda: "mnist-worker0" in gone.cloud["mnist"])
+    restarts.end()
+    assert gone.cloud["mnist"]["mnist-worker0"].internal == "10.0.0.77"
+
+
+def test_a_node_whose_address_nobody_knows_is_not_recreated_for_one_worker(
+    session: Session, gone: FakeProvider
+) -> None:
+    restarts, _ = restarting(session.refreshed())
     done = outcome(restarts)
-    assert done.session is None
-    assert (done.final or "").startswith("mnist-worker0 is gone: a new node would have another")
-    assert session.provider.deeds == []
+    assert (done.final or "").startswith("mnist-worker0 is gone, and no record has its address")
+    assert gone.deeds == []
+
+
+@pytest.mark.parametrize("kind", [AddressTakenError, CloudConfigError])
+def test_where_the_address_cannot_be_had_the_worker_is_given_up_in_the_clouds_words(
+    session: Session, gone: FakeProvider, kind: type[CloudError]
+) -> None:
+    gone.create_fails = {"mnist-worker0": kind("Address 10.0.0.2 is in use.")}
+    late = replace(session.clock, monotonic=iter(range(0, 10**9, 1000)).__next__)
+    restarts, _ = restarting(replace(session, clock=late))
+    assert outcome(restarts).final == (
+        "mnist-worker0 cannot be recreated with its address 10.0.0.2, and the chief connects to "
+        "restarted workers at the addresses of its TF_CONFIG only: Address 10.0.0.2 is in use."
+    )
+
+
+def test_an_address_that_the_deleted_node_still_has_is_asked_for_again(
+    session: Session, gone: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtrain.runs.task_restart.FREED", Retry(pause=0.01, within=60.0))
+    gone.create_fails = {"mnist-worker0": AddressTakenError("Address 10.0.0.2 is in use.")}
+    restarts, _ = restarting(session)
+    eventually(lambda: pending_nodes(session.records.events()))
+    gone.create_fails = {}
+    eventually(lambda: "mnist-worker0" in gone.cloud["mnist"])
+    restarts.end()
+    assert gone.cloud["mnist"]["mnist-worker0"].internal == "10.0.0.2"
+
+
+def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[str] = []
+    begun = threading.Event()
+
+    def prepare(there: Session, *, delivered: str) -> None:
+        prepared.extend(node.name for node in there.nodes)
+        begun.set()
+        raise NodeError("mnist-worker0", "enough")
+
+    monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *_, **__: None)
+    monkeypatch.setattr("cloudtrain.runs.task_restart.prepare_nodes", prepare)
+    run = record_restart(session, RUN, failed(session), "worker0")
+    state = new_attempt_state(session, run)
+    take(state, AttemptEnded(run.tasks[1], AttemptEnd(state="absent")), 20.0)
+    restarts = TaskRestarts(session, run)
+    restarts.begin(session, run, state, state.tasks["worker0"])
+    assert isinstance(outcome(restarts).error, NodeError)
+    assert prepared == ["mnist-worker0"]
+
+
+def test_a_host_that_reboots_is_awaited(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.runs.task_restart.RETURNED", Retry(pause=0.01, within=60.0))
+    assert isinstance(session.provider, FakeProvider)
+    cluster = session.provider.cloud["mnist"]
+    there = cluster["mnist-worker0"]
+    cluster["mnist-worker0"] = replace(there, state="unknown")
+    asked = threading.Event()
+
+    class Answers(Silent):
+        def run(self, node: Node, *_: object, **__: object) -> None:  # type: ignore[override]
+            asked.set()
+            raise NodeError(node.name, "enough")
+
+    restarts, _ = restarting(replace(session, transport=Answers()))  # type: ignore[arg-type]
+    assert not asked.wait(0.1)
+    cluster["mnist-worker0"] = there
+    assert isinstance(outcome(restarts).error, NodeError)
 
 
 def test_a_node_that_does_not_answer_is_a_failure_of_this_restart_alone(
@@ -166,7 +282,7 @@ def test_whatever_is_left_of_earlier_attempts_is_ended_first_and_nothing_else(
             raise NodeError(node.name, "no more")
 
     there = replace(session, transport=Answers())  # type: ignore[arg-type]
-    restarts, state = TaskRestarts(there), failed(session)
+    restarts, state = TaskRestarts(there, RUN), failed(session)
     run = record_restart(session, RUN, state, "worker0")
     restarts.begin(there, run, state, state.tasks["worker0"])
     assert isinstance(outcome(restarts).error, NodeError)
