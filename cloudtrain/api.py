@@ -38,6 +38,7 @@ def load(
         os.environ if environ is None else environ,
         overrides=tuple(set),
         env_file=Path(env_file) if env_file is not None else None,
+        defaults=config.defaults_path(),
     )
 
 

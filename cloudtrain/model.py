@@ -219,6 +219,8 @@ class ClusterConfig:
     source: str = ""
     overrides: tuple[str, ...] = ()
     """FIELD=VALUE texts of `--set`, which are part of the file; variables in them not expanded."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Field that the user's defaults file filled in → place there, `config.yaml:3`."""
     env_file: str = ""
     """Absolute path of `--env-file`, which is read again for the secrets; "" for none."""
 

@@ -80,6 +80,12 @@ def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     monkeypatch.setattr(learned, "path", path)
 
 
+@pytest.fixture(autouse=True)
+def no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This user's own defaults are for this user's clusters."""
+    monkeypatch.setenv("CLOUDTRAIN_CONFIG", os.devnull)
+
+
 @pytest.fixture
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the records, in this process."""

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from cloudtrain import __version__
+from cloudtrain.cli.flag_variables import refuse_variables, wants_json, with_variables
 from cloudtrain.cli.process import end
 
 COMMANDS = {
@@ -82,8 +83,15 @@ def run(arguments: Sequence[str]) -> int:
     except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
         from cloudtrain.cli.errors import show
 
-        code = show(error, as_json="--json" in flags, debug=debug)
+        code = show(error, as_json=as_json(flags), debug=debug)
     return end(code)
+
+
+def as_json(flags: list[str]) -> bool:
+    """True if the command line or a variable asks for JSON."""
+    name = next((word for word in flags if not word.startswith("-")), "")
+    command = cli.get_command(click.Context(cli), name) if name in COMMANDS else None
+    return wants_json(command, name, flags)
 
 
 def on_stderr(text: str) -> None:
@@ -126,7 +134,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"cloudtrain.cli.{name}")
         command = module.command
         assert isinstance(command, click.Command)
-        return command
+        return with_variables(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -136,7 +144,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS or args[0] in HIDDEN or args[0].startswith("-"):
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            if command is not None and name is not None and not ctx.resilient_parsing:
+                refuse_variables(command, name)
+            return name, command, rest
         from difflib import get_close_matches
 
         from cloudtrain.errors import UsageError

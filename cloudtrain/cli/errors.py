@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
@@ -48,13 +49,20 @@ def _failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"`{context.command_path} --help`" if context else None
-        return _facts(error, error.format_message(), 2, hint)
+        return _facts(error, _words(error), 2, hint)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         return _facts(error, f"{place}{error.strerror}", 1)
     words = " ".join(str(error).split())
     text = f"internal: {type(error).__name__}: {words}".rstrip(": ")
     return _facts(error, text, 1, "run it again with --debug and report the traceback")
+
+
+def _words(error: click.ClickException) -> str:
+    """click's message, beginning with the variable if the value is not of the command line."""
+    variable = variable_at_fault(error) if isinstance(error, click.BadParameter) else None
+    text = error.format_message()
+    return f"{variable}: {text}" if variable else text
 
 
 def _facts(

@@ -59,11 +59,14 @@ class _Assignment(click.types.StringParamType):
 
 
 def _given(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if value:
-        from cloudtrain.cli.target import refuse_settings_without_file
+    if not value or parameter.name is None:
+        return
+    from cloudtrain.cli.target import is_file, refuse_settings_without_file
 
-        argument = context.params.get("file", context.params.get("name"))
+    argument = context.params.get("file", context.params.get("name"))
+    if context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE:
         refuse_settings_without_file(argument, parameter.opts[0])
+    if argument is not None and is_file(argument):  # a variable is for the commands with a FILE
         context.meta[f"{__name__}.{parameter.name}"] = value
 
 
@@ -79,6 +82,7 @@ set_option = click.option(
 )
 env_file_option = click.option(
     "--env-file",
+    envvar="CLOUDTRAIN_ENV_FILE",
     metavar="PATH",
     type=click.Path(path_type=Path),
     expose_value=False,
@@ -105,7 +109,11 @@ def given_settings() -> GivenSettings:
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="CLOUDTRAIN_JSON",
+    help="Print one JSON document on stdout, nothing else.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 debug_option = click.option(
@@ -131,6 +139,7 @@ resume_option = click.option(
 store_option = click.option(
     "--store",
     metavar="URI",
+    envvar="CLOUDTRAIN_STORE",
     help="Read landed runs from this store; needs no local record or FILE.",
 )
 

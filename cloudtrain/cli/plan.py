@@ -74,6 +74,8 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
+    lines += [f"  set        {override}" for override in plan["set"]]
+    lines += [f"  default    {name}, from {place}" for name, place in plan["defaults"].items()]
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
 
@@ -132,6 +134,8 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "placement": list(config.placement),
         "nodes": [_task_json(task) for task in report.tasks],
         "deciding": list(report.deciding),
+        "set": list(config.overrides),
+        "defaults": dict(config.defaults),
         "differs": list(report.differs),
         "notes": list(report.notes),
         "network": {

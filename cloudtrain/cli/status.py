@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.flag_variables import typed
 from cloudtrain.cli.nodes import billing_lines, node_json, node_lines
 from cloudtrain.cli.options import (
     debug_option,
@@ -55,6 +56,8 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
     expiry. Without NAME, all known clusters. With --store, or a FILE without a local record, shows
     the landed runs.
     """
+    if offline and store is not None and not typed("store"):
+        store = None
     if offline and store is not None:
         raise UsageError("--store and --offline exclude each other", hint="omit --offline")
     chosen: str | None = None
@@ -66,7 +69,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
         return status(chosen, config=config, store=store, offline=offline)
 
     if watch:
-        if as_json:
+        if as_json and typed("as_json"):
             raise UsageError("--watch and --json exclude each other", hint="omit --watch")
         return watched(look)
     report = look()

@@ -25,10 +25,15 @@ class ClusterTarget(NamedTuple):
 def target_of(argument: str | None) -> ClusterTarget:
     """Name and config of a file, or a cluster that is known here."""
     if argument is not None and is_file(argument):
-        from cloudtrain.config import load
+        from cloudtrain.config import defaults_path, load
 
         given = given_settings()
-        config = load(Path(argument), overrides=given.overrides, env_file=given.env_file)
+        config = load(
+            Path(argument),
+            overrides=given.overrides,
+            env_file=given.env_file,
+            defaults=defaults_path(),
+        )
         return ClusterTarget(config.name, config)
     return ClusterTarget(resolve(argument), None)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
 from cloudtrain.cluster.lifetime import words
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
-from cloudtrain.config import load
+from cloudtrain.config import load_again
 from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.events import Made, known_end, nodes_standing
@@ -74,11 +73,8 @@ def _field(override: str) -> str:
 
 def _matters(config: ClusterConfig, override: str) -> bool:
     """True if the config would be another one with this `--set`."""
-    env_file = Path(config.env_file) if config.env_file else None
     try:
-        with_it = load(
-            Path(config.source), overrides=(*config.overrides, override), env_file=env_file
-        )
+        with_it = load_again(config, override)
         return replace(with_it, overrides=config.overrides) != config
     except (CloudtrainError, OSError):
         return True

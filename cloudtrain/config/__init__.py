@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtrain.config.sections import ConfigFile
     from cloudtrain.config.yaml_source import Block
 
-__all__ = ["from_json", "load", "read_secrets", "schema", "to_json"]
+__all__ = ["defaults_path", "from_json", "load", "load_again", "read_secrets", "schema", "to_json"]
 
 
 def load(
@@ -27,12 +27,14 @@ def load(
     *,
     overrides: Sequence[str] = (),
     env_file: Path | None = None,
+    defaults: Path | None = None,
 ) -> ClusterConfig:
     """Read and validate a config file, completed from the environment.
 
     `overrides` are FIELD=VALUE texts that count as part of the file (`--set`); the variables of
-    `env_file` fill `${VAR}` before those of `environ` do. Raises ConfigError with every problem,
-    UsageError if there is no file to read. Secrets need not be set: see read_secrets.
+    `env_file` fill `${VAR}` before those of `environ` do. `defaults` is a file of the user's own,
+    which fills in what this one leaves out; it need not exist. Raises ConfigError with every
+    problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets.
     """
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
@@ -40,7 +42,9 @@ def load(
 
     file = str(path)
     own = _file_variables(env_file)
-    written, problems = written_tree(_read(path), file, {**environ, **own}, overrides)
+    written, problems, taken = written_tree(
+        _read(path), file, {**environ, **own}, overrides, defaults
+    )
     if problems and not written:
         raise ConfigError(problems)
     tree, found = with_hosts(written, path.parent, file)
@@ -59,22 +63,51 @@ def load(
         _config(checked.file, path),
         overrides=tuple(overrides),
         env_file=str(env_file.absolute()) if env_file else "",
+        defaults=taken,
     )
     return with_environment_defaults(config, environ)
 
 
 def written_tree(
-    data: bytes, file: str, environ: Mapping[str, str], overrides: Sequence[str]
-) -> tuple[Block, list[Problem]]:
-    """The file's tree with the values of `--set`, and its problems; empty if it is not YAML."""
+    data: bytes,
+    file: str,
+    environ: Mapping[str, str],
+    overrides: Sequence[str],
+    defaults: Path | None,
+) -> tuple[Block, list[Problem], dict[str, str]]:
+    """The file's tree with the values of `--set`, then with the user's defaults; its problems; and
+    each default that was taken, with its place. The tree of a file that is not YAML is empty.
+    """
     from cloudtrain.config.overrides import with_overrides
     from cloudtrain.config.yaml_source import parse
 
     tree, problems = parse(data, file, environ)
     if problems and not tree:
-        return tree, problems
+        return tree, problems, {}
     tree, wrong = with_overrides(tree, overrides, environ)
-    return tree, [*problems, *wrong]
+    if defaults is None:
+        return tree, [*problems, *wrong], {}
+    from cloudtrain.config.user_defaults import with_defaults
+
+    filled = with_defaults(tree, defaults, environ)
+    return filled.tree, [*problems, *wrong, *filled.problems], filled.taken
+
+
+def defaults_path() -> Path:
+    """The file of this user's own defaults, which need not exist."""
+    from cloudtrain.config import user_defaults
+
+    return user_defaults.defaults_path()
+
+
+def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
+    """Read the config's file as it is now, with the same settings and `more` of `--set`."""
+    return load(
+        Path(config.source),
+        overrides=(*config.overrides, *more),
+        env_file=Path(config.env_file) if config.env_file else None,
+        defaults=defaults_path() if config.defaults else None,
+    )
 
 
 def _file_variables(env_file: Path | None) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.config import load, written_tree
+from cloudtrain.config import defaults_path, load_again, written_tree
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 
@@ -23,8 +24,11 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
 
     path = Path(config.source)
     try:
-        tree, _ = written_tree(path.read_bytes(), _shown(path), {}, config.overrides)
-    except OSError:
+        defaults = defaults_path() if config.defaults else None
+        tree, _, _ = written_tree(
+            path.read_bytes(), _shown(path), os.environ, config.overrides, defaults
+        )
+    except (OSError, CloudtrainError):
         return None
     parts = re.findall(r"[^.\[\]]+", field)
     return place_of(tree, tuple(int(part) if part.isdecimal() else part for part in parts))
@@ -36,7 +40,7 @@ def place_in_file(config: ClusterConfig, field: str) -> str:
     `the config` if the file has changed since or the config was not read from a file.
     """
     path = Path(config.source)
-    if not config.source or not _is_current(config, path):
+    if not config.source or not _is_current(config):
         return "the config"
     place = location_of(config, field)
     if place is None:
@@ -49,11 +53,10 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _is_current(config: ClusterConfig, path: Path) -> bool:
+def _is_current(config: ClusterConfig) -> bool:
     """True if the file still says what this config holds."""
     try:
-        env_file = Path(config.env_file) if config.env_file else None
-        now = load(path, overrides=config.overrides, env_file=env_file)
+        now = load_again(config)
     except (CloudtrainError, OSError):
         return False
     return (now.nodes, now.network, now.placement, now.image, now.limits, now.identity) == (

@@ -101,8 +101,8 @@ def model_classes() -> list[type]:
     return list(dict.fromkeys(found))
 
 
-NOT_KEYS = {"commands", "overrides", "env_file"}
-"""Fields of the model that another key of the file fills, or the command line."""
+NOT_KEYS = {"commands", "overrides", "defaults", "env_file"}
+"""Fields of the model that another key of the file fills, the command line or the defaults."""
 
 
 @pytest.mark.parametrize("model_class", model_classes(), ids=lambda each: each.__name__)

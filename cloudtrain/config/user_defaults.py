@@ -1,0 +1,166 @@
+"""Fills fields that a file leaves out from this user's own `~/.config/cloudtrain/config.yaml`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cloudtrain.cloud import cloud_of, facts_of, providers
+from cloudtrain.config.fields import is_null
+from cloudtrain.config.validation import problem, validate
+from cloudtrain.config.yaml_source import (
+    Block,
+    Scalar,
+    SourceLocation,
+    Tree,
+    dotted,
+    parse,
+    place_of,
+    value_at,
+)
+from cloudtrain.config.yaml_source import Path as Field
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Problem
+
+ANYWHERE = (
+    *("artifacts.store", "artifacts.every"),
+    *("limits.max_lifetime", "limits.idle", "limits.max_price", "limits.wait"),
+    *("setup.cache", "setup.prove"),
+)
+"""Fields for every provider but `local`, whose clusters need no account and no bucket."""
+ON_CLOUDS = ("network.ssh_from", "network.private", "network.close")
+OF_ONE_CLOUD = (
+    *("project", "placement", "image", "identity", "network.subnet"),
+    *("endpoints.compute", "endpoints.storage", "endpoints.auth"),
+)
+"""Fields that mean something in one cloud only: they need its `provider` beside them."""
+FIELDS = ("provider", *ANYWHERE, *ON_CLOUDS, *OF_ONE_CLOUD)
+ONLY_TYPED = ("yes", "discard", "owner", "running")
+"""Flags that only a command line may give: no variable and no defaults file stands for them."""
+
+
+class Filled(NamedTuple):
+    """A file's tree with the defaults filled in."""
+
+    tree: Block
+    taken: dict[str, str]
+    """Field → file and line of the default that was taken."""
+    problems: list[Problem]
+
+
+def defaults_path() -> Path:
+    """`$CLOUDTRAIN_CONFIG`, or config.yaml in this user's folder for settings."""
+    chosen = os.environ.get("CLOUDTRAIN_CONFIG")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_config_path
+
+    return user_config_path("cloudtrain") / "config.yaml"
+
+
+def with_defaults(tree: Block, path: Path, environ: Mapping[str, str]) -> Filled:
+    """Fill in the defaults of `path`, which need not exist, where the tree has nothing.
+
+    `project` is not taken if the environment names one. Every problem of the defaults is reported,
+    also of fields that this file does not need. Raises UsageError if they cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Filled(tree, {}, [])
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if not data.strip():
+        return Filled(tree, {}, [])
+    defaults, problems = parse(data, str(path), environ)
+    problems += _problems(defaults, str(path))
+    if problems:
+        return Filled(tree, {}, problems)
+    taken = {}
+    for field in _fitting(tree, defaults, environ):
+        default = value_at(defaults, field)
+        place = place_of(defaults, field)
+        assert default is not None
+        assert place is not None
+        tree = _filled(tree, field, default, place)
+        taken[dotted(field)] = str(place)
+    return Filled(tree, taken, [])
+
+
+def _problems(defaults: Block, file: str) -> Iterator[Problem]:
+    for name in ONLY_TYPED:
+        if name in defaults:
+            text = f"no defaults file may stand for --{name}: give it on the command line"
+            yield problem(defaults, file, (name,), text)
+    known = [name for name in defaults if name not in ONLY_TYPED]
+    rest = Block(defaults.place)
+    for name in known:
+        rest.put(name, defaults[name], defaults.keys_at[name])
+    wrong = [each for each in validate(rest, file).problems if each.text != "is missing"]
+    yield from wrong
+    said = {each.field for each in wrong}
+    for field in _leaves(rest):
+        name = dotted(field)
+        if name not in FIELDS and not any(name.startswith(each) for each in said):
+            text = f"belongs in each cluster's own file; a default can be {', '.join(FIELDS)}"
+            yield problem(rest, file, field, text)
+        elif name in OF_ONE_CLOUD and "provider" not in rest:
+            names = " or ".join(each.name for each in providers() if cloud_of(each.name))
+            text = f"is of one cloud: add `provider:` beside it, which is {names}"
+            yield problem(rest, file, field, text)
+
+
+def _leaves(tree: Tree, above: Field = ()) -> Iterator[Field]:
+    """Fields that are given; of a section, its own, and all else as a whole."""
+    if isinstance(tree, Block) and len(above) < 2 and tree:
+        for name, value in tree.items():
+            yield from _leaves(value, (*above, name))
+    elif above and not is_null(tree) and (tree or not isinstance(tree, Block)):
+        yield above
+
+
+def _fitting(tree: Block, defaults: Block, environ: Mapping[str, str]) -> Iterator[Field]:
+    """Defaults that the tree lacks and that its provider has a use for."""
+    usual = _text(defaults.get("provider"))
+    provider = _text(tree.get("provider")) or usual
+    if provider not in {each.name for each in providers()} or facts_of(provider).on_this_machine:
+        return
+    cloud = cloud_of(provider)
+    for field in _leaves(defaults):
+        name = dotted(field)
+        if name in OF_ONE_CLOUD and provider != usual:
+            continue
+        if name in (*ON_CLOUDS, *OF_ONE_CLOUD) and cloud is None:
+            continue
+        if name == "project" and cloud is not None and environ.get(cloud.project_variable):
+            continue
+        if is_null(value_at(tree, field[:1])) or value_at(tree, field[:1]) is None:
+            yield field
+        elif isinstance(tree[str(field[0])], Block):
+            there = value_at(tree, field)
+            if there is None or is_null(there):
+                yield field
+
+
+def _text(node: Tree | None) -> str:
+    """The text; "" for none, and for what validation reports."""
+    try:
+        return node.text() if isinstance(node, Scalar) and not is_null(node) else ""
+    except ValueError:
+        return ""
+
+
+def _filled(tree: Block, field: Field, value: Tree, place: SourceLocation) -> Block:
+    """A copy with the value; aliases may share the tree's blocks."""
+    head, tail = str(field[0]), field[1:]
+    copy = tree.without(head)
+    if not tail:
+        copy.put(head, value, place)
+        return copy
+    section = tree.get(head)
+    inside = section if isinstance(section, Block) else Block(place)
+    at = tree.keys_at[head] if isinstance(section, Block) else place
+    copy.put(head, _filled(inside, tail, value, place), at)
+    return copy
