@@ -37,13 +37,13 @@ def bucket_notes(config: ClusterConfig) -> tuple[str, ...]:
         uris = tuple(group)
         lacking = _unread(config, uris)
         if lacking:
-            found.append(f"{_at(config, field)}{_no_library(lacking)}; or {INSTEAD}")
+            found.append(f"{at_field(config, field)}{_no_library(lacking)}; or {INSTEAD}")
         rest = [each for each in uris if each not in lacking]
         if config.identity is None and rest:
-            found.append(f"{_at(config, field)}{_no_identity(cloud, rest)}")
+            found.append(f"{at_field(config, field)}{_no_identity(cloud, rest)}")
         elif config.identity is not None:
             foreign = [each for each in rest if each.scheme not in cloud.bucket_schemes]
-            found += [f"{_at(config, field)}{_foreign(cloud, foreign)}"] if foreign else []
+            found += [f"{at_field(config, field)}{_foreign(cloud, foreign)}"] if foreign else []
     return tuple(found)
 
 
@@ -55,7 +55,7 @@ def unusable(config: ClusterConfig) -> tuple[str, ...]:
     for field, group in groupby(uris_of(config), key=lambda each: each.field):
         lacking = _unread(config, tuple(group))
         if lacking:
-            found.append(f"{_at(config, field)}{_no_library(lacking)}; or {INSTEAD}")
+            found.append(f"{at_field(config, field)}{_no_library(lacking)}; or {INSTEAD}")
     return tuple(found)
 
 
@@ -105,6 +105,7 @@ def _shown(uris: Iterable[BucketUri]) -> str:
     return ", ".join(each.uri for each in uris)
 
 
-def _at(config: ClusterConfig, field: str) -> str:
+def at_field(config: ClusterConfig, field: str) -> str:
+    """Where a note's field is: `gcp.yaml:9: train.command: `."""
     place = place_in_file(config, field)
     return f"{field}: " if place == "the config" else f"{place}: {field}: "

@@ -20,6 +20,7 @@ from cloudtrain.commands.offline_checks import (
     setup_problems,
     too_long,
 )
+from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.price import price
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.commands.script_notes import script_notes
@@ -65,6 +66,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         tensorflow.keras_warning(config),
         *about_script,
         *(note for note in bucket_notes(config) if note not in refused),
+        *path_notes(config),
     )
     return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
 

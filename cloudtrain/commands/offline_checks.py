@@ -10,6 +10,7 @@ from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
+from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config.location import location_of
 from cloudtrain.datasets.dataset import is_for
@@ -125,7 +126,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         evaluator_note(config),
         part_note(config),
     )
-    about_run = (*script_notes(config), *bucket_notes(config))
+    about_run = (*script_notes(config), *bucket_notes(config), *path_notes(config))
     return (*filter(None, found), *about_run, *_unset_secrets(config))
 
 
