@@ -28,6 +28,7 @@ from cloudtrain.partial_list import Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
+from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store, scheme_of
 
@@ -97,6 +98,13 @@ class Session:
     def refreshed(self) -> Session:
         """The session with its nodes listed again."""
         return replace(self, nodes=ask_nodes(self.provider, self.plan))
+
+    def patient(self) -> Session:
+        """The session for commands to a node that may refuse connections for a moment: its sshd
+        restarts, or the network is down.
+        """
+        waiting = RetryingTransport(self.transport, waits=self.console.warn, clock=self.clock)
+        return replace(self, transport=waiting)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts
 from cloudtrain.runs.tasks import end_orphans
-from cloudtrain.ssh.retrying import RetryingTransport
 
 
 class LandingSteps:
@@ -30,9 +29,7 @@ class LandingSteps:
         self.session = replace(session, nodes=there)
         self.ended: frozenset[str] = frozenset()
         self.left: tuple[str, ...] = ()
-        self._transport = RetryingTransport(
-            session.transport, waits=session.console.warn, clock=session.clock
-        )
+        self._transport = session.patient().transport
         self._task: TaskSeen = "unasked"
         self._files: Files = "unasked"
 
@@ -59,9 +56,7 @@ class LandingSteps:
             self._files = "unlanded" if self.left else "landed"
 
     def _patient(self) -> Session:
-        """A session that waits for a node that is away for a moment: its sshd restarts, or the
-        network is down. An attempt that is being ended has limits of its own.
-        """
+        """The session for all steps but the end of an attempt, which has limits of its own."""
         return replace(self.session, transport=self._transport)
 
     def _end_run(self, step: Step) -> None:

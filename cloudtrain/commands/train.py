@@ -140,7 +140,7 @@ def new_run(
             tasks=tasks(session.plan, session.nodes),
             state="starting",
             created=time.time(),
-            code=prepare_nodes(session),
+            code=prepare_nodes(session.patient()),
             store=f"{session.store.uri.rstrip('/')}/{run_id}",
             resumed_from=resumed_from,
         ),

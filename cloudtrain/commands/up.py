@@ -68,7 +68,7 @@ def up(
             make_store(handle, console)
             with report_or_roll_back(session, settled.to_delete, rollback=give_back):
                 session = create_cluster(session, settled)
-                prepare_nodes(session)
+                prepare_nodes(session.patient())
             records.journal(UpCompleted())
     if config.limits.idle is not None:
         console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")

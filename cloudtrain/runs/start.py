@@ -43,7 +43,6 @@ from cloudtrain.runs.tasks import (
 from cloudtrain.runs.work_folders import create_part_folders, create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.shell import Secret
-from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.strategies import strategy_of
 
 
@@ -57,8 +56,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
             return session, save_run(session, replace(run, state="landing"))
         session = whole
     quick = session.transport
-    patient = RetryingTransport(quick, waits=session.console.warn, clock=session.clock)
-    session = replace(session, transport=patient)
+    session = session.patient()
     if again:
         prepare_nodes(session, delivered=run.code)
     if of_run("start", run, "unasked" if again else tasks_of_others(session, run)) == "end_orphans":

@@ -36,7 +36,6 @@ from cloudtrain.runs.task_launch import task_launch
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
 from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.setup.prepare import prepare_nodes
-from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.wait_limits import ADDRESS_FREED, HOST_RETURNS
 
 CANCEL = 60.0
@@ -158,8 +157,7 @@ class TaskRestarts:
         task = restart.task
         session, replaced = self._with_node(session, run, restart)
         node = node_of(session, task)
-        patient = RetryingTransport(session.transport, clock=session.clock)
-        only = replace(session, transport=patient, nodes=(node,))
+        only = replace(session.patient(), nodes=(node,))
         alone = replace(run, tasks=(task,))
         if replaced:
             prepare_nodes(only, delivered=run.code)
@@ -170,7 +168,7 @@ class TaskRestarts:
         work = create_work_folders(only, alone)
         folder = session.config.train.checkpoints
         if replaced and folder is not None:
-            put_checkpoints(run, {task.name: node}, folder, patient, session.store)
+            put_checkpoints(run, {task.name: node}, folder, only.transport, session.store)
         preflight_one(only, restart, self._peers(session, restart))
         inputs = launch_inputs(only, alone, work, data)
         inputs = replace(inputs, addresses={**self._addresses, **inputs.addresses})

@@ -43,16 +43,27 @@ class RetryingTransport:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        def run() -> Completed:
-            return self._transport.run(
+        return self._once_connected(
+            node,
+            lambda: self._transport.run(
                 node,
                 command,
                 stdin=stdin,
                 on_stdout=on_stdout,
                 on_stderr=on_stderr,
                 timeout=timeout,
-            )
+            ),
+        )
 
+    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
+        return self._once_connected(
+            node, lambda: self._transport.ask(node, script, timeout=timeout)
+        )
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _once_connected(self, node: Node, work: Callable[[], Completed]) -> Completed:
         def report(error: NodeUnreachable, *_: float) -> None:
             if node.name not in self._reported:
                 self._reported.add(node.name)
@@ -62,7 +73,7 @@ class RetryingTransport:
         once = node.name in self._given_up or node.state == "unknown"
         try:
             done = self._away.call(
-                run,
+                work,
                 on=NodeUnreachable,
                 unless=lambda error: error.began or once,
                 before_pause=report,
@@ -74,9 +85,3 @@ class RetryingTransport:
             raise
         self._given_up.discard(node.name)
         return done
-
-    def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        return self._transport.ask(node, script, timeout=timeout)
-
-    def close(self) -> None:
-        self._transport.close()

@@ -81,7 +81,10 @@ class SshTransport:
         keep its outputs.
         """
         link = self._link(node)
-        shell = link.shell()
+        try:
+            shell = link.shell()
+        except NodeUnreachable as error:
+            raise error.copy_with(began=self._closed) from error.__cause__
         from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch
         from cloudtrain.ssh.control_shell import StaleShell
 

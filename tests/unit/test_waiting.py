@@ -77,6 +77,8 @@ class Deaf:
             raise error
         return Completed(exit_code=0, stdout=b"running\n", stderr=b"")
 
+    ask = run
+
 
 @pytest.fixture
 def time() -> Time:
@@ -224,6 +226,8 @@ def test_a_command_runs_once_a_connection_can_be_had(records: Records, time: Tim
     transport = RetryingTransport(deaf, waits=waits.append, clock=time.clock())  # type: ignore[arg-type]
     assert transport.run(node, command("true")).exit_code == 0
     assert (time.passed, deaf.asked) == (3.0, 4)
+    deaf.asked = 0
+    assert transport.ask(node, "true").exit_code == 0
     assert waits == ["mnist-chief0: connection refused: retrying for up to 60 s"]
 
 
