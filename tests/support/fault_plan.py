@@ -20,7 +20,10 @@ KINDS: dict[str, tuple[str, frozenset[str]]] = {
     "freeze server": ("SIGSTOP to a node's server and its sessions for a while", frozenset()),
     "freeze client": ("SIGSTOP to the command for a while", frozenset()),
     "cut": ("a node does not answer for a while", frozenset()),
-    "full disk": ("no free block on the nodes' disk for a while", frozenset({"exit"})),
+    "full disk": (
+        "no free block on the nodes' disk for a while",
+        frozenset({"exit", "not_started"}),
+    ),
     "full store": ("no free block in the store, until `down`", frozenset()),
 }
 """Fault → what is done, and the kinds of a cause that it may have. Without any, the run must come

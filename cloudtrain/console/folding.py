@@ -1,0 +1,22 @@
+"""Recognises the lines that TensorFlow's C++ runtime logs about itself, which a terminal hides."""
+
+from __future__ import annotations
+
+import re
+
+_OWN_LOG = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|I\d{4} \d\d:\d\d:\S+ +\d+ [\w./-]+\.(?:cc|cu|h):\d+\] "
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: I (?:tensorflow|external|third_party|xla)/"
+    r"|To enable the following instructions: .* rebuild TensorFlow"
+    r"|\S+ .*\.cc:\d+\] Unable to register cu(?:DNN|FFT|BLAS) factory: "
+    r"|\S+ .*\.cc:\d+\] computation placer already registered"
+)
+"""Information by the two loggers of TensorFlow (tsl/platform/default/logging.cc in 1.15 to 2.17,
+absl's log_format.cc since; read), and the three messages of every start that are no fault:
+https://github.com/tensorflow/tensorflow/issues/62075. Python's loggers name a .py file."""
+
+
+def is_own_log(line: str) -> bool:
+    """True for a line about TensorFlow's start, never for a warning or an error of a run."""
+    return _OWN_LOG.match(line) is not None
