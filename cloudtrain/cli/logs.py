@@ -5,7 +5,14 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, name_argument, role_option, shown, store_option
+from cloudtrain.cli.options import (
+    debug_option,
+    full_log_option,
+    name_argument,
+    role_option,
+    shown,
+    store_option,
+)
 from cloudtrain.cli.target import landed_target
 
 
@@ -24,6 +31,7 @@ from cloudtrain.cli.target import landed_target
 )
 @click.option("--run", "run_id", metavar="ID", help="Run to show (default: the latest).")
 @store_option
+@full_log_option
 @debug_option
 def command(
     name: str | None,
@@ -32,6 +40,7 @@ def command(
     tail: int | None,
     run_id: str | None,
     store: str | None,
+    full_log: bool,
 ) -> None:
     """Show every task's output, each line prefixed with the task's name. Works after the nodes
     are gone, and on other machines from the store that FILE or --store names.
@@ -39,7 +48,7 @@ def command(
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.logs import logs
 
-    with shown(as_json=False) as screen:
+    with shown(as_json=False, full_log=full_log) as screen:
         logs(
             cluster,
             config=config,

@@ -142,6 +142,11 @@ store_option = click.option(
     envvar="CLOUDTRAIN_STORE",
     help="Read landed runs from this store; needs no local record or FILE.",
 )
+full_log_option = click.option(
+    "--full-log",
+    is_flag=True,
+    help="Show TensorFlow's log about itself on a terminal too; files and pipes always have it.",
+)
 
 
 class PassThroughCommand(click.Command):
@@ -177,12 +182,12 @@ ignore_option = click.option(
 
 
 @contextmanager
-def shown(*, as_json: bool) -> Iterator[Screen]:
+def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
     """Yield the command's console, and flush it at the end."""
     from cloudtrain.console import console
     from cloudtrain.retry import waits_reported_to
 
-    screen = console(json=as_json)
+    screen = console(json=as_json, full_log=full_log)
     try:
         with waits_reported_to(screen.say):
             yield screen

@@ -9,6 +9,7 @@ from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
     file_argument,
+    full_log_option,
     ignore_option,
     json_option,
     print_json,
@@ -26,6 +27,7 @@ from cloudtrain.cli.target import plan_of
 @adopt_option
 @yes_option
 @ignore_option
+@full_log_option
 @json_option
 @debug_option
 def command(
@@ -36,6 +38,7 @@ def command(
     yes: bool,
     as_json: bool,
     ignore: tuple[str, ...],
+    full_log: bool,
 ) -> int:
     """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure
     or Ctrl-C. Nodes are kept if their artifacts could not be landed (exit code 5). Never asks for
@@ -45,7 +48,7 @@ def command(
     from cloudtrain.commands.run import run as run_all
     from cloudtrain.run_record import run_to_json
 
-    with shown(as_json=as_json) as screen:
+    with shown(as_json=as_json, full_log=full_log) as screen:
         run = run_all(
             plan,
             keep_on_failure=keep_on_failure,

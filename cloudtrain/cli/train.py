@@ -9,6 +9,7 @@ from cloudtrain.cli.options import (
     PassThroughCommand,
     adopt_option,
     debug_option,
+    full_log_option,
     json_option,
     name_argument,
     print_json,
@@ -28,6 +29,7 @@ Example:
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
 @resume_option
 @adopt_option
+@full_log_option
 @json_option
 @debug_option
 @click.pass_context
@@ -37,6 +39,7 @@ def command(
     detach: bool,
     resume: str | None,
     adopt: bool,
+    full_log: bool,
     as_json: bool,
 ) -> int:
     """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
@@ -48,7 +51,7 @@ def command(
     from cloudtrain.run_record import run_to_json
 
     arguments = ctx.meta["passed_on"]
-    with shown(as_json=as_json) as screen:
+    with shown(as_json=as_json, full_log=full_log) as screen:
         run = train(
             target,
             config,

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
 __all__ = ["console"]
 
 
-def console(*, json: bool) -> Screen:
+def console(*, json: bool, full_log: bool = True) -> Screen:
     """The console of this process: progress on stderr, task output on stdout.
 
-    With `json`, stdout is for one document alone, and task output goes to stderr too.
+    With `json`, stdout is for one document alone, and task output goes to stderr too. Without
+    `full_log`, a terminal hides what TensorFlow logs about itself; files and pipes get every line.
     """
     out = sys.stderr if json else sys.stdout
     if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         from cloudtrain.console.terminal import TerminalConsole
 
-        return TerminalConsole(err=sys.stderr, out=out)
+        return TerminalConsole(err=sys.stderr, out=out, full_log=full_log)
     from cloudtrain.console.plain import PlainConsole
 
     return PlainConsole(err=sys.stderr, out=out)

@@ -7,10 +7,12 @@ from contextlib import suppress
 from typing import Protocol, TextIO
 
 from cloudtrain import protocols
+from cloudtrain.console.folding import is_own_log
 from cloudtrain.console.lines import LogLines
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}
+FOLDED = "(TensorFlow's log about itself is hidden; --full-log shows it, and log files have it)"
 
 
 class Screen(protocols.Console, Protocol):
@@ -23,8 +25,10 @@ class Screen(protocols.Console, Protocol):
 class TaskOutput:
     """Lines of tasks, each after its task's name: `chief0 │ Epoch 1/2`."""
 
-    def __init__(self, stream: TextIO, *, colours: bool) -> None:
-        self._stream, self._colours = stream, colours
+    def __init__(self, stream: TextIO, *, colours: bool, folds: bool = False) -> None:
+        """`folds` hides what TensorFlow logs about itself, and says so once."""
+        self._stream, self._colours, self._folds = stream, colours, folds
+        self._folded = False
         self._bar = "│" if can_write(stream, "│") else "|"
         self._tasks: dict[str, LogLines] = {}
         self._lock = threading.Lock()
@@ -33,11 +37,24 @@ class TaskOutput:
         """Return (task, line) pairs of the lines that are complete now."""
         with self._lock:
             lines = self._tasks.setdefault(task, LogLines()).feed(data)
-        return [(task, line) for line in lines]
+            return [(task, line) for line in self._unfolded(lines)]
 
     def rest(self) -> list[tuple[str, str]]:
         with self._lock:
-            return [(task, line) for task, log in self._tasks.items() for line in log.flush()]
+            return [
+                (task, line)
+                for task, log in self._tasks.items()
+                for line in self._unfolded(log.flush())
+            ]
+
+    def _unfolded(self, lines: list[str]) -> list[str]:
+        if not self._folds:
+            return lines
+        shown = [line for line in lines if not is_own_log(line)]
+        if len(shown) < len(lines) and not self._folded:
+            self._folded = True
+            return [FOLDED, *shown]
+        return shown
 
     def write(self, lines: list[tuple[str, str]]) -> None:
         text = "".join(f"{self._prefix(task)}{line}\n" for task, line in lines)

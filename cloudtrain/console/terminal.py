@@ -25,7 +25,7 @@ ROWS = 8
 
 
 class TerminalConsole:
-    def __init__(self, *, err: TextIO, out: TextIO) -> None:
+    def __init__(self, *, err: TextIO, out: TextIO, full_log: bool = True) -> None:
         self._rich = Console(
             file=cast("IO[str]", Progress(err)),
             force_terminal=True,
@@ -36,7 +36,7 @@ class TerminalConsole:
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""
         colours = self._same and not os.environ.get("NO_COLOR")
-        self._out = TaskOutput(out, colours=colours)
+        self._out = TaskOutput(out, colours=colours, folds=self._same and not full_log)
         self._stages: list[_Bar] = []
         self._live: Live | None = None
         self._lock = threading.RLock()

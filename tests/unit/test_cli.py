@@ -570,7 +570,7 @@ def test_completion_prints_a_script_and_how_to_install_it(shell: str) -> None:
         ("cloudtrain train ", ["bert", "mnist", "local.yaml"]),
         ("cloudtrain down m", ["mnist"]),
         ("cloudtrain run lo", ["local.yaml"]),
-        ("cloudtrain logs --f", ["--follow"]),
+        ("cloudtrain logs --fo", ["--follow"]),
         ("cloudtrain completion z", ["zsh"]),
     ],
 )

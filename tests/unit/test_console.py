@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloudtrain.console import console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.console.screen import Screen
+from cloudtrain.console.screen import FOLDED, Screen
 
 
 class Clock:
@@ -277,6 +277,47 @@ def test_output_that_is_sent_to_a_file_stays_plain_while_bars_are_drawn() -> Non
     assert out.getvalue() == "chief0 │ line\nchief0 │ part\n"
     assert "✓ " in err.getvalue()
     assert "1 of 2" in err.getvalue()
+
+
+OWN_LOG = b"""\
+2024-03-01 10:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:182] This binary is
+To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow with
+2024-03-01 10:00:00.2: E external/local_xla/xla/cuda_fft.cc:479] Unable to register cuFFT factory: A
+WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
+I0000 00:00:1795440874.092680   20067 port.cc:153] oneDNN custom operations are on.
+E0000 00:00:1795440874.1 20067 cuda_blas.cc:1407] Unable to register cuBLAS factory: Attempting
+"""
+A_SCRIPTS = b"""\
+Epoch 1/2
+I1123 10:00:00.123456 140 train.py:30] step 1
+W0000 00:00:1795440874.1 20067 collective_ops.cc:10] A worker is slow
+2024-03-01 10:00:00.1: E tensorflow/core/common_runtime/base_collective_executor.cc:249] aborted
+2024-03-01 10:00:00.1: W tensorflow/core/framework/op_kernel.cc:1839] OP_REQUIRES failed
+"""
+
+
+def test_a_terminal_hides_what_tensorflow_logs_about_itself_and_says_so_once() -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    out = Terminal()
+    screen = TerminalConsole(err=Terminal(), out=out, full_log=False)
+    for _ in range(2):
+        screen.task_output("chief0", OWN_LOG)
+        screen.task_output("chief0", A_SCRIPTS)
+    screen.flush()
+    lines = [line.partition("│ ")[2] for line in out.getvalue().splitlines()]
+    shown = [line.removeprefix("\x1b[0m") for line in lines]
+    assert shown == [FOLDED, *A_SCRIPTS.decode().splitlines() * 2]
+
+
+@pytest.mark.parametrize("full_log", [False, True])
+def test_a_file_gets_every_line_and_so_does_a_terminal_that_asks_for_it(full_log: bool) -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    out = Terminal() if full_log else io.StringIO()
+    screen = TerminalConsole(err=Terminal(), out=out, full_log=full_log)
+    screen.task_output("chief0", OWN_LOG)
+    assert len(out.getvalue().splitlines()) == len(OWN_LOG.splitlines())
 
 
 def test_long_lines_are_left_for_the_terminal_to_fold() -> None:
