@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run as run_all
+from cloudtrain.commands.script_code import facts_in, scripts_of
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.rehearsal import faults
+from cloudtrain.rehearsal.checkpoints import saving_in
 from cloudtrain.rehearsal.progress import Line, Unit, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
-from cloudtrain.run_record import Run
+from cloudtrain.run_record import Run, Task
 from cloudtrain.state import Records
 
 POLL = 0.05
@@ -42,6 +45,9 @@ class Trial:
     """When the fault came, Unix time."""
     failed: Exception | None = None
     """Why it could not be injected."""
+    orphan: str | None = None
+    """What a node that came back did wrong: its old task went on beside a later attempt, or `down`
+    failed."""
 
     def run(self) -> Run:
         """Raises RunFailed and what `run` raises."""
@@ -50,10 +56,12 @@ class Trial:
         hitting = threading.Thread(target=self._hit, args=(over,), daemon=True)
         hitting.start()
         try:
-            done = run_all(make_plan(self.config), arguments=self.arguments, console=seen)
+            with disks_in_memory(self.fault is not None and self.fault.kind == "disk"):
+                done = run_all(make_plan(self.config), arguments=self.arguments, console=seen)
         finally:
             over.set()
             hitting.join()
+            self._land_what_came_back()
             take_down(self.config, self.console)
         if self.fault is None:
             self.unit = unit_of(self.lines)
@@ -73,7 +81,26 @@ class Trial:
             raise self.failed
         run = Records(self.config.name).latest_run()
         assert run is not None
-        return judged(self.config, self.fault, run, self.lines, self.hit, error)
+        return judged(
+            self.config,
+            self.fault,
+            run,
+            self.lines,
+            self.hit,
+            error,
+            saving=saving_in(facts_in(scripts_of(self.config).values())),
+            orphan=self.orphan,
+        )
+
+    def _land_what_came_back(self) -> None:
+        """`down` for the nodes that a run without the silent one has kept: it must lose nothing."""
+        away = self.fault is not None and self.fault.kind == "away" and self.hit is not None
+        if not away or not Records(self.config.name).is_open():
+            return
+        try:
+            destroy_cluster(Handle(self.config), discard=False, console=self.console)
+        except CloudtrainError as error:
+            self.orphan = f"the node came back, and `down` failed: {error.message}"
 
     def _hit(self, over: threading.Event) -> None:
         if self.fault is None:
@@ -100,6 +127,35 @@ class Trial:
             faults.inject(self.fault.kind, handle, run, task, over)
         except (CloudtrainError, OSError) as error:
             self.failed = error
+            return
+        if self.fault.kind == "away" and self._ran_on(handle, run, task, over):
+            self.orphan = f"the node came back, and its old {task.name} ran beside a later attempt"
+
+    def _ran_on(self, handle: Handle, run: Run, task: Task, over: threading.Event) -> bool:
+        """Whether the task of the attempt that was given up lives when a later one has started."""
+        while faults.processes_of(run, task):
+            now = handle.records.latest_run()
+            again = (
+                next((each for each in now.tasks if each.name == task.name), task) if now else task
+            )
+            if again.attempt > task.attempt and faults.processes_of(run, again):
+                return bool(faults.processes_of(run, task))
+            if over.wait(POLL):
+                return False
+        return False
+
+
+@contextmanager
+def disks_in_memory(wanted: bool) -> Iterator[None]:
+    """Give each node that is created a disk of its own, unless the user has chosen its size."""
+    if not wanted or faults.DISK_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[faults.DISK_VARIABLE] = faults.DISK
+    try:
+        yield
+    finally:
+        del os.environ[faults.DISK_VARIABLE]
 
 
 def take_down(config: ClusterConfig, console: Console) -> None:

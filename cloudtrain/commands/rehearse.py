@@ -18,6 +18,7 @@ from cloudtrain.rehearsal.progress import last_loss
 from cloudtrain.rehearsal.report import Fault, Rehearsal
 from cloudtrain.state.folder import home
 
+ALL = ("all",)
 EARLIEST, LATEST = 0.2, 0.8
 """Share of the undisturbed training within which a random fault comes."""
 
@@ -81,12 +82,16 @@ def chosen(
 ) -> list[Fault]:
     """Every fault with its task and moment. Raises UsageError."""
     for kind in kinds:
-        if kind not in faults.FAULTS:
+        if kind not in faults.FAULTS and tuple(kinds) != ALL:
             known = ", ".join(faults.FAULTS)
-            raise UsageError(f"{kind!r} is not a fault", hint=f"use some of {known}")
+            raise UsageError(f"{kind!r} is not a fault", hint=f"use some of {known}, or `all`")
+    every = tasks(make_plan(config), ())
+    if tuple(kinds) == ALL:
+        left_out = faults.ALONE if len(every) == 1 else frozenset[str]()
+        kinds = [kind for kind in faults.FAULTS if kind not in left_out]
     names = [
         task.name
-        for task in tasks(make_plan(config), ())
+        for task in every
         if ({task.role, task.name} & set(roles) if roles else task.role != "evaluator")
     ]
     if not names:

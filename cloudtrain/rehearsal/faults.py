@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any, Protocol, cast
@@ -27,12 +30,27 @@ NOTICE = 5.0
 """Seconds between SIGTERM and the end of a preempted node. Clouds give 30 to 120 s; what a script
 does with them it does in the first ones."""
 
+FULL = 30.0
+"""Seconds for which a disk is full, unless its task's attempt ends before."""
+
+DISK_VARIABLE = "CLOUDTRAIN_LOCAL_DISK"
+DISK = "50%"
+"""Size of the nodes' disks in memory, where one of them is to be filled."""
+
+POLL = 0.2
+"""Seconds between two looks at the record, whether an attempt has been given up."""
+
 FAULTS = {
     "kill": "SIGKILL to every process of one task",
     "freeze": "SIGSTOP to every process of one task, for good",
     "cut": f"one node with its task is silent for {CUT:g} s, and comes back",
     "preempt": f"notice and SIGTERM to one task; {NOTICE:g} s later its node is gone",
+    "disk": f"no free byte on one node's disk for {FULL:g} s, or until the attempt ends",
+    "away": "one node with its task is silent until the attempt is given up, and comes back",
 }
+ALONE = frozenset({"away"})
+"""Faults that `all` leaves out of a job of one node: for five minutes of silence nobody gives it
+up, as more likely the network of this machine has failed."""
 
 
 class LocalNodes(Protocol):
@@ -41,6 +59,10 @@ class LocalNodes(Protocol):
     def processes(self, cluster: str, node: str) -> tuple[int, ...]: ...
 
     def end_node(self, cluster: str, node: str) -> None: ...
+
+    def fill_disk(self, cluster: str, node: str) -> int | None: ...
+
+    def free_disk(self, cluster: str, node: str, size: int) -> None: ...
 
 
 def inject(fault: str, handle: Handle, run: Run, task: Task, over: threading.Event) -> None:
@@ -52,10 +74,14 @@ def inject(fault: str, handle: Handle, run: Run, task: Task, over: threading.Eve
     elif fault == "freeze":
         send(processes, signal.SIGSTOP)
     elif fault == "cut":
-        silent = [*provider.processes(run.cluster, task.node), *processes]
-        send(silent, signal.SIGSTOP)
-        over.wait(CUT)
-        send(silent, signal.SIGCONT)
+        with silent([*provider.processes(run.cluster, task.node), *processes]):
+            over.wait(CUT)
+    elif fault == "away":
+        with silent([*provider.processes(run.cluster, task.node), *processes]):
+            await_given_up(handle, run, task, over)
+    elif fault == "disk":
+        with full_disk(provider, run, task, processes):
+            await_given_up(handle, run, task, over, within=FULL)
     else:
         announce(handle, run, task)
         send(processes, signal.SIGTERM)
@@ -63,6 +89,76 @@ def inject(fault: str, handle: Handle, run: Run, task: Task, over: threading.Eve
             return
         with suppress(CloudtrainError):  # what is left of it is deleted with the cluster
             provider.end_node(run.cluster, task.node)
+
+
+@contextmanager
+def silent(processes: list[int]) -> Iterator[None]:
+    send(processes, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(processes, signal.SIGCONT)
+
+
+@contextmanager
+def full_disk(provider: LocalNodes, run: Run, task: Task, processes: list[int]) -> Iterator[None]:
+    """Leave the task no space to write to. Raises CloudtrainError.
+
+    Where this machine allows no view of its own, the node has no disk of its own: then the task
+    cannot make a file longer, which fails as `File too large` (EFBIG; setrlimit(2)).
+    """
+    size = provider.fill_disk(run.cluster, task.node)
+    limits = [] if size is not None else list(_no_longer_files(processes))
+    try:
+        yield
+    finally:
+        if size is not None:
+            provider.free_disk(run.cluster, task.node, size)
+        for pid, limit in limits:
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+
+def _no_longer_files(processes: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Each process with the limit that it had."""
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+            yield pid, before
+
+
+def await_given_up(
+    handle: Handle,
+    run: Run,
+    task: Task,
+    over: threading.Event,
+    *,
+    within: float | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Wait until the record says that the task's attempt has ended; False if it did not."""
+    began = now()
+    while within is None or now() - began < within:
+        if given_up(run, handle.records.latest_run(), task):
+            return True
+        if over.wait(POLL):
+            return False
+    return False
+
+
+def given_up(before: Run, after: Run | None, task: Task) -> bool:
+    """Whether an attempt of the whole run, or of this task alone, has ended since."""
+    if after is None or after.id != before.id or not after.attempts or not before.attempts:
+        return True
+    old, new = before.attempts[-1], after.attempts[-1]
+    failed = [*new.restarted, *new.tolerated]
+    return (
+        new.number != old.number
+        or new.ended is not None
+        or sum(cause.task == task.name for cause in failed)
+        > sum(cause.task == task.name for cause in [*old.restarted, *old.tolerated])
+    )
 
 
 def announce(handle: Handle, run: Run, task: Task) -> None:

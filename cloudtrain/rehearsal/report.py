@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
+from cloudtrain.rehearsal.checkpoints import Saving
 from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.run_record import Run
 from cloudtrain.runs import root_cause
@@ -73,15 +74,23 @@ def judged(
     lines: Sequence[Line],
     hit: float | None,
     error: CloudtrainError | None,
+    *,
+    saving: Saving | None = None,
+    orphan: str | None = None,
 ) -> Outcome:
-    """What the record and the log say of a run with a fault; pure."""
+    """What the record and the log say of a run with a fault; pure.
+
+    `saving`: what the source says of checkpoints; None if it is not known. `orphan`: what a node
+    that came back did wrong, which is a failure of any run.
+    """
     unit = unit_of(lines)
     begun = training(lines, unit)
     later = next((each.started for each in run.attempts if hit and each.started > hit), None)
     before = [line for line in begun if hit is None or line.seen <= hit]
     after = [line for line in begun if later is not None and line.seen >= later]
     cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
-    verdict: Verdict = "came through" if run.state == "succeeded" else "failed"
+    well = run.state == "succeeded" and orphan is None
+    verdict: Verdict = "came through" if well else "failed"
     outcome = Outcome(
         fault=fault.kind,
         task=fault.task,
@@ -93,38 +102,62 @@ def judged(
         unit=unit,
         loss=last_loss(lines),
         recovered_after=round(after[0].seen - hit, 1) if after and hit else None,
-        cause=root_cause.sentence(cause) if cause else error.message if error else None,
+        cause=orphan or (root_cause.sentence(cause) if cause else error.message if error else None),
     )
-    return replace(outcome, change=tuple(advice(config, outcome, run, before, after)))
+    change = [*retries(config, run), *resumption(config, run, before, after, saving)]
+    if outcome.verdict == "no fault":
+        change.append("train longer: it ended before the fault")
+    return replace(outcome, change=tuple(change))
 
 
-def advice(
+def retries(config: ClusterConfig, run: Run) -> Iterator[str]:
+    """What would have let a run that failed go on."""
+    cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
+    if run.state == "succeeded" or cause is None:
+        return
+    train = config.train
+    if cause.hint:
+        yield cause.hint
+    if root_cause.is_retryable(cause, train.retry_exit_codes):
+        if len(run.attempts) > train.max_restarts:
+            yield f"set train.max_restarts above {train.max_restarts}"
+    elif cause.kind == "exit" and cause.exit_code is not None and cause.exit_code > 0:
+        yield (
+            f"exit code {cause.exit_code} is not retried: add it to train.retry_exit_codes if "
+            "another attempt would succeed"
+        )
+
+
+def resumption(
     config: ClusterConfig,
-    outcome: Outcome,
     run: Run,
     before: Sequence[Line],
     after: Sequence[Line],
-) -> list[str]:
-    """What to change in the file or the script."""
-    found = []
-    cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
-    if outcome.verdict == "failed":
-        if outcome.attempts > config.train.max_restarts:
-            found.append(f"set train.max_restarts above {config.train.max_restarts}")
-        if cause is not None and cause.hint:
-            found.append(cause.hint)
+    saving: Saving | None,
+) -> Iterator[str]:
+    """What would have let a later attempt resume."""
     unit = unit_of(list(before))
     seen, again = (counts(some, unit) if unit else [] for some in (before, after))
-    if seen and again and again[0] <= seen[0] < max(seen):
-        found.append(
-            f"it began again: save checkpoints to {config.train.checkpoints!r} and restore them"
-            if config.train.checkpoints
-            else "it began again: save checkpoints, restore them, and name their folder in "
-            "train.checkpoints"
+    began_again = bool(seen and again) and again[0] <= seen[0] < max(seen)
+    resumed = bool(seen and again) and again[0] > seen[0]
+    saves_none = saving is not None and saving.use is None
+    if began_again or (saves_none and len(run.attempts) > 1 and not resumed):
+        yield _resumption(config.train.checkpoints, saving)
+
+
+def _resumption(folder: str | None, saving: Saving | None) -> str:
+    name = f"in {folder!r}" if folder else "in a folder that train.checkpoints names"
+    if saving is None:
+        return f"it began again: save checkpoints {name}, and restore the latest one at the start"
+    if saving.use is None:
+        return (
+            f"it began again, as the script saves no checkpoint: save one each epoch {name}, and "
+            "restore the latest one at the start (Keras: BackupAndRestore)"
         )
-    if outcome.verdict == "no fault":
-        found.append("train longer: it ended before the fault")
-    return found
+    return (
+        f"it began again, although the script saves checkpoints ({saving.use}): save them {name}, "
+        "and restore the latest one at the start"
+    )
 
 
 HEAD: tuple[str, ...] = ("fault", "task", "at", "verdict", "repeated", "final loss", "recovered")

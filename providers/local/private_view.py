@@ -37,6 +37,8 @@ KEPT = {  # statvfs(3)'s flags → mount(2)'s: a user namespace may not clear th
     4096: MS_RELATIME,
 }
 CAPABILITY_VERSION_3 = 0x2008_0522
+FILL_TRIES = 50
+"""To make a disk as small as what is on it: more may be written in between."""
 
 SHARED_MEMORY = "/dev/shm"
 TEMPORARY = {"/tmp": "temporary/tmp", "/var/tmp": "temporary/var"}
@@ -52,6 +54,9 @@ class View:
     writable: Sequence[str]
     """Files and folders that are as on this machine."""
     read_only: Sequence[str]
+    disk: str = ""
+    """Size of a disk of its own for the home of a new node, in memory, as tmpfs(5) has it; empty:
+    none."""
 
 
 def enter(view: View, folder: Path) -> None:
@@ -66,6 +71,8 @@ def enter(view: View, folder: Path) -> None:
         empty = _place(view, shown)
     for target in empty:
         _mount("none", target, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    if view.disk:
+        _mount_disk(folder / "home", view.disk)
     if not as_root:
         _drop_capabilities()
 
@@ -136,6 +143,53 @@ def _show(path: str, descriptor: int, writable: bool) -> None:
         flags = os.statvfs(path).f_flag
         kept = sum(mount for seen, mount in KEPT.items() if flags & seen)
         _mount("none", path, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+
+
+def _mount_disk(home: Path, size: str) -> None:
+    """Put the home on a disk of its own, with the links that are in it; not one that has files."""
+    links: dict[Path, str] = {}
+    for place, folders, files in os.walk(home):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                links[path] = str(path.readlink())
+            elif not path.is_dir():
+                return
+    _mount("tmpfs", str(home), MS_NOSUID | MS_NODEV, kind="tmpfs", options=f"size={size},mode=0700")
+    for path, target in links.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+
+
+def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
+    """Set the size of the disk that a node's home is on, in bytes; None: no more than is used.
+
+    Returns the size before; None if its home is on no disk of its own. For a process without
+    threads, which must end then: it is in the namespaces of `pid`. Raises OSError.
+    """
+    if os.geteuid() != 0:
+        _join(pid, "user")
+    _join(pid, "mnt")
+    fields = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    own = [each for each in fields if each[4] == str(home).replace(" ", "\\040")]
+    if not own or own[-1][own[-1].index("-") + 1] != "tmpfs":
+        return None
+    before = os.statvfs(home)
+    for tries in reversed(range(FILL_TRIES)):
+        now = os.statvfs(home)
+        least = max(1, now.f_blocks - now.f_bfree) * now.f_frsize
+        try:
+            options = f"size={least if size is None else size}"
+            _mount("none", str(home), MS_REMOUNT | MS_NOSUID | MS_NODEV, options=options)
+            break
+        except OSError:
+            if not tries:
+                raise
+    return before.f_blocks * before.f_frsize
+
+
+def _join(pid: int, kind: str) -> None:
+    with Path(f"/proc/{pid}/ns/{kind}").open("rb") as namespace:
+        _checked(_libc().setns(namespace.fileno(), 0), f"setns {kind}")
 
 
 def _depth(path: str) -> tuple[int, str]:

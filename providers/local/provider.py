@@ -31,6 +31,7 @@ from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.local import (
     addresses,
     checks,
+    disk,
     environment,
     processes,
     spawn,
@@ -184,6 +185,19 @@ class LocalProvider:
         """End a node as a cloud takes it back. Raises LeftoverError."""
         wanted = self._tag(cluster, node)
         _kill(lambda tag: tag == wanted)
+
+    def fill_disk(self, cluster: str, node: str) -> int | None:
+        """Leave no free byte on the node's own disk; returns its size, None if it has none."""
+        return self._resize_disk(cluster, node, None)
+
+    def free_disk(self, cluster: str, node: str, size: int) -> None:
+        """Give a full disk its size again."""
+        self._resize_disk(cluster, node, size)
+
+    def _resize_disk(self, cluster: str, node: str, size: int | None) -> int | None:
+        home = self._cluster_folder(cluster) / node / "home"
+        pids = self.processes(cluster, node)
+        return disk.resize(min(pids), home, size) if pids else None
 
     def sweep(self) -> PartialList[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))

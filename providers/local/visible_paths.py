@@ -25,6 +25,9 @@ from cloudtrain.providers.local.private_view import TEMPORARY, View
 SHARED = "CLOUDTRAIN_LOCAL_SHARED"
 """Variable with more paths that nodes see as they are, separated by `:`; `/` means all."""
 
+DISK = "CLOUDTRAIN_LOCAL_DISK"
+"""Variable with the size of a disk in memory (`8g`, `50%`) for the home of each new node."""
+
 SYSTEM = frozenset(
     (
         *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "var", "run"),
@@ -75,6 +78,7 @@ def view_of_nodes(
         hidden=_text(hidden),
         writable=_text(kept),
         read_only=_text(_uncovered(read_only - writable, covered, kept)),
+        disk=environ.get(DISK, ""),
     )
 
 

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.project import Project, until
 
 GPU = {"machine": "n1-standard-8", "accelerator": "T4:1"}
@@ -59,4 +61,50 @@ def test_what_a_killed_rehearsal_has_left_is_deleted_by_the_next(project: Projec
     assert project.processes()
     done = project.cloudtrain("rehearse", config)
     assert done.returncode == 0, done.stderr
+    assert project.processes() == {}
+
+
+def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> None:
+    config = gcp(project, max_restarts=1)
+    done = project.cloudtrain(
+        *("rehearse", config, "--faults", "disk", "--role", "chief", "--at", "40%", "--json")
+    )
+    assert done.returncode == 1, done.stderr
+    (outcome,) = json.loads(done.stdout)["outcomes"]
+    assert (outcome["verdict"], outcome["attempts"]) == ("failed", 1)
+    assert "No space left on device" in outcome["cause"]
+    assert any("disk_gb" in text for text in outcome["change"])
+    assert not any("max_restarts" in text for text in outcome["change"])
+    assert project.processes() == {}
+
+
+def test_a_task_that_waits_for_space_comes_through_a_full_disk(project: Project) -> None:
+    config = gcp(project, max_restarts=1, retry_exit_codes=[1])
+    done = project.cloudtrain(
+        *("rehearse", config, "--faults", "disk", "--role", "chief", "--at", "40%", "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    (outcome,) = json.loads(done.stdout)["outcomes"]
+    assert (outcome["verdict"], outcome["attempts"]) == ("came through", 2)
+    assert outcome["repeated"] <= 1
+    assert project.processes() == {}
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
+    project: Project, restarts: int
+) -> None:
+    config = gcp(project, max_restarts=restarts, grace="1s")
+    done = project.cloudtrain(
+        *("rehearse", config, "--faults", "away", "--role", "worker", "--at", "30%", "--json"),
+        timeout=300.0,
+    )
+    assert done.returncode == 1 - restarts, done.stderr
+    (outcome,) = json.loads(done.stdout)["outcomes"]
+    assert outcome["attempts"] == 1 + restarts
+    if restarts:
+        assert (outcome["verdict"], outcome["change"]) == ("came through", [])
+    else:
+        assert "not answered" in outcome["cause"]
+        assert outcome["change"] == ["set train.max_restarts above 0"]
     assert project.processes() == {}

@@ -301,3 +301,24 @@ def test_a_file_that_only_this_machine_has_fails_a_run_and_the_hint_says_how_to_
     assert done.returncode == 1, done.stderr
     assert f"`{project.folder}/data.csv` is not on the node" in done.stderr
     assert "deliver it by `code.path` or `data:`" in done.stderr
+
+
+def test_a_node_with_a_disk_of_its_own_is_filled_and_freed_alone(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(visible_paths.DISK, "64m")
+    one, other = create(cluster)
+    assert run(cluster, one, "echo before >early; stat -f -c %T .") == (0, "tmpfs\n")
+    size = cluster.provider.fill_disk(cluster.name, one.name)
+    assert size == 64 << 20
+    assert "No space left on device" in run(cluster, one, "head -c 1 /dev/zero >late")[1]
+    assert run(cluster, one, "cat early") == (0, "before\n")
+    assert run(cluster, other, "echo x >late") == (0, "")
+    cluster.provider.free_disk(cluster.name, one.name, size)
+    assert run(cluster, one, "echo x >late && cat late") == (0, "x\n")
+
+
+def test_a_node_without_a_disk_of_its_own_is_not_filled(cluster: LocalCluster) -> None:
+    one, _ = create(cluster)
+    assert cluster.provider.fill_disk(cluster.name, one.name) is None
+    assert run(cluster, one, "echo x >late && cat late") == (0, "x\n")

@@ -14,10 +14,13 @@ from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.rehearsal.checkpoints import Saving, saving_in
+from cloudtrain.rehearsal.faults import FAULTS, given_up
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
-from cloudtrain.run_record import Cause, Run, RunAttempt
+from cloudtrain.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.script.program import Entry, read_program
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 STORE = "file:///tmp/rehearsal"
@@ -213,3 +216,83 @@ def test_an_unknown_fault_or_role_is_refused(
     local = local_config(config(), STORE, setup_run=False)
     with pytest.raises(UsageError):
         chosen(local, kinds, roles, None, 1, random.Random(5))
+
+
+def test_all_faults_are_all_but_for_what_takes_one_node_five_minutes() -> None:
+    several = local_config(config(), STORE, setup_run=False)
+    every = chosen(several, ("all",), (), None, 1, random.Random(5))
+    assert [fault.kind for fault in every] == list(FAULTS)
+    one = replace(several, strategy="mirrored", nodes={"chief": NodeGroup()})
+    alone = chosen(one, ("all",), (), None, 1, random.Random(5))
+    assert [fault.kind for fault in alone] == [kind for kind in FAULTS if kind != "away"]
+    named = chosen(one, ("away",), (), None, 1, random.Random(5))
+    assert [fault.kind for fault in named] == ["away"]
+
+
+def test_an_exit_code_that_is_not_retried_is_named_instead_of_more_restarts() -> None:
+    full = Cause(
+        task="chief0",
+        node="n",
+        kind="exit",
+        text="exit code 1: OSError: No space left on device",
+        exit_code=1,
+        hint="give the node more disk",
+    )
+    once = run(RunAttempt(number=1, started=0.0, cause=full), state="failed")
+    found = judged(config(max_restarts=2), FAULT, once, lines("step 1"), 0.5, None)
+    assert found.change == (
+        "give the node more disk",
+        "exit code 1 is not retried: add it to train.retry_exit_codes if another attempt would "
+        "succeed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("tf.keras.callbacks.EarlyStopping()", "as the script saves no checkpoint"),
+        ("tf.keras.callbacks.ModelCheckpoint('x')", "saves checkpoints (t.py:2: ModelCheckpoint)"),
+    ],
+)
+def test_a_script_that_begins_again_is_told_what_it_saves(source: str, expected: str) -> None:
+    text = f"import tensorflow as tf\n{source}\n"
+    facts = read_program(Entry(path="t.py", root="."), {"t.py": text}.get)
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    log = [*lines("step 1", "step 2"), *lines("step 1", begin=10.0)]
+    found = judged(config(max_restarts=1), FAULT, both, log, 2.0, None, saving=saving_in(facts))
+    (change,) = found.change
+    assert expected in change
+
+
+def test_a_script_without_numbers_in_its_log_that_saves_nothing_is_told_so() -> None:
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    log = [*lines("hello"), *lines("hello", begin=10.0)]
+    settings = config(max_restarts=1)
+    found = judged(settings, FAULT, both, log, 2.0, None, saving=Saving(use=None))
+    assert "saves no checkpoint" in found.change[0]
+    assert (
+        judged(settings, FAULT, both, log, 2.0, None, saving=Saving(use="t.py:1: x")).change == ()
+    )
+    alone = run(RunAttempt(number=1, started=0.0, restarted=(KILLED,)))
+    assert judged(settings, FAULT, alone, log, 2.0, None, saving=Saving(use=None)).change == ()
+
+
+def test_a_node_that_came_back_and_ran_on_is_a_failure_of_any_run() -> None:
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    wrong = "the node came back, and its old chief0 ran beside a later attempt"
+    found = judged(config(max_restarts=1), FAULT, both, lines("step 1"), 0.5, None, orphan=wrong)
+    assert (found.verdict, found.cause) == ("failed", wrong)
+
+
+def test_an_attempt_is_given_up_when_it_ends_or_its_task_is_restarted_alone() -> None:
+    task = Task(role="worker", index=0, node="n", port=1, attempt=1)
+    first = RunAttempt(number=1, started=0.0)
+    before = run(first, state="running")
+    other = replace(KILLED, task="worker1")
+    own = replace(KILLED, task="worker0")
+    assert not given_up(before, before, task)
+    assert not given_up(before, run(replace(first, restarted=(other,)), state="running"), task)
+    assert given_up(before, run(replace(first, restarted=(own,)), state="running"), task)
+    assert given_up(before, run(replace(first, ended=9.0), state="running"), task)
+    assert given_up(before, run(first, RunAttempt(number=2, started=9.0)), task)
+    assert given_up(before, None, task)
