@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.errors import CapacityError, CloudError, NodesError, NotFoundError, QuotaError
 from cloudtrain.model import Node, Plan
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import Retry, poll_until
@@ -67,7 +67,12 @@ def replace_lost_nodes(
 
     def make() -> Session:
         heard = session if not refusals else replace(session, console=_Muted(session.console))
-        return create_nodes(heard, plan)
+        try:
+            return create_nodes(heard, plan)
+        except (NotFoundError, NodesError):
+            if not _was_being_deleted(session):
+                raise
+        return create_nodes(heard.refreshed(), plan)
 
     def refused(error: CloudError, pause: float, _: float) -> None:
         nonlocal plan, refusals
@@ -94,6 +99,16 @@ def replace_lost_nodes(
     if refusals:
         session.console.say(f"{', '.join(_missing(session))}: recreated")
     return replace(made, console=session.console)
+
+
+def _was_being_deleted(session: Session) -> bool:
+    """True if a node that was listed as stopped is gone.
+
+    Google stops a preempted VM before it deletes it (documented), and so lists it as STOPPING
+    (suspected): https://cloud.google.com/compute/docs/instances/spot
+    """
+    stopped = {node.name for node in session.nodes if node.state == "stopped"}
+    return bool(stopped - {node.name for node in session.refreshed().nodes})
 
 
 @dataclass(frozen=True, kw_only=True)

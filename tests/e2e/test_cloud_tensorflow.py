@@ -36,7 +36,7 @@ from tests.support import cloud_user
 from tests.support.cloud_user import MACHINES, READY, Account
 from tests.support.nodes_here import Remembered, node
 from tests.support.one_machine import Machine
-from tests.support.project import ROOT, Project
+from tests.support.project import ROOT, Project, until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
 
@@ -153,6 +153,40 @@ def test_parameter_servers_train_and_are_ended_with_the_chief(
     user.do("down", user.project.name, "--yes")
     assert user.cloud.holdings() == []
     assert user.nodes.running() == []
+
+
+@pytest.mark.parametrize("account", ["aws"], indirect=True)
+def test_tensorflow_takes_a_worker_back_whose_node_was_deleted_and_recreated(
+    account: tuple[Account, Store],
+) -> None:
+    """It connects again to the new node, which has the old one's address."""
+    user, store = account
+    roles = {"chief": 1, "worker": 2, "ps": 1}
+    config = example(
+        user, store, "parameter_server.py", roles, strategy="parameter_server", epochs=40
+    )
+    values = yaml.safe_load(config.read_text())
+    values["nodes"]["worker"]["spot"] = True
+    values["train"]["max_restarts"] = 1
+    config.write_text(yaml.safe_dump(values))
+    run = user.project.start("run", config, "--yes")
+    try:
+        until(lambda: "Epoch 2/" in user.project.stdout, cloud_user.LIMIT, user.project.stderr)
+        user.cloud.tell("interrupt", name=f"{user.project.name}-worker1")
+        again = r"worker1 serves again, ([\d.]+) s after it failed"
+        until(lambda: re.search(again, user.project.stderr), cloud_user.LIMIT, again)
+        print(re.findall(again, user.project.stderr))
+        assert run.wait(cloud_user.LIMIT) == 0, user.project.stderr
+    finally:
+        run.kill()
+    landed = run_in_the_store(user, store)
+    record = json.loads(landed["run.json"])
+    assert [task["attempt"] for task in record["tasks"]] == [1, 1, 2, 1]
+    assert len(record["attempts"]) == 1
+    said = [landed[f"logs/worker1.attempt-{number}.log"].decode() for number in (1, 2)]
+    (first, second) = (re.findall(r"Started server with target: (\S+)", text) for text in said)
+    assert first == second != []
+    assert user.cloud.holdings() == []
 
 
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)

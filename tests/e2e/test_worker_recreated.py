@@ -150,7 +150,8 @@ def came_back_alone(job: Job, record: dict[str, Any]) -> None:
     assert [cause["task"] for cause in attempt["restarted"]] == ["worker1"]
     assert attempt["tolerated"] == []
     assert job.config_of("worker1", 2) == job.config_of("worker1", 1)
-    assert job.project.stdout.count("chief begins") == 1
+    (chief,) = job.project.store.glob("*/logs/chief0.*")
+    assert chief.read_text().count("chief begins") == 1
 
 
 @pytest.mark.parametrize("job", READY, indirect=True)
@@ -186,3 +187,55 @@ def test_a_worker_whose_node_was_stopped_comes_back_once_the_node_is_started(job
     print(f"{job.account.cloud.name}: worker1 served again {took:.1f} s after its node's stop")
     came_back_alone(job, job.end())
     assert job.account.cloud.holdings() == []
+
+
+@pytest.mark.parametrize("job", ["aws"], indirect=True)
+def test_a_worker_whose_node_reboots_comes_back(job: Job) -> None:
+    job.start("run", job.config, "--yes")
+    job.until_said("cluster formed")
+    job.account.openssh(job.node("worker1"), "sudo reboot >/dev/null 2>&1 </dev/null")
+    began = time.monotonic()
+    job.until_said("worker1 serves again")
+    took = time.monotonic() - began
+    job.next_step_of("worker1")
+    print(f"{job.account.cloud.name}: worker1 served again {took:.1f} s after its node's reboot")
+    came_back_alone(job, job.end())
+    assert "is being" not in job.project.stderr
+    assert job.account.cloud.holdings() == []
+
+
+def dies_while_a_node_is_recreated(job: Job) -> None:
+    """The client is killed while the new node boots, before anybody has logged in to it."""
+    job.account.do("up", job.config, "--yes")
+    job.start("train")
+    job.until_said("cluster formed")
+    job.account.cloud.tell("interrupt", name=job.node("worker1"))
+    nodes = job.account.nodes
+    job.until_said("is being recreated")
+    until(lambda: job.node("worker1") in nodes.running(), 60)
+    assert job.process is not None
+    os.killpg(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+
+
+@pytest.mark.parametrize("job", ["gcp"], indirect=True)
+def test_who_takes_over_makes_a_half_made_node_ready_and_starts_the_recorded_attempt(
+    job: Job,
+) -> None:
+    dies_while_a_node_is_recreated(job)
+    job.start("logs", "-f")
+    job.until_said("is being made ready")
+    job.until_said(r"worker1 restarted \(attempt 2 of its own\)")
+    job.next_step_of("worker1")
+    came_back_alone(job, job.end())
+    job.account.do("down", job.project.name, "--yes")
+    assert job.account.cloud.holdings() == []
+
+
+@pytest.mark.parametrize("job", ["gcp"], indirect=True)
+def test_down_after_a_client_died_while_a_node_was_recreated_leaves_nothing(job: Job) -> None:
+    dies_while_a_node_is_recreated(job)
+    job.account.do("down", job.project.name, "--yes")
+    job.account.cloud.quiet()
+    assert job.account.cloud.holdings() == []
+    assert job.account.nodes.running() == []

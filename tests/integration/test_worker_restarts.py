@@ -11,8 +11,12 @@ from shlex import quote
 from typing import Any
 
 import pytest
+import yaml
 
+from cloudtrain.model import Host
+from tests.support.lent import hosts_config, lent_home
 from tests.support.project import Project, until
+from tests.support.sshd import sshd_nodes
 
 TASK = """
 import json, os, pathlib, socket, sys, time
@@ -130,6 +134,35 @@ def test_a_worker_whose_node_has_died_returns_on_a_new_one_with_the_same_address
     assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]
     assert job.log("worker1", 2) == job.log("worker1", 1)
     assert project.processes() == {}
+
+
+def test_a_worker_whose_host_reboots_comes_back_and_the_others_run_on(
+    project: Project, tmp_path: Path
+) -> None:
+    """Over OpenSSH: every process of the host is gone, and its server answers again later."""
+    names = ["chief0", "worker0", "worker1", "ps0"]
+    with sshd_nodes(tmp_path / "sshd", names) as machines:
+        project.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
+        job = Job(project)
+        roles = [re.sub(r"\d", "", name) for name in names]
+        hosts = hosts_config(machines, roles).hosts
+        values = yaml.safe_load(job.config.read_text())
+        values |= {"provider": "hosts", "hosts": [host_of(host) for host in hosts]}
+        del values["nodes"]
+        job.config.write_text(yaml.safe_dump(values))
+        run = job.start()
+        (lost,) = [machine for machine in machines if machine.node.name == "worker1"]
+        lost.stop()
+        lost.start()
+        until(lambda: "worker1 serves again" in project.stderr, 90, "worker1 serves again")
+        job.end("chief0")
+        assert run.wait(60) == 0, project.stderr
+    assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]
+    assert job.log("worker1", 2) == job.log("worker1", 1)
+
+
+def host_of(host: Host) -> dict[str, Any]:
+    return {"address": host.address, "port": host.port, "user": host.user, "role": host.role}
 
 
 def test_without_restarts_left_or_for_a_code_that_would_fail_again_the_run_goes_on(

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.billing_notice import billed
-from cloudtrain.errors import CapacityError, CloudError, QuotaError
+from cloudtrain.errors import CapacityError, CloudError, NotFoundError, QuotaError
 from cloudtrain.events import UpCompleted
 from cloudtrain.model import Limits, Node, Plan, Train
 from cloudtrain.retry import Clock
@@ -199,3 +199,25 @@ def test_who_is_still_billed_is_said_with_price_and_end() -> None:
     assert endless == (
         "still billed: m-chief0, price not known, without a limit (limits.max_lifetime is off)"
     )
+
+
+def test_a_node_that_was_listed_as_stopped_while_the_cloud_deleted_it_is_created_again() -> None:
+    world = World()
+    world.provider.create(world.plan, None, lambda *_, **__: None)  # type: ignore[arg-type]
+    cluster = world.provider.cloud["mnist"]
+    cluster["mnist-worker0"] = replace(cluster["mnist-worker0"], state="stopped")
+    world.session = world.session.refreshed()
+    world.provider.errors = [NotFoundError("starting mnist-worker0: it was not found")]
+    del cluster["mnist-worker0"]
+    whole = world.go()
+    assert whole is not None
+    assert [node.state for node in whole.nodes] == ["running", "running"]
+    assert world.slept == []
+
+
+def test_what_else_is_not_found_is_an_error_at_once() -> None:
+    world = World()
+    world.provider.errors = [NotFoundError("the security group sg-1 was not found")]
+    with pytest.raises(NotFoundError, match="sg-1"):
+        world.go()
+    assert world.slept == []
