@@ -23,6 +23,8 @@ class Observation:
 
     task: Task
     lost: bool = False
+    silent: bool = False
+    """Its node does not answer now; it may yet."""
     announced: str = ""
     """How its node ended: `preempted`, `shutdown` or `lifetime`; "" if that was not announced."""
     frozen: bool = False
@@ -39,10 +41,11 @@ class Observation:
 def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
     """Root cause of the attempt's failure, by kind and then by time; None if nothing failed."""
     failed = [seen for seen in observations if _rank(seen) < NOTHING]
-    if not failed:
+    if all(_rank(seen) == SILENT for seen in failed):  # it may answer again
         return None
     first = min(failed, key=lambda seen: (_rank(seen), seen.ended or float("inf")))
-    others = (seen for seen in failed if seen is not first and _rank(seen) != NOT_STARTED)
+    ended = (seen for seen in failed if _rank(seen) not in (NOT_STARTED, SILENT))
+    others = (seen for seen in ended if seen is not first)
     return _cause(first, tuple(seen.task.name for seen in others))
 
 
@@ -90,7 +93,7 @@ def describe(cause: Cause) -> str:
 
 # ── Ranking ──────────────────────────────────────────────────────────────────
 
-LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, COLLATERAL, NOTHING = range(7)
+LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, SILENT, COLLATERAL, NOTHING = range(8)
 
 
 def _rank(seen: Observation) -> int:
@@ -99,8 +102,10 @@ def _rank(seen: Observation) -> int:
         return LOST
     if seen.frozen:
         return FROZEN
+    if seen.exit_code is None and not seen.started:
+        return NOT_STARTED
     if seen.exit_code is None:
-        return NOTHING if seen.started else NOT_STARTED
+        return SILENT if seen.silent else NOTHING
     if seen.exit_code == 0 or seen.stopped:
         return NOTHING
     number = _signal_number(seen.exit_code)
@@ -149,6 +154,8 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
         return "lost", f"its node {seen.task.node} no longer answers"
     if seen.frozen:
         return "frozen", "its process is stopped (SIGSTOP) and makes no progress"
+    if seen.exit_code is None and seen.started:
+        return "lost", f"its node {seen.task.node} did not answer when its peers gave it up"
     if seen.exit_code is None:
         return "not_started", f"its port {seen.task.port} never opened"
     if number == signal.SIGKILL and seen.oom:

@@ -192,6 +192,7 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
     return Observation(
         task=view.task,
         lost=view.lost is not None,
+        silent=view.unreachable_since is not None and not view.ended,
         announced=announced_end(view),
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(state, view.task),

@@ -78,7 +78,7 @@ def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> No
     assert project.processes() == {}
 
 
-def test_a_task_that_waits_for_space_comes_through_a_full_disk(project: Project) -> None:
+def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: Project) -> None:
     config = gcp(project, max_restarts=1, retry_exit_codes=[1])
     done = project.cloudtrain(
         *("rehearse", config, "--faults", "disk", "--role", "chief", "--at", "40%", "--json")

@@ -432,3 +432,21 @@ def test_no_log_and_no_exit_code_breaks_the_judgement(
     assert (cause is None) == (code == 0)
     if cause is not None:
         is_retryable(cause)
+
+
+def test_a_node_that_does_not_answer_is_why_its_peers_lost_a_peer() -> None:
+    """Seen by a cut of 30 s: the peers exit after 10 to 15 s, its task has not ended at all."""
+    silent = Observation(task=task("chief0"), silent=True)
+    peer = Observation(task=task("worker0"), exit_code=1, ended=9.0, log=LOST_PEER)
+    cause = cause_of(silent, peer)
+    assert (cause.task, cause.kind, cause.collateral) == ("chief0", "lost", ("worker0",))
+    assert cause.text == "its node mnist-chief0 did not answer when its peers gave it up"
+    assert is_retryable(cause)
+
+
+def test_a_node_that_does_not_answer_hides_no_failure_of_another_task() -> None:
+    silent = Observation(task=task("chief0"), silent=True)
+    own = Observation(task=task("worker0"), exit_code=1, ended=9.0, log=RAISED)
+    assert (cause_of(silent, own).task, cause_of(silent, own).collateral) == ("worker0", ())
+    assert find_root_cause([silent]) is None
+    assert not is_certain([silent])
