@@ -233,9 +233,8 @@ class TaskRestarts:
                 clock=session.clock,
             )
         except (AddressTakenError, CloudConfigError) as error:
-            raise CannotReturn(
-                f"{name} cannot be recreated with its address {address}, {FIXED}: {error.message}"
-            ) from error
+            why = f" with its address {address}, {FIXED}" if address else ""
+            raise CannotReturn(f"{name} cannot be recreated{why}: {error.message}") from error
         if made is None:
             raise CannotReturn("the run was stopped")
         return replace(made, plan=session.plan)

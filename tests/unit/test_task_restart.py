@@ -12,13 +12,14 @@ import pytest
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.errors import (
     AddressTakenError,
+    CapacityError,
     CloudConfigError,
     CloudError,
     NodeError,
     NodeUnreachable,
 )
 from cloudtrain.events import pending_nodes
-from cloudtrain.model import Node, Train
+from cloudtrain.model import Limits, Node, Train
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import Retry
 from cloudtrain.run_record import Run, RunAttempt, Task
@@ -200,6 +201,19 @@ def test_where_the_address_cannot_be_had_the_worker_is_given_up_in_the_clouds_wo
         "mnist-worker0 cannot be recreated with its address 10.0.0.2, and the chief connects to "
         "restarted workers at the addresses of its TF_CONFIG only: Address 10.0.0.2 is in use."
     )
+
+
+def test_without_capacity_a_restart_has_failed_and_counts_as_one(
+    session: Session, gone: FakeProvider
+) -> None:
+    gone.create_fails = {"mnist-worker0": CapacityError("east-a has no g5.xlarge")}
+    config = replace(session.config, limits=Limits(wait=None))
+    full = replace(session, plan=replace(session.plan, config=config))
+    restarts, run = restarting(full)
+    done = outcome(restarts)
+    assert isinstance(done.error, CapacityError)
+    assert done.final is None
+    assert run.restarts_of("worker0") == 1
 
 
 def test_an_address_that_the_deleted_node_still_has_is_asked_for_again(
