@@ -24,7 +24,7 @@ from cloudtrain.state import Records
 
 
 @click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
-@name_argument()
+@name_argument(known="up")
 @click.option("--discard", is_flag=True, help="Also destroy data that only the nodes hold.")
 @yes_option
 @adopt_option

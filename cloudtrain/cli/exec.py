@@ -21,7 +21,7 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @click.command(
     cls=PassThroughCommand, short_help=COMMANDS["exec"], epilog=f"\b\nExample:\n  {EXAMPLE}"
 )
-@name_argument(required=True)
+@name_argument(required=True, known="up")
 @click.argument("first", nargs=-1, metavar="")
 @role_option
 @debug_option

@@ -13,6 +13,7 @@ from cloudtrain.cli.options import (
     json_option,
     name_argument,
     print_json,
+    run_option,
     shown,
     store_option,
 )
@@ -24,7 +25,7 @@ from cloudtrain.cli.target import landed_target
 )
 @name_argument()
 @click.argument("folder", required=False, metavar="[DIR]")
-@click.option("--run", "run_id", metavar="ID", help="Run to download (default: the latest).")
+@run_option("Run to download")
 @store_option
 @json_option
 @debug_option

@@ -10,7 +10,7 @@ from cloudtrain.state import resolve
 
 
 @click.command(short_help=COMMANDS["forget"], epilog="\b\nExample:\n  cloudtrain forget mnist")
-@name_argument(required=True)
+@name_argument(required=True, known="down")
 @click.option("--discard", is_flag=True, help="Also delete artifacts that only this machine holds.")
 @json_option
 @debug_option

@@ -10,6 +10,7 @@ from cloudtrain.cli.options import (
     full_log_option,
     name_argument,
     role_option,
+    run_option,
     shown,
     store_option,
 )
@@ -29,7 +30,7 @@ from cloudtrain.cli.target import landed_target
     metavar="N",
     help="Start with the last N lines of each task.",
 )
-@click.option("--run", "run_id", metavar="ID", help="Run to show (default: the latest).")
+@run_option("Run to show")
 @store_option
 @full_log_option
 @debug_option

@@ -11,42 +11,44 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from cloudtrain.cli import candidates
+
 if TYPE_CHECKING:
     from cloudtrain.console.screen import Screen
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of known clusters, and YAML files."""
-    import glob
-
-    from cloudtrain.state import known_clusters
-
-    files = [p for p in glob.glob(f"{glob.escape(incomplete)}*") if is_yaml(p)]  # noqa: PTH207
-    return [name for name in known_clusters() if name.startswith(incomplete)] + sorted(files)
-
-
 def is_yaml(path: str) -> bool:
     return path.endswith((".yaml", ".yml"))
 
 
-def name_argument(*, required: bool = False) -> Callable[[Decorated], Decorated]:
-    """A cluster's name or its config file; optional if only one cluster is known."""
+def name_argument(
+    *, required: bool = False, known: candidates.Known = "all"
+) -> Callable[[Decorated], Decorated]:
+    """A cluster's name or its config file; optional if only one cluster is known. `known`: the
+    clusters that the shell offers.
+    """
     metavar = "NAME" if required else "[NAME]"
-    return _file_or_name("name", required, metavar)
+    return _file_or_name("name", required, metavar, known)
 
 
 def file_argument(*, required: bool = True) -> Callable[[Decorated], Decorated]:
     """A config file; or a known cluster's name, for the config of its last `up`."""
     metavar = "FILE" if required else "[FILE]"
-    return _file_or_name("file", required, metavar)
+    return _file_or_name("file", required, metavar, "all")
 
 
-def _file_or_name(name: str, required: bool, metavar: str) -> Callable[[Decorated], Decorated]:
+def _file_or_name(
+    name: str, required: bool, metavar: str, known: candidates.Known
+) -> Callable[[Decorated], Decorated]:
     """The argument, with the options that complete a FILE: `given_settings` has their values."""
     argument = click.argument(
-        name, required=required, metavar=metavar, shell_complete=complete, is_eager=True
+        name,
+        required=required,
+        metavar=metavar,
+        shell_complete=candidates.clusters(known),
+        is_eager=True,
     )
     return lambda function: argument(set_option(env_file_option(function)))
 
@@ -127,6 +129,7 @@ role_option = click.option(
     "roles",
     multiple=True,
     metavar="ROLE",
+    shell_complete=candidates.roles,
     help="Only this role or task: worker, or worker0. Repeatable.",
 )
 
@@ -134,8 +137,22 @@ role_option = click.option(
 resume_option = click.option(
     "--resume",
     metavar="RUN",
+    shell_complete=candidates.resumable,
     help="Begin with the last landed checkpoint of another run: its id, `last`, or a store URI.",
 )
+
+
+def run_option(meaning: str) -> Callable[[Decorated], Decorated]:
+    """--run, of a command that reads a run."""
+    return click.option(
+        "--run",
+        "run_id",
+        metavar="ID",
+        shell_complete=candidates.runs,
+        help=f"{meaning} (default: the latest).",
+    )
+
+
 store_option = click.option(
     "--store",
     metavar="URI",

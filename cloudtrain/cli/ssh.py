@@ -7,6 +7,7 @@ import os
 import click
 
 from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.candidates import nodes
 from cloudtrain.cli.options import PassThroughCommand, debug_option, name_argument
 from cloudtrain.cli.target import name_of
 from cloudtrain.errors import UsageError
@@ -17,8 +18,8 @@ from cloudtrain.errors import UsageError
     short_help=COMMANDS["ssh"],
     epilog="\b\nExample:\n  cloudtrain ssh mnist worker0\n  cloudtrain ssh mnist chief -- df -h",
 )
-@name_argument(required=True)
-@click.argument("node", required=False, metavar="[ROLE[INDEX]]")
+@name_argument(required=True, known="up")
+@click.argument("node", required=False, metavar="[ROLE[INDEX]]", shell_complete=nodes)
 @debug_option
 @click.pass_context
 def command(ctx: click.Context, name: str, node: str | None) -> None:

@@ -18,7 +18,7 @@ With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mni
 
 
 @click.command(short_help=COMMANDS["ssh-config"], epilog=EPILOG)
-@name_argument()
+@name_argument(known="up")
 @debug_option
 def command(name: str | None) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes

@@ -5,12 +5,18 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json, shown
+from cloudtrain.cli.options import (
+    debug_option,
+    json_option,
+    name_argument,
+    print_json,
+    shown,
+)
 from cloudtrain.cli.target import name_of, refuse_file_of_another_folder
 
 
 @click.command(short_help=COMMANDS["stop-run"], epilog="\b\nExample:\n  cloudtrain stop-run mnist")
-@name_argument()
+@name_argument(known="up")
 @json_option
 @debug_option
 def command(name: str | None, as_json: bool) -> None:

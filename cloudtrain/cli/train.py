@@ -25,7 +25,7 @@ Example:
 
 
 @click.command(cls=PassThroughCommand, short_help=COMMANDS["train"], epilog=EPILOG)
-@name_argument()
+@name_argument(known="up")
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
 @resume_option
 @adopt_option

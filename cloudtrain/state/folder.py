@@ -237,7 +237,7 @@ class Records:
         try:
             return decode(Run, json.loads(path.read_bytes()))
         except FileNotFoundError:
-            listed = ", ".join(self._run_ids()) or "none"
+            listed = ", ".join(self.run_ids()) or "none"
             raise UsageError(
                 f"{self.name} has no run {run!r}", hint=f"its runs: {listed}"
             ) from None
@@ -252,7 +252,7 @@ class Records:
     def runs_and_faults(self) -> tuple[tuple[Run, ...], tuple[str, ...]]:
         """Readable runs, and the errors of unreadable records."""
         runs, faults = [], []
-        for run in self._run_ids():
+        for run in self.run_ids():
             try:
                 runs.append(self.run(run))
             except UsageError:
@@ -315,7 +315,8 @@ class Records:
             )
         return run
 
-    def _run_ids(self) -> list[str]:
+    def run_ids(self) -> list[str]:
+        """Ids of the runs on record, sorted; a crash may have left one without a record."""
         try:
             with os.scandir(self._runs) as entries:
                 return sorted(entry.name for entry in entries if RUN_ID.match(entry.name))
