@@ -39,6 +39,8 @@ COMMANDS = {
 }
 MODULES = {"import": "import_file"}
 """Modules that cannot be named as their command."""
+LINES = frozenset({"logs"})
+"""Commands whose --json is one object a line."""
 HIDDEN = frozenset({"attend", "idle"})
 """Background processes, not for users: the supervisor of a detached run, and what ends an idle
 cluster."""
@@ -83,13 +85,17 @@ def run(arguments: Sequence[str]) -> int:
     except BaseException as error:  # noqa: BLE001  (the one place where errors become words)
         from cloudtrain.cli.errors import show
 
-        code = show(error, as_json=as_json(flags), debug=debug)
+        code = show(error, as_json=as_json(flags), debug=debug, lines=command_of(flags) in LINES)
     return end(code)
+
+
+def command_of(flags: list[str]) -> str:
+    return next((word for word in flags if not word.startswith("-")), "")
 
 
 def as_json(flags: list[str]) -> bool:
     """True if the command line or a variable asks for JSON."""
-    name = next((word for word in flags if not word.startswith("-")), "")
+    name = command_of(flags)
     command = cli.get_command(click.Context(cli), name) if name in COMMANDS else None
     return wants_json(command, name, flags)
 

@@ -18,8 +18,8 @@ MAX_LINES = 24
 """Lines of one error that are shown; the JSON and --debug have all."""
 
 
-def show(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Print the error and return its exit code."""
+def show(error: BaseException, *, as_json: bool, debug: bool, lines: bool = False) -> int:
+    """Print the error and return its exit code. `lines`: its JSON is on one line."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     failure = _failure(error)
@@ -32,7 +32,7 @@ def show(error: BaseException, *, as_json: bool, debug: bool) -> int:
         _print(_text(failure, debug))
     if as_json and not lost:
         document = {name: value for name, value in failure.items() if value is not None}
-        sys.stdout.write(json.dumps({"error": document}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({"error": document}, indent=None if lines else 2) + "\n")
     code = failure["exit_code"]
     assert isinstance(code, int)
     return code

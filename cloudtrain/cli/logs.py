@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
 import click
 
 from cloudtrain.cli.app import COMMANDS
@@ -16,10 +24,41 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.target import landed_target
 
+if TYPE_CHECKING:
+    from cloudtrain.commands.log_lines import LogLine
+    from cloudtrain.console.screen import Screen
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _since(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """Unix time of `10m` ago, or of a date and time, which is local without an offset."""
+    if value is None:
+        return None
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
+    if ago:
+        return time.time() - float(ago[1]) * SECONDS[ago[2]]
+    try:
+        return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is neither a duration such as 10m nor a time such as 2026-11-23T13:30"
+        ) from None
+
+
+def _pattern(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> re.Pattern[str] | None:
+    try:
+        return None if value is None else re.compile(value)
+    except re.error as error:
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
+
 
 @click.command(
     short_help=COMMANDS["logs"],
-    epilog="\b\nExample:\n  cloudtrain logs mnist -f --role worker --tail 20",
+    epilog="\b\nExample:\n  cloudtrain logs mnist -f --role worker --tail 20\n"
+    "  cloudtrain logs mnist --since 10m --grep 'loss|Error'",
 )
 @name_argument()
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
@@ -30,26 +69,54 @@ from cloudtrain.cli.target import landed_target
     metavar="N",
     help="Start with the last N lines of each task.",
 )
+@click.option(
+    "--since", metavar="TIME", callback=_since, help="Only lines since 10m ago, or since a time."
+)
+@click.option(
+    "--grep",
+    "pattern",
+    metavar="RE",
+    callback=_pattern,
+    help="Only lines in which this regular expression is found.",
+)
+@click.option("--timestamps", is_flag=True, help="Show when each line arrived.")
 @run_option("Run to show")
 @store_option
 @full_log_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="CLOUDTRAIN_JSON",
+    help="Print one JSON object for each line.",
+)
 @debug_option
 def command(
     name: str | None,
     follow: bool,
     roles: tuple[str, ...],
     tail: int | None,
+    since: float | None,
+    pattern: re.Pattern[str] | None,
+    timestamps: bool,
     run_id: str | None,
     store: str | None,
     full_log: bool,
+    as_json: bool,
 ) -> None:
     """Show every task's output, each line prefixed with the task's name. Works after the nodes
     are gone, and on other machines from the store that FILE or --store names.
     """
     cluster, config = landed_target(name, store)
+    from cloudtrain.commands.log_lines import LineView
     from cloudtrain.commands.logs import logs
 
-    with shown(as_json=False, full_log=full_log) as screen:
+    by_line = as_json or timestamps or pattern is not None or since is not None
+    with shown(as_json=as_json, full_log=full_log or by_line) as screen:
+        view: LineView | None = None
+        if by_line:
+            show = print_object if as_json else show_line(screen, timestamps=timestamps)
+            view = LineView(screen, show, since=since, pattern=pattern)
         logs(
             cluster,
             config=config,
@@ -58,5 +125,30 @@ def command(
             roles=roles,
             tail=tail,
             run=run_id,
+            view=view,
             console=screen,
         )
+        if view is not None:
+            view.flush()
+
+
+def print_object(line: LogLine) -> None:
+    """One line of JSON, written at once."""
+    document = {"task": line.task, "time": line.time, "line": line.text}
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
+def show_line(screen: Screen, *, timestamps: bool) -> Callable[[LogLine], None]:
+    def show(line: LogLine) -> None:
+        text = f"{stamp(line.time)} {line.text}" if timestamps else line.text
+        screen.task_output(line.task, f"{text}\n".encode("utf-8", "replace"))
+
+    return show
+
+
+def stamp(time: float | None) -> str:
+    """Local time with its offset, of one width; a dash if it is not known."""
+    if time is None:
+        return f"{'-':25}"
+    return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")

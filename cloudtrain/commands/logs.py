@@ -10,6 +10,7 @@ from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.find_run import FoundRun, find_run
+from cloudtrain.commands.log_lines import LineView
 from cloudtrain.commands.spools import ingest_before_reading
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.model import ClusterConfig
@@ -17,6 +18,7 @@ from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.line_times import arrivals
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 
@@ -34,16 +36,18 @@ def logs(
     roles: Sequence[str] = (),
     tail: int | None = None,
     run: str | None = None,
+    view: LineView | None = None,
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
     """Show the logs of `run`, or of the latest one.
 
     With `follow`, until the run has ended: an unattended run is supervised by this process, which
-    ends, restarts and lands it as `train` would.
+    ends, restarts and lands it as `train` would. `view` shows lines one by one in place of
+    `console`.
     """
     found = find_run(name, run, config=config, uri=store)
-    shown = RoleFilter(console, roles)
+    shown = RoleFilter(view or console, roles)
     if found.run.ended is None:
         ingest_before_reading(found, console, "logs")
     if found.records is None:
@@ -64,7 +68,7 @@ def logs(
 Offsets = dict[tuple[str, int], int]
 
 
-def show(records: Records, found: FoundRun, console: Console, tail: int | None) -> Offsets:
+def show(records: Records, found: FoundRun, console: RoleFilter, tail: int | None) -> Offsets:
     """Show the local part of every log, attempt by attempt; returns how far each was read.
 
     Logs of an ended run that are not here are read from the store.
@@ -80,14 +84,15 @@ def show(records: Records, found: FoundRun, console: Console, tail: int | None) 
             landed = landed or LandedLogs(found.run.id, found.store())
             data = landed.read(name_of(task))
         offsets[task.name, task.attempt] = len(data)
-        console.task_output(task.name, last_lines(data, tail))
+        whole = found.run.ended is not None or task not in found.run.tasks
+        console.recorded(task.name, data, path, tail, whole=whole)
     return offsets
 
 
-def show_landed(found: FoundRun, console: Console, tail: int | None) -> None:
+def show_landed(found: FoundRun, console: RoleFilter, tail: int | None) -> None:
     landed = LandedLogs(found.run.id, found.store())
     for task in found.run.task_attempts:
-        console.task_output(task.name, last_lines(landed.read(name_of(task)), tail))
+        console.recorded(task.name, landed.read(name_of(task)), None, tail, whole=True)
 
 
 def name_of(task: Task) -> str:
@@ -143,8 +148,20 @@ def last_lines(data: bytes, tail: int | None) -> bytes:
 class RoleFilter:
     """A console that shows the output of some roles only."""
 
-    def __init__(self, console: Console, roles: Sequence[str]) -> None:
+    def __init__(self, console: Console | LineView, roles: Sequence[str]) -> None:
         self._console, self._roles = console, frozenset(roles)
+
+    def recorded(
+        self, task: str, data: bytes, path: Path | None, tail: int | None, *, whole: bool
+    ) -> None:
+        """Show the end of a log that is here, or was read from the store (without `path`)."""
+        if not self._takes(task):
+            return
+        if isinstance(self._console, LineView):
+            index = arrivals(path) if path is not None else ()
+            self._console.recorded(task, data, index, tail, whole=whole)
+        else:
+            self._console.task_output(task, last_lines(data, tail))
 
     def say(self, text: str) -> None:
         self._console.say(text)
@@ -156,5 +173,8 @@ class RoleFilter:
         return self._console.stage(title, total)
 
     def task_output(self, task: str, data: bytes) -> None:
-        if not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles:
+        if self._takes(task):
             self._console.task_output(task, data)
+
+    def _takes(self, task: str) -> bool:
+        return not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles

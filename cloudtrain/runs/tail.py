@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,6 +16,7 @@ from cloudtrain.protocols import Console, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
+from cloudtrain.runs.line_times import ArrivalIndex
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
 
@@ -156,10 +158,11 @@ class Follower:
         self, task: Task, node: Node, folder: str, log: Path
     ) -> task_commands.AttemptEnd | None:
         with log.open("ab") as file:
-            reader = task_commands.FollowReader()
+            reader, times = task_commands.FollowReader(), ArrivalIndex(log)
             end: list[task_commands.AttemptEnd] = []
 
             def wrote(data: bytes) -> None:
+                times.arrived(file.tell(), time.time())
                 append(file, data)
                 self._console.task_output(task.name, data.replace(b"\0", b""))
                 self.events.put(LogBytes(task, data))

@@ -1,0 +1,106 @@
+"""Lines of logs, each with the time at which it arrived: filtered, and shown one by one."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from cloudtrain.console.lines import LogLines, clean
+from cloudtrain.errors import UsageError
+from cloudtrain.protocols import Console, Stage
+from cloudtrain.runs.line_times import Arrival, time_at
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    task: str
+    text: str
+    """Without control characters, as the console shows it."""
+    time: float | None
+    """Unix time at which it arrived at the machine that followed the run; None if not known."""
+
+
+class LineView:
+    """A console that passes on lines of tasks that arrived after `since` and match `pattern`."""
+
+    def __init__(
+        self,
+        console: Console,
+        show: Callable[[LogLine], None],
+        *,
+        since: float | None = None,
+        pattern: re.Pattern[str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._console, self._show, self._clock = console, show, clock
+        self._since, self._pattern = since, pattern
+        self._rests: dict[str, LogLines] = {}
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        self._console.say(text)
+
+    def warn(self, text: str) -> None:
+        self._console.warn(text)
+
+    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
+        return self._console.stage(title, total)
+
+    def task_output(self, task: str, data: bytes) -> None:
+        """Bytes that arrive now."""
+        with self._lock:
+            now = self._clock()
+            for text in self._rest(task).feed(data):
+                self._pass_on(LogLine(task=task, text=text, time=now))
+
+    def recorded(
+        self, task: str, data: bytes, index: Sequence[Arrival], tail: int | None, *, whole: bool
+    ) -> None:
+        """A log from its beginning, of which the last `tail` lines that fit are shown. If it is not
+        `whole`, its unterminated last line is kept for what follows.
+
+        Raises UsageError if `since` is given and the times of its lines are not known.
+        """
+        if self._since is not None and data and not index:
+            raise UsageError(
+                f"--since: the times of {task}'s lines are not on record here",
+                hint="they are on the machine that followed the run, for runs of this version",
+            )
+        with self._lock:
+            end = len(data) if whole else data.rfind(b"\n") + 1
+            fit = [line for line in _lines(task, data[:end], index) if self._fits(line)]
+            self._rest(task).feed(data[end:])
+            for line in fit if tail is None else fit[len(fit) - min(tail, len(fit)) :]:
+                self._show(line)
+
+    def flush(self) -> None:
+        """Show lines that were not terminated."""
+        with self._lock:
+            for task, rest in self._rests.items():
+                for text in rest.flush():
+                    self._pass_on(LogLine(task=task, text=text, time=self._clock()))
+
+    def _rest(self, task: str) -> LogLines:
+        return self._rests.setdefault(task, LogLines())
+
+    def _fits(self, line: LogLine) -> bool:
+        if self._since is not None and (line.time is None or line.time < self._since):
+            return False
+        return self._pattern is None or self._pattern.search(line.text) is not None
+
+    def _pass_on(self, line: LogLine) -> None:
+        if self._fits(line):
+            self._show(line)
+
+
+def _lines(task: str, data: bytes, index: Sequence[Arrival]) -> Iterator[LogLine]:
+    offset = 0
+    for raw in data.split(b"\n"):
+        if raw or offset + len(raw) < len(data):
+            text = clean(raw.replace(b"\0", b"").decode("utf-8", "replace"))
+            yield LogLine(task=task, text=text, time=time_at(index, offset))
+        offset += len(raw) + 1
