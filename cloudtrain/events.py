@@ -178,9 +178,14 @@ class NodesShareFiles(Event, word="shared"):
 
 @dataclass(frozen=True, kw_only=True)
 class NodesPlaced(Event, word="placed"):
-    """Every node runs; places by node name."""
+    """Every node runs; places by node name, and prices in $/hour as known then, null if not.
+    Earlier versions wrote no prices.
+    """
 
     places: Mapping[str, str]
+    prices: Mapping[str, float | None] = field(default_factory=dict)
+    ceilings: Mapping[str, float | None] = field(default_factory=dict)
+    """Upper bounds of the prices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +272,8 @@ def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
     del facts["time"]
     if isinstance(event, NodeRequested) and event.made is None:
         del facts["made"]
+    if isinstance(event, NodesPlaced) and not (event.prices or event.ceilings):
+        del facts["prices"], facts["ceilings"]
     return {"time": time, "pid": pid, "event": event.word, **facts}
 
 

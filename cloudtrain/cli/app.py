@@ -26,6 +26,7 @@ COMMANDS = {
     "rehearse": "Run the job on local nodes, and break them under it.",
     "logs": "Show every task's output, even after the nodes are gone.",
     "status": "Show clusters, their nodes and runs.",
+    "cost": "Show what was spent, by cluster, run and month.",
     "stop-run": "End the run on every node and land its artifacts.",
     "fetch": "Download artifacts from the store and verify them.",
     "ssh": "Open a shell on a node.",

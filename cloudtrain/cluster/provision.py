@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from cloudtrain.catalog.estimate import prices_of
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.bootstrap import await_first_login
 from cloudtrain.cluster.drift import creation_facts_of
@@ -137,7 +138,14 @@ def create_nodes(session: Session, plan: Plan) -> Session:
         refuse_missing_nodes(made, plan)
         for node in made:
             stage.done(node.name, node.address)
-    session.records.journal(NodesPlaced(places={node.name: node.placement for node in made}))
+    priced = {node.name: prices_of(session.config, node) for node in made}
+    session.records.journal(
+        NodesPlaced(
+            places={node.name: node.placement for node in made},
+            prices={name: price for name, (price, _) in priced.items()},
+            ceilings={name: ceiling for name, (_, ceiling) in priced.items()},
+        )
+    )
     nodes = merge_created(session, made)
     identity = load_identity(session.records.folder)
     if is_cloud(session.config.provider):

@@ -80,6 +80,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "tuple[str, ...]": st.lists(names, unique=True).map(tuple),
     "Made | None": st.none() | st.fixed_dictionaries({}, optional={"lifetime": st.none()}),
     "Mapping[str, str]": st.dictionaries(names, names),
+    "Mapping[str, float | None]": st.dictionaries(names, st.none() | st.floats(0, 9)),
 }
 
 

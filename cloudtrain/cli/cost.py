@@ -1,0 +1,110 @@
+"""`cloudtrain cost`"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
+from cloudtrain.cli.target import name_of
+from cloudtrain.console.lines import printable
+from cloudtrain.console.times import clock, duration
+
+if TYPE_CHECKING:
+    from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
+    from cloudtrain.commands.node_notes import CostSoFar
+
+BASIS = (
+    "computed from the prices agreed at `up` and the hours on record here, without disks, "
+    "addresses and traffic: not the cloud's bill"
+)
+
+
+@click.command(short_help=COMMANDS["cost"], epilog="\b\nExample:\n  cloudtrain cost mnist")
+@name_argument()
+@json_option
+@debug_option
+def command(name: str | None, as_json: bool) -> None:
+    """Show what was spent, by cluster, run, role and month, over the history on record here.
+    Computed from the prices agreed at `up` and the hours on record: not the cloud's bill. Offline.
+    """
+    chosen = None if name is None else name_of(name)
+    from cloudtrain.commands.cost import cost
+
+    report = cost(chosen)
+    if as_json:
+        print_json(as_document(report))
+    else:
+        click.echo(printable("\n".join(lines(report, time.time()))))
+
+
+def lines(report: CostReport, now: float) -> Iterator[str]:
+    if not report.clusters:
+        yield "no known clusters"
+        return
+    for cluster in report.clusters:
+        yield from _cluster(cluster, now)
+    if len(report.clusters) > 1:
+        yield f"all  {report.cost}"
+        for month, spent in report.months.items():
+            yield f"  {month}  {spent}"
+    yield BASIS
+
+
+def _cluster(cluster: ClusterCost, now: float) -> Iterator[str]:
+    hours = f"{cluster.node_hours:.1f} node hours"
+    yield f"{cluster.name}  {cluster.provider or 'unknown'}  {cluster.cost}  {hours}"
+    for month, spent in cluster.months.items():
+        yield f"  {month}  {spent}"
+    for role, spent in cluster.roles.items():
+        yield f"  {role}  {spent}"
+    for run in cluster.runs:
+        took = duration((run.end or now) - run.begin)
+        yield f"  run {run.run}  {run.state}  {clock(run.begin)}, {took}  {run.cost}"
+
+
+def as_document(report: CostReport) -> dict[str, Any]:
+    return {
+        **_amount(report.cost),
+        "months": {month: _amount(spent) for month, spent in report.months.items()},
+        "clusters": [_cluster_json(cluster) for cluster in report.clusters],
+        "basis": BASIS,
+    }
+
+
+def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "provider": cluster.provider,
+        **_amount(cluster.cost),
+        "node_hours": round(cluster.node_hours, 4),
+        "months": {month: _amount(spent) for month, spent in cluster.months.items()},
+        "roles": {role: _amount(spent) for role, spent in cluster.roles.items()},
+        "runs": [_run_json(run) for run in cluster.runs],
+    }
+
+
+def _run_json(run: RunCost) -> dict[str, Any]:
+    return {
+        "run": run.run,
+        "state": run.state,
+        "begin": run.begin,
+        "end": run.end,
+        **_amount(run.cost),
+    }
+
+
+def _amount(spent: CostSoFar) -> dict[str, float | None]:
+    """In $; `cost` is null if a price is not known."""
+    return {
+        name: None if amount is None else round(amount, 6)
+        for name, amount in (
+            ("cost", spent.exact),
+            ("cost_at_least", spent.least),
+            ("cost_at_most", spent.most),
+        )
+    }
