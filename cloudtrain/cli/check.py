@@ -10,6 +10,7 @@ import click
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     debug_option,
+    events_option,
     file_argument,
     ignore_option,
     json_option,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     " and aws one small machine is created, logged in to and deleted.",
 )
 @ignore_option
+@events_option
 @json_option
 @debug_option
 def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]) -> int:

@@ -10,6 +10,7 @@ from cloudtrain.cli.confirm import confirm, on_terminal
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
+    events_option,
     json_option,
     name_argument,
     print_json,
@@ -30,6 +31,7 @@ from cloudtrain.state import Records
 @adopt_option
 @click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
 @provider_options
+@events_option
 @json_option
 @debug_option
 def command(

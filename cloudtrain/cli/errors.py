@@ -22,7 +22,7 @@ def show(error: BaseException, *, as_json: bool, debug: bool, lines: bool = Fals
     """Print the error and return its exit code. `lines`: its JSON is on one line."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    failure = _failure(error)
+    failure = failure_of(error)
     lost = stdout_is_lost()
     if debug:
         import traceback
@@ -38,8 +38,8 @@ def show(error: BaseException, *, as_json: bool, debug: bool, lines: bool = Fals
     return code
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    """The error as --json prints it."""
+def failure_of(error: BaseException) -> dict[str, Any]:
+    """The error as --json and --events print it."""
     if isinstance(error, CloudtrainError):
         return _facts(error, error.message, error.exit_code, error.hint) | _more(error)
     if isinstance(error, click.Abort):

@@ -8,7 +8,9 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     PassThroughCommand,
     debug_option,
+    json_option,
     name_argument,
+    print_json,
     role_option,
     shown,
 )
@@ -24,9 +26,12 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @name_argument(required=True, known="up")
 @click.argument("first", nargs=-1, metavar="")
 @role_option
+@json_option
 @debug_option
 @click.pass_context
-def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...]) -> int:
+def command(
+    ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[str, ...], as_json: bool
+) -> int:
     """Run a command on the nodes in parallel, each word passed as written, without a shell. The
     exit code is the highest of all nodes, and not 0 if a node was skipped.
     """
@@ -35,6 +40,16 @@ def command(ctx: click.Context, name: str, first: tuple[str, ...], roles: tuple[
         raise UsageError("no command given", hint=f"for example: {EXAMPLE}")
     cluster = name_of(name)
     from cloudtrain.commands.execute import execute
+    from cloudtrain.console.quiet import CollectingConsole
 
-    with shown(as_json=False) as screen:
-        return execute(cluster, roles=roles, command=words, console=screen)
+    with shown(as_json=as_json) as screen:
+        console = CollectingConsole(screen) if as_json else screen
+        done = execute(cluster, roles=roles, command=words, console=console)
+    if isinstance(console, CollectingConsole):
+        nodes = [
+            {"task": task, "exit_code": code, "output": console.texts.get(task, "")}
+            for task, code in done.exit_codes.items()
+        ]
+        document = {"name": cluster, "nodes": nodes, "skipped": list(done.skipped)}
+        print_json({**document, "exit_code": done.exit_code})
+    return done.exit_code

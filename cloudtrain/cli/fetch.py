@@ -9,6 +9,7 @@ import click
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     debug_option,
+    events_option,
     is_yaml,
     json_option,
     name_argument,
@@ -27,6 +28,7 @@ from cloudtrain.cli.target import landed_target
 @click.argument("folder", required=False, metavar="[DIR]")
 @run_option("Run to download")
 @store_option
+@events_option
 @json_option
 @debug_option
 def command(

@@ -11,6 +11,7 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.options import (
     debug_option,
+    events_option,
     json_option,
     name_argument,
     print_json,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--running", is_flag=True, help="Also delete running clusters with time left.")
 @yes_option
+@events_option
 @json_option
 @debug_option
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option
+from cloudtrain.cli.options import debug_option, json_option, print_json
 
 
 def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -26,8 +26,9 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
     type=click.Path(path_type=Path),
     help="File to write (default: PROVIDER.yaml in the current folder).",
 )
+@json_option
 @debug_option
-def command(provider: str, output: Path | None) -> None:
+def command(provider: str, output: Path | None, as_json: bool) -> None:
     """Write a commented config to start from, for gcp, aws, azure, hosts or (the default) local.
     An empty folder also gets a train.py, so that the config runs as it is. An existing file is
     never overwritten.
@@ -38,5 +39,9 @@ def command(provider: str, output: Path | None) -> None:
     script = (place if place.is_dir() else place.parent) / "train.py"
     was_there = script.exists()
     path = init(provider, place)
-    also = " and an example train.py" if script.exists() and not was_there else ""
+    wrote_script = script.exists() and not was_there
+    if as_json:
+        print_json({"file": str(path), "script": str(script) if wrote_script else None})
+        return
+    also = " and an example train.py" if wrote_script else ""
     click.echo(f"wrote {path}{also}; next: cloudtrain plan {path}")

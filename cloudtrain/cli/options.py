@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
 from cloudtrain.cli import candidates
 
 if TYPE_CHECKING:
+    from cloudtrain.console.event_stream import EventStream
     from cloudtrain.console.screen import Screen
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -121,6 +122,13 @@ yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
 )
+events_option = click.option(
+    "--events",
+    metavar="PATH",
+    expose_value=False,
+    callback=lambda context, parameter, value: context.meta.update({f"{__name__}.events": value}),
+    help="Append every message and step to PATH as JSON lines; - is stdout.",
+)
 adopt_option = click.option(
     "--adopt", is_flag=True, help="Take over a cluster created from a FILE in another folder."
 )
@@ -204,12 +212,57 @@ def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
     from cloudtrain.console import console
     from cloudtrain.retry import waits_reported_to
 
-    screen = console(json=as_json, full_log=full_log)
+    screen = console(json=as_json or events_path() == "-", full_log=full_log)
+    events = event_stream(screen)
     try:
-        with waits_reported_to(screen.say):
-            yield screen
+        with waits_reported_to((events or screen).say):
+            yield events or screen
+    except BaseException as error:
+        if events is not None:
+            from cloudtrain.cli.errors import failure_of
+
+            events.flush()
+            events.write("end", ok=False, error=failure_of(error))
+        raise
+    else:
+        if events is not None:
+            events.flush()
+            events.write("end", ok=True)
     finally:
         screen.flush()
+
+
+def events_path() -> str | None:
+    """The PATH of --events; None without it."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(f"{__name__}.events") if context else None
+
+
+def event_stream(screen: Screen) -> EventStream | None:
+    """The stream of `--events`, open to the end of the command; None without the flag.
+
+    With `-` it is stdout, on which nothing else is printed then.
+    """
+    path = events_path()
+    if path is None:
+        return None
+    context = click.get_current_context()
+    from cloudtrain.console.event_stream import EventStream
+
+    if path != "-":
+        return EventStream(screen, context.with_resource(_appended(path)))
+    if context.params.get("as_json"):
+        raise click.UsageError("--events - and --json exclude each other: both print on stdout")
+    stream, sys.stdout = sys.stdout, sys.stderr
+    context.call_on_close(lambda: setattr(sys, "stdout", stream))
+    return EventStream(screen, stream)
+
+
+def _appended(path: str) -> TextIO:
+    try:
+        return open(path, "a", encoding="utf-8")  # noqa: PTH123
+    except OSError as error:
+        raise click.UsageError(f"--events {path}: {error.strerror}") from None
 
 
 def print_json(document: Any) -> None:

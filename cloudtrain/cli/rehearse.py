@@ -10,6 +10,7 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     PassThroughCommand,
     debug_option,
+    events_option,
     file_argument,
     json_option,
     print_json,
@@ -56,6 +57,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--seed", type=int, help="Repeats the random choices of another rehearsal.")
 @click.option("--store", metavar="URI", help="Where the artifacts land (default: a local folder).")
 @click.option("--setup-run", is_flag=True, help="Also run the lines of `setup.run` here.")
+@events_option
 @json_option
 @debug_option
 @click.pass_context

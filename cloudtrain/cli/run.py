@@ -8,6 +8,7 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
+    events_option,
     file_argument,
     full_log_option,
     ignore_option,
@@ -28,6 +29,7 @@ from cloudtrain.cli.target import plan_of
 @yes_option
 @ignore_option
 @full_log_option
+@events_option
 @json_option
 @debug_option
 def command(

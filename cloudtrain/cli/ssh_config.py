@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, name_argument
+from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
 from cloudtrain.cli.target import name_of
 
 EPILOG = """\b
@@ -19,12 +19,17 @@ With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mni
 
 @click.command(short_help=COMMANDS["ssh-config"], epilog=EPILOG)
 @name_argument(known="up")
+@json_option
 @debug_option
-def command(name: str | None) -> None:
+def command(name: str | None, as_json: bool) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
     by name, with the cluster's key and its pinned host keys.
     """
     cluster = name_of(name)
     from cloudtrain.commands.ssh_config import ssh_config
 
-    click.echo(ssh_config(cluster), nl=False)
+    text = ssh_config(cluster)
+    if as_json:
+        print_json({"name": cluster, "ssh_config": text})
+        return
+    click.echo(text, nl=False)

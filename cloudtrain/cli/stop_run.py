@@ -7,6 +7,7 @@ import click
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     debug_option,
+    events_option,
     json_option,
     name_argument,
     print_json,
@@ -17,6 +18,7 @@ from cloudtrain.cli.target import name_of, refuse_file_of_another_folder
 
 @click.command(short_help=COMMANDS["stop-run"], epilog="\b\nExample:\n  cloudtrain stop-run mnist")
 @name_argument(known="up")
+@events_option
 @json_option
 @debug_option
 def command(name: str | None, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from cloudtrain.cli.options import (
     PassThroughCommand,
     adopt_option,
     debug_option,
+    events_option,
     full_log_option,
     json_option,
     name_argument,
@@ -30,6 +31,7 @@ Example:
 @resume_option
 @adopt_option
 @full_log_option
+@events_option
 @json_option
 @debug_option
 @click.pass_context

@@ -12,6 +12,7 @@ from cloudtrain.cli.nodes import node_json
 from cloudtrain.cli.options import (
     adopt_option,
     debug_option,
+    events_option,
     file_argument,
     ignore_option,
     json_option,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @yes_option
 @adopt_option
 @ignore_option
+@events_option
 @json_option
 @debug_option
 def command(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.errors import UsageError
@@ -14,12 +15,26 @@ from cloudtrain.shell import Command
 from cloudtrain.state import Records
 
 
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What became of a command on the nodes."""
+
+    exit_codes: Mapping[str, int]
+    """By task; as a shell has it, 128 and more for one that a signal ended."""
+    skipped: tuple[str, ...] = ()
+    """Selected nodes on which it was not run, with their state."""
+
+    @property
+    def exit_code(self) -> int:
+        """The highest of all nodes, not 0 if a node was skipped."""
+        return max([int(bool(self.skipped)), *self.exit_codes.values()])
+
+
 def execute(
     name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
-) -> int:
-    """Run the command with each argument as written and show every node's output.
-
-    Returns the highest exit code, not 0 if a node was skipped, which is reported last.
+) -> Executed:
+    """Run the command with each argument as written and show every node's output. Skipped nodes
+    are reported last.
     """
     records = Records(name)
     with (
@@ -51,7 +66,11 @@ def execute(
         skipped += [f"{node.task} (gone)" for node in planned if node.name not in there]
     for node in skipped:
         console.warn(f"skipped: {node}")
-    return max([int(bool(skipped)), *(code if code >= 0 else 128 - code for code in codes)])
+    ended = {
+        node.task: code if code >= 0 else 128 - code
+        for node, code in zip(nodes, codes, strict=True)
+    }
+    return Executed(exit_codes=ended, skipped=tuple(skipped))
 
 
 def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:

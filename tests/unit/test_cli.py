@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from cloudtrain import __version__, errors
 from cloudtrain.cli import confirm
 from cloudtrain.cli.app import COMMANDS, HIDDEN, LINES, cli
+from cloudtrain.commands.execute import Executed
 from cloudtrain.model import Cluster, Node, Problem
 from cloudtrain.protocols import Finding
 from cloudtrain.run_record import Run
@@ -232,7 +233,7 @@ def test_bad_usage_is_two_lines_and_exit_code_2(arguments: list[str], error: str
 def test_what_stands_after_the_dashes_reaches_the_command_as_written(verbs: Verbs) -> None:
     known("mnist")
     verbs.answer("train", "train", RUN)
-    verbs.answer("execute", "execute", 7)
+    verbs.answer("execute", "execute", Executed(exit_codes={"worker0": 7, "ps0": 0}))
     assert cloudtrain("train", "--", "--epochs", "3", "--", "a b").exit_code == 0
     assert cloudtrain("train", "mnist", "--detach", "--", "--json").exit_code == 0
     done = cloudtrain(
@@ -586,3 +587,40 @@ def test_the_shell_completes_commands_flags_clusters_and_files(
     done = cloudtrain()
     assert done.exit_code == 0
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == found
+
+
+# ── --json of the commands whose output is lines ─────────────────────────────
+
+
+def test_exec_prints_what_each_node_answered_as_one_document(verbs: Verbs) -> None:
+    known("mnist")
+    done = Executed(exit_codes={"chief0": 0, "worker0": 3}, skipped=("worker1 (gone)",))
+    verbs.answer("execute", "execute", done)
+    result = cloudtrain("exec", "mnist", "--json", "--", "hostname")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout) == {
+        "name": "mnist",
+        "nodes": [
+            {"task": "chief0", "exit_code": 0, "output": ""},
+            {"task": "worker0", "exit_code": 3, "output": ""},
+        ],
+        "skipped": ["worker1 (gone)"],
+        "exit_code": 3,
+    }
+
+
+def test_init_and_ssh_config_print_a_document_too(
+    verbs: Verbs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    assert json.loads(cloudtrain("init", "--json").stdout) == {
+        "file": "local.yaml",
+        "script": "train.py",
+    }
+    known("mnist")
+    verbs.answer("ssh_config", "ssh_config", "Host mnist-chief0\n")
+    assert json.loads(cloudtrain("ssh-config", "mnist", "--json").stdout) == {
+        "name": "mnist",
+        "ssh_config": "Host mnist-chief0\n",
+    }
