@@ -62,6 +62,8 @@ class Cause:
     hint: str | None = None
     collateral: tuple[str, ...] = ()
     """Tasks that failed because of this one."""
+    lost_peer: bool = False
+    """It only reports that it lost its peers, none of which failed: its network was cut."""
 
 
 @dataclass(frozen=True, kw_only=True)

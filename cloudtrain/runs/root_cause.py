@@ -70,7 +70,8 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
     if cause.kind in ("exit", "not_started"):
-        return cause.exit_code in (42, 143) or reports_lost_peer("\n".join(cause.last_lines))
+        lost = cause.lost_peer or reports_lost_peer("\n".join(cause.last_lines))
+        return cause.exit_code in (42, 143) or lost
     return cause.kind in {"lost", "frozen", "signal", "stalled"}
 
 
@@ -138,6 +139,7 @@ def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
         last_lines=last_lines(seen.log),
         hint=hint_for(kind, seen.log, number, ended=code is not None),
         collateral=collateral,
+        lost_peer=_rank(seen) == COLLATERAL,
     )
 
 

@@ -450,3 +450,25 @@ def test_a_node_that_does_not_answer_hides_no_failure_of_another_task() -> None:
     assert (cause_of(silent, own).task, cause_of(silent, own).collateral) == ("worker0", ())
     assert find_root_cause([silent]) is None
     assert not is_certain([silent])
+
+
+def test_a_lost_peer_is_retried_also_where_the_last_lines_do_not_say_it() -> None:
+    """Seen with an Estimator on TensorFlow 2.15 under a cut of 30 s: the message stands in the
+    first of two chained exceptions, and the second ends with the places of its operations.
+    """
+    aborted = (
+        b"Traceback (most recent call last):\n"
+        b"tensorflow.python.framework.errors_impl.DeadlineExceededError: From /job:worker:\n"
+        b"Collective ops is aborted by: Deadline Exceeded\n\n"
+        b"During handling of the above exception, another exception occurred:\n\n"
+        b"Traceback (most recent call last):\n"
+        b"tensorflow.python.framework.errors_impl.DeadlineExceededError: Graph execution error:\n"
+    )
+    places = b"".join(b'  File "a.py", line %d, in f\n' % number for number in range(60))
+    cause = cause_of(
+        Observation(task=task("chief0")),
+        Observation(task=task("worker0"), exit_code=1, ended=9.0, log=aborted + places),
+    )
+    assert "Collective ops" not in "\n".join(cause.last_lines)
+    assert cause.lost_peer
+    assert is_retryable(cause)
