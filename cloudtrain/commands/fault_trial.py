@@ -19,7 +19,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.checkpoints import saving_in
-from cloudtrain.rehearsal.progress import Line, Unit, training, unit_of
+from cloudtrain.rehearsal.progress import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
 from cloudtrain.run_record import Run, Task
 from cloudtrain.state import Records
@@ -40,6 +40,8 @@ class Trial:
     """Seconds of training of the undisturbed run; measured by `run`."""
     unit: Unit | None = None
     """What the script counts by, as the undisturbed run has shown; measured by `run`."""
+    span: tuple[int, int] | None = None
+    """First and last number that it counted; measured by `run`."""
     lines: list[Line] = field(default_factory=list)
     hit: float | None = None
     """When the fault came, Unix time."""
@@ -66,6 +68,7 @@ class Trial:
         if self.fault is None:
             self.unit = unit_of(self.lines)
             steps = training(self.lines, self.unit)
+            self.span = span_of(self.lines, self.unit)
             self.training = steps[-1].seen - steps[0].seen if steps else 0.0
         return done
 
@@ -108,9 +111,7 @@ class Trial:
         while not (begun := training(list(self.lines), self.unit)):
             if over.wait(POLL):
                 return
-        lasts = faults.NOTICE if self.fault.kind == "preempt" else 0.0
-        due = begun[0].seen + min(self.fault.share * self.training, self.training - lasts)
-        if over.wait(max(0.0, due - time.time())):
+        if not self._await_moment(self.fault, begun[0].seen, over):
             return
         handle = Handle(self.config)
         run = handle.records.active_run()
@@ -130,6 +131,22 @@ class Trial:
             return
         if self.fault.kind == "away" and self._ran_on(handle, run, task, over):
             self.orphan = f"the node came back, and its old {task.name} ran beside a later attempt"
+
+    def _await_moment(self, fault: Fault, begun: float, over: threading.Event) -> bool:
+        """Wait for the fault's share of the training, by the clock or, if that is sooner, by what
+        the script counts: it may be faster than the undisturbed run was. False if it ends before.
+        """
+        lasts = faults.NOTICE if fault.kind == "preempt" else 0.0
+        due = begun + min(fault.share * self.training, self.training - lasts)
+        looked = 0
+        while time.time() < due:
+            new = self.lines[looked:]
+            looked += len(new)
+            if has_reached(new, self.unit, self.span, fault.share):
+                return True
+            if over.wait(POLL):
+                return False
+        return True
 
     def _ran_on(self, handle: Handle, run: Run, task: Task, over: threading.Event) -> bool:
         """Whether the task of the attempt that was given up lives when a later one has started."""

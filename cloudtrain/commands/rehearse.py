@@ -67,7 +67,10 @@ def rehearse(
     )
     for number, fault in enumerate(due, 1):
         console.say(f"fault {number} of {len(due)}: {fault.kind} {fault.task}")
-        trial = Trial(local, arguments, console, fault, reference.training, reference.unit)
+        trial = Trial(
+            *(local, arguments, console, fault),
+            *(reference.training, reference.unit, reference.span),
+        )
         report = replace(report, outcomes=(*report.outcomes, trial.outcome()))
     return report
 

@@ -51,6 +51,22 @@ def counts(lines: Iterable[Line], unit: Unit) -> list[int]:
     return [int(found[1]) for line in lines if (found := pattern.search(line.text))]
 
 
+def span_of(lines: Iterable[Line], unit: Unit | None) -> tuple[int, int] | None:
+    """First and highest number of an undisturbed run; None if it counts nothing, or up to one."""
+    numbers = counts(lines, unit) if unit else []
+    return (numbers[0], max(numbers)) if numbers and numbers[0] < max(numbers) else None
+
+
+def has_reached(
+    lines: Iterable[Line], unit: Unit | None, span: tuple[int, int] | None, share: float
+) -> bool:
+    """Whether a run has come to this share of what the undisturbed one counted."""
+    if unit is None or span is None:
+        return False
+    first, last = span
+    return any(number >= first + share * (last - first) for number in counts(lines, unit))
+
+
 def last_loss(lines: Iterable[Line]) -> float | None:
     """The last loss that was printed."""
     last = None

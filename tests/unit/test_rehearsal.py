@@ -17,7 +17,16 @@ from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
 from cloudtrain.rehearsal.faults import FAULTS, given_up
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
-from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
+from cloudtrain.rehearsal.progress import (
+    Line,
+    counts,
+    has_reached,
+    last_loss,
+    repeated,
+    span_of,
+    training,
+    unit_of,
+)
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program
@@ -296,3 +305,12 @@ def test_an_attempt_is_given_up_when_it_ends_or_its_task_is_restarted_alone() ->
     assert given_up(before, run(replace(first, ended=9.0), state="running"), task)
     assert given_up(before, run(first, RunAttempt(number=2, started=9.0)), task)
     assert given_up(before, None, task)
+
+
+def test_a_fault_comes_by_what_the_script_counts_if_that_is_sooner_than_the_clock() -> None:
+    span = span_of(lines("epoch 1", "epoch 2", "epoch 5"), "epoch")
+    assert span == (1, 5)
+    assert not has_reached(lines("epoch 1", "epoch 2"), "epoch", span, 0.5)
+    assert has_reached(lines("epoch 3"), "epoch", span, 0.5)
+    assert not has_reached(lines("hello"), None, None, 0.0)
+    assert span_of(lines("epoch 1"), "epoch") is None
