@@ -120,8 +120,8 @@ class Trial:
             if run
             else None
         )
-        if run is None or task is None:
-            return
+        if run is None or task is None or not faults.processes_of(run, task):
+            return  # it has ended: there is nothing to break
         self.hit = time.time()
         self.console.warn(f"{self.fault.kind} {task.name}: {faults.FAULTS[self.fault.kind]}")
         try:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.commands.fault_trial import Trial
 from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
+from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
@@ -30,6 +33,7 @@ from cloudtrain.rehearsal.progress import (
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program
+from cloudtrain.state import Records
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 STORE = "file:///tmp/rehearsal"
@@ -314,3 +318,15 @@ def test_a_fault_comes_by_what_the_script_counts_if_that_is_sooner_than_the_cloc
     assert has_reached(lines("epoch 3"), "epoch", span, 0.5)
     assert not has_reached(lines("hello"), None, None, 0.0)
     assert span_of(lines("epoch 1"), "epoch") is None
+
+
+def test_a_fault_that_comes_after_its_task_has_ended_is_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while an evaluator scores: seen as a killed worker without which the run "went on"."""
+    going = replace(run(state="running"), tasks=(Task(role="chief", index=0, node="n", port=1),))
+    monkeypatch.setattr(Records, "active_run", lambda _: going)
+    settings = local_config(config(), STORE, setup_run=False)
+    trial = Trial(settings, (), QuietConsole(), FAULT, lines=lines("step 1"))
+    trial._hit(threading.Event())
+    assert trial.hit is None
