@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from cloudtrain.errors import UsageError
-
 ONLY_TYPED = ("--yes", "--discard", "--owner", "--running")
 """Flags that only a command line may give: what they allow cannot be undone."""
 OWN = ("--help", "--debug")
@@ -62,6 +60,8 @@ def refuse_variables(
             continue
         for variable in (variable_of(name, option), f"CLOUDTRAIN_{flag.lstrip('-').upper()}"):
             if environ.get(variable):
+                from cloudtrain.errors import UsageError  # which --help does not need
+
                 raise UsageError(
                     f"{variable} is set, and no variable may stand for {flag}",
                     hint=f"unset it, and give {flag} on the command line",
