@@ -44,6 +44,12 @@ NODE_KNOWN = _limit(
     until="every node's state is known (`hosts`)",
     then="`train` refuses, naming the nodes",
 )
+HOST_ANSWER = _limit(
+    "HOST_ANSWER",
+    60.0,
+    until="a machine of your own (`hosts`) has answered one question of the provider",
+    then="it counts as a machine that does not answer",
+)
 NODE_STARTS = _limit(
     "NODE_STARTS",
     300.0,

@@ -219,7 +219,8 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
                     wanted=each.worded(wanted[each.key]),
                 )
         place = facts.get("placement")
-        if place and not any(serves(wish, place) for wish in config.placement):
+        is_chosen = is_cloud(config.provider)  # elsewhere it is the machine's own address
+        if place and is_chosen and not any(serves(wish, place) for wish in config.placement):
             yield Change(
                 nodes=(node.name,),
                 field="placement",

@@ -120,9 +120,12 @@ class HostsProvider:
             try:
                 return _find_node(cluster, slot)
             except HostKeyMismatch as error:
-                return replace(_node(slot, "untrusted", None), fault=error.message)
+                return replace(_node(slot, "untrusted", None), fault=why(slot, error))
             except CloudtrainError as error:
-                return replace(_node(slot, "unknown", None), fault=error.message)
+                return replace(_node(slot, "unknown", None), fault=why(slot, error))
+
+        def why(slot: HostSlot, error: CloudtrainError) -> str:
+            return error.message.removeprefix(f"{slot.name}: ")
 
         found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.model import Host
 from cloudtrain.shell import script
+from cloudtrain.wait_limits import HOST_ANSWER
 
 if TYPE_CHECKING:
     import paramiko
@@ -69,18 +71,40 @@ class UserSsh:
     host_keys: tuple[str, ...]
 
     def run(self, text: str, *arguments: str, stdin: bytes = b"") -> str:
-        """Run an sh script and return its stdout. Raises NodeError with its last line of stderr."""
-        command = script(text, *arguments).shell()
-        sent, out, err = self.client.exec_command(command, timeout=60.0)
-        if stdin:
-            sent.write(stdin)
-        sent.channel.shutdown_write()
-        output, words = out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
-        code = out.channel.recv_exit_status()
+        """Run an sh script and return its stdout. Raises NodeError with its last line of stderr, or
+        for an answer over 1 MB; NodeUnreachable if there is none within a minute.
+        """
+        line = script(text, *arguments).shell()
+        sent, out, err = self.client.exec_command(line, timeout=HOST_ANSWER)
+        channel = sent.channel
+        limit = threading.Timer(HOST_ANSWER, channel.close)
+        limit.daemon = True
+        limit.start()
+        try:
+            if stdin:
+                sent.write(stdin)
+            channel.shutdown_write()
+            output, words = out.read(MOST + 1), err.read(MOST + 1)
+            if max(len(output), len(words)) > MOST:
+                channel.close()
+                raise NodeError(
+                    self.name,
+                    f"{self.way.address}: its answer exceeds {MOST >> 20} MB",
+                    hint="log in there: has the shell or one of its tools been replaced?",
+                )
+            code = channel.recv_exit_status()
+        finally:
+            limit.cancel()
+        if code == -1:
+            raise NodeUnreachable(self.name, f"{_place(self.way)} ended the session unanswered")
         if code != 0:
-            last = words.strip().splitlines()[-1:] or [f"exit {code}"]
+            last = words.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {code}"]
             raise NodeError(self.name, f"{self.way.address}: {last[0]}")
-        return str(output)
+        return bytes(output).decode("utf-8", "replace")
+
+
+MOST = 1 << 20
+"""Maximum bytes of an answer."""
 
 
 @contextmanager

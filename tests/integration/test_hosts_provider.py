@@ -300,6 +300,8 @@ def test_an_sshd_that_restarts_ends_no_run_and_no_start_of_one(
     train = {"command": "python3 rank.py --steps 80 --pause 0.1", "max_restarts": 0}
     project, path = lent_project(machines, tmp_path / "project", train=train)
     assert project.cloudtrain("up", path, "--yes").returncode == 0
+    check = project.cloudtrain("check", path)
+    assert check.returncode == 0, check.stdout
     restarted(machines[0], after=3.0)
     trains = project.start("train")
     until(lambda: "worker0 step 5" in project.stdout, 60)
@@ -372,6 +374,7 @@ def test_another_host_key_is_named_by_every_command(
     train = project.cloudtrain("train")
     assert train.returncode == 2
     assert "does not match your known_hosts" in train.stderr
+    assert f"{project.name}-worker0: {project.name}-worker0" not in train.stderr
     up = project.cloudtrain("up", path, "--yes")
     assert up.returncode == 1
     assert "does not match your known_hosts" in up.stderr
