@@ -30,6 +30,21 @@ def _limit(name: str, seconds: float, *, until: str, then: str) -> float:
     return seconds
 
 
+# ── A new cluster ────────────────────────────────────────────────────────────
+
+FIRST_LOGIN = _limit(
+    "FIRST_LOGIN",
+    600.0,
+    until="a new node accepts the first login",
+    then="`up` fails on that node, with the last refusal; `up` again continues",
+)
+CLOUD_INIT = _limit(
+    "CLOUD_INIT",
+    120.0,
+    until="the cloud-init of a new node has ended",
+    then="the setup begins, and says that cloud-init still runs",
+)
+
 # ── A node ───────────────────────────────────────────────────────────────────
 
 NODE_AWAY = _limit(
@@ -101,6 +116,12 @@ FROZEN_AFTER = _limit(
     15.0,
     until="a stopped process (SIGSTOP) goes on",
     then="its task counts as frozen",
+)
+LOG_SILENT = _limit(
+    "LOG_SILENT",
+    15.0,
+    until="a byte of a task's log or a heartbeat (every 5 s) arrives",
+    then="the connection counts as dead, and another one follows the task",
 )
 JOINED_LATE = _limit(
     "JOINED_LATE",

@@ -12,12 +12,13 @@ from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.model import Identity, Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import HostKeys, Stage, Transport
-from cloudtrain.retry import Clock, Retry, poll_until
+from cloudtrain.retry import Clock, Retry, poll_until, report_wait
+from cloudtrain.wait_limits import CLOUD_INIT, FIRST_LOGIN
 
-BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=600.0)
+BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=FIRST_LOGIN)
 """Login attempts until a new node accepts one."""
 
-SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, within=120.0)
+SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, within=CLOUD_INIT)
 """Checks for a cloud-init that is still running then: it could interfere with a playbook."""
 
 
@@ -94,7 +95,7 @@ class _Wait:
 
     def for_cloud_init(self, node: Node) -> None:
         """Wait for cloud-init, by its processes: `cloud-init status` does not work without
-        systemd.
+        systemd. What still runs at the limit is reported, and left running.
         """
 
         def is_done() -> bool | None:
@@ -103,7 +104,9 @@ class _Wait:
             self.stage.node(node.name, "cloud-init is running")
             return None
 
-        poll_until(is_done, SETTLE, clock=self.clock)
+        if poll_until(is_done, SETTLE, clock=self.clock) is None:
+            text = f"{node.name}: its cloud-init still runs after {CLOUD_INIT:.0f} s; continuing"
+            report_wait(text, taken=CLOUD_INIT)
 
 
 _CLOUD_INIT_WORKS = "pgrep -f '/usr/bin/cloud-init( |$)' >/dev/null"

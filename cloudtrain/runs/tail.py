@@ -19,12 +19,10 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.line_times import ArrivalIndex
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
+from cloudtrain.wait_limits import LOG_SILENT
 
 AGAIN = Retry(pause=1.0)
 """Retries of following a task, until its end has arrived."""
-
-SILENCE = 15.0
-"""Seconds without a byte (heartbeats come every 5) after which a connection counts as dead."""
 
 
 class LogBytes:
@@ -187,7 +185,7 @@ class Follower:
                 task_commands.follow(folder, file.tell()),
                 on_stdout=wrote,
                 on_stderr=beat,
-                timeout=SILENCE,
+                timeout=LOG_SILENT,
             )
             return end[0] if end else None
 

@@ -16,7 +16,7 @@ from cloudtrain.cluster import bootstrap
 from cloudtrain.cluster.bootstrap import BOOT, await_first_login
 from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
 from cloudtrain.model import Identity, Node
-from cloudtrain.retry import Clock
+from cloudtrain.retry import Clock, waits_reported_to
 from cloudtrain.ssh.keys import load_identity, write_known_hosts
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.nodes_here import Remembered
@@ -162,8 +162,11 @@ def test_cloud_init_is_let_finish_but_not_for_ever(
 ) -> None:
     monkeypatch.setattr(bootstrap, "_CLOUD_INIT_WORKS", "true")
     time = Passing()
-    stage = enter(server, time)
+    said: list[str] = []
+    with waits_reported_to(said.append):
+        stage = enter(server, time)
     assert ("test-chief0", "cloud-init is running") in stage.lines
+    assert said == ["test-chief0: its cloud-init still runs after 120 s; continuing"]
     assert bootstrap.SETTLE.within <= time.time < bootstrap.SETTLE.within + 60
     assert kept(server).host_keys[server.node.name].rotated
 
