@@ -90,6 +90,25 @@ HOST_RETURNS = _limit(
     then="that restart has failed, and counts",
 )
 
+NODE_SILENT = _limit(
+    "NODE_SILENT",
+    120.0,
+    until="a byte of a listing, checksum or stream arrives from a node",
+    then="the node counts as unreachable, and what was read from it fails",
+)
+PROOF_ANSWER = _limit(
+    "PROOF_ANSWER",
+    60.0,
+    until="a node answers the proof for the first time",
+    then="that node has failed the proof",
+)
+PROOF_SILENT = _limit(
+    "PROOF_SILENT",
+    60.0,
+    until="a heartbeat of a node's proof arrives",
+    then="that node has failed the proof",
+)
+
 # ── A running attempt ────────────────────────────────────────────────────────
 
 LOST_AFTER = _limit(

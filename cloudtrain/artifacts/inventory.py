@@ -16,10 +16,11 @@ from cloudtrain.node.listing import NAMED, REASONS, File
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Completed, Transport
 from cloudtrain.ship import program
+from cloudtrain.wait_limits import NODE_SILENT
 
 T = TypeVar("T")
 
-SILENCE = 120.0
+SILENCE = NODE_SILENT
 """Seconds without a byte of a listing, checksum or stream after which a node is unreachable."""
 
 

@@ -14,14 +14,15 @@ from cloudtrain.model import Node
 from cloudtrain.protocols import Transport
 from cloudtrain.runs.proof_verdict import Failure
 from cloudtrain.ship import Program, program, text
+from cloudtrain.wait_limits import PROOF_ANSWER, PROOF_SILENT
 
 NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""
-ANSWER = 60.0
+ANSWER = PROOF_ANSWER
 """Seconds for a node's first answer."""
 LIMITS = {"import": 300.0, "ready": 7200.0, "other": 120.0}
 """Seconds for each phase; `ready` waits for the other nodes."""
-SILENCE = 60.0
+SILENCE = PROOF_SILENT
 """Seconds without the node's heartbeat after which its connection counts as lost."""
 OTHERS = 10.0
 """Seconds that the other nodes get to fail by themselves after one has failed between them."""
