@@ -19,7 +19,7 @@ INTERVAL = 1.0
 """Seconds between lines on finished nodes in larger clusters."""
 
 SILENCE = 5.0
-"""Seconds of silence after which a node's current work is reported."""
+"""Seconds of silence after which a node's current work is reported, or reported again."""
 
 
 class PlainConsole:
@@ -44,7 +44,8 @@ class PlainConsole:
         stage = _Lines(self, title, total, self._clock)
         self.say(f"{title} …")
         try:
-            yield stage
+            with stage.repeated():
+                yield stage
         except BaseException:
             self.say(f"{title}: failed {stage.after()}")
             raise
@@ -66,24 +67,49 @@ class _Lines:
         self._console, self._title, self._total, self._clock = console, title, total, clock
         self._begun = self._said = clock()
         self._done: set[str] = set()
+        self._doing: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def node(self, name: str, text: str) -> None:
         with self._lock:
+            self._doing[name] = text
             if self._clock() - self._said >= SILENCE:
                 self._say(name, text)
 
     def done(self, name: str, text: str = "") -> None:
         with self._lock:
+            self._doing.pop(name, None)
             self._done.add(name)
             last = len(self._done) == self._total
             if self._total <= MAX_SINGLE or last or self._clock() - self._said >= INTERVAL:
                 self._say(name, text)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Break every longer silence: what takes long may have nothing to report."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(1.0):
+                self.break_silence()
+
+        threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def break_silence(self) -> None:
+        """Report again what the first busy node does, if nothing was reported for SILENCE."""
+        with self._lock:
+            if self._clock() - self._said < SILENCE:
+                return
+            self._say(*next(iter(self._doing.items()), ("", "in progress")))
 
     def after(self) -> str:
         return f"after {self._clock() - self._begun:.1f}s"
 
     def _say(self, name: str, text: str) -> None:
         self._said = self._clock()
-        line = f"{self._title}: {len(self._done)} of {self._total}  {name} {text}"
-        self._console.say(line.rstrip())
+        line = f"{self._title}: {len(self._done)} of {self._total}  "
+        self._console.say((line + f"{name} {text}".strip()).rstrip())

@@ -1,6 +1,7 @@
 """What is shown: readable, complete, and free of control characters."""
 
 import io
+import itertools
 import os
 import pty
 import sys
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from cloudtrain.console import console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
-from cloudtrain.console.plain import PlainConsole
+from cloudtrain.console.plain import PlainConsole, _Lines
 from cloudtrain.console.screen import FOLDED, Screen
+from tests.support.project import until
 
 
 class Clock:
@@ -206,6 +208,35 @@ def test_an_ascii_stdout_gets_an_ascii_bar() -> None:
     PlainConsole(err=io.StringIO(), out=out).task_output("chief0", "Grüße\n".encode())
     out.seek(0)
     assert out.read() == "chief0 | Gr\\xfc\\xdfe\n"
+
+
+def test_a_stage_that_has_nothing_to_report_breaks_its_silence() -> None:
+    clock = Clock()
+    screen, err, _ = plain(clock)
+    with screen.stage("artifacts", 2) as stage:
+        assert isinstance(stage, _Lines)
+        stage.node("mnist-chief0", "looking for new files")
+        for _ in range(12):
+            clock.now += 1.0
+            stage.break_silence()
+        stage.done("mnist-chief0", "20000 new files")
+        clock.now += 6.0
+        stage.break_silence()
+    assert [line.partition("s  ")[2] for line in err.getvalue().splitlines()] == [
+        "artifacts …",
+        "artifacts: 0 of 2  mnist-chief0 looking for new files",
+        "artifacts: 0 of 2  mnist-chief0 looking for new files",
+        "artifacts: 1 of 2  mnist-chief0 20000 new files",
+        "artifacts: 1 of 2  in progress",
+        "artifacts: done after 18.0s",
+    ]
+
+
+def test_silence_is_broken_while_a_stage_waits() -> None:
+    err = io.StringIO()
+    screen = PlainConsole(err=err, out=io.StringIO(), clock=itertools.count(0.0, 6.0).__next__)
+    with screen.stage("artifacts", 2):
+        until(lambda: "in progress" in err.getvalue(), 20)
 
 
 # ── which console ────────────────────────────────────────────────────────────
