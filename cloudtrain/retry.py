@@ -133,7 +133,7 @@ def poll_until(
 ) -> T | None:
     """Return the first answer that is not None; None once its time is over.
 
-    Polls at least once, and once more at the end. `wait_limits_for` is shown to users once the wait
+    Polls at least once, and once more at the end. `waits_for` is shown to users once the wait
     is long.
     """
 

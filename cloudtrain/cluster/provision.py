@@ -115,7 +115,11 @@ def await_started(session: Session) -> Session:
         session = plan_with_existing(session.refreshed())
         return None if any(node.state == "starting" for node in session.nodes) else True
 
-    poll_until(all_started, STARTED, waits_for="nodes that are starting", clock=session.clock)
+    if not poll_until(
+        all_started, STARTED, waits_for="nodes that are starting", clock=session.clock
+    ):
+        late = [node.name for node in session.nodes if node.state == "starting"]
+        session.console.warn(f"not running {STARTED.within:.0f} s later: {', '.join(late)}")
     return session
 
 

@@ -40,13 +40,16 @@ TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 def await_nodes_gone(session: Session, names: Collection[str]) -> None:
     """Wait until these preempted nodes are gone, so that no attempt is started on them."""
 
-    def taken() -> bool | None:
+    def running() -> list[str]:
         nodes = session.refreshed().nodes
-        runs = any(node.name in names and node.state == "running" for node in nodes)
-        return None if runs else True
+        return [node.name for node in nodes if node.name in names and node.state == "running"]
 
-    if names:
-        poll_until(taken, TAKEN, clock=session.clock)
+    if not names or poll_until(lambda: not running() or None, TAKEN, clock=session.clock):
+        return
+    session.console.warn(
+        f"still running {TAKEN.within:.0f} s after the notice of their preemption, and used again: "
+        f"{', '.join(running()) or 'none'}"
+    )
 
 
 def replace_lost_nodes(
