@@ -88,6 +88,9 @@ def train(
 
 
 def refuse_second_run(session: Session) -> None:
+    """Refuse if a run is active. This command holds the cluster's lock, so whoever supervised that
+    run was killed, or the machine restarted.
+    """
     name = session.config.name
     silent = [node for node in session.nodes if node.fault]
     if silent:
@@ -109,8 +112,9 @@ def refuse_second_run(session: Session) -> None:
         )
     if active is not None:
         raise UsageError(
-            f"run {active.id} of {name} is active",
-            hint=f"`cloudtrain logs -f {name}` follows it, `cloudtrain stop-run {name}` ends it",
+            f"run {active.id} of {name} is active, and no command supervises it",
+            hint=f"`cloudtrain logs -f {name}` takes it over, to its end; `cloudtrain stop-run "
+            f"{name}` ends and lands it; `cloudtrain down {name}` too",
         )
 
 

@@ -101,7 +101,11 @@ def warn_of_lost_nodes(session: Session, run: Run) -> None:
 
 
 def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
-    """Land everything from every existing node; returns the missing `artifacts.require` files."""
+    """Land everything from every existing node; returns the missing `artifacts.require` files.
+
+    The table (`of_run`) speaks of tasks. Processes that a task left behind are in no record: files
+    that still change are their only sign, and they are ended then.
+    """
     if of_run("finish", run, "exited" if all_ends_known(run) else "unasked") == "end_orphans":
         end_orphans(session)
         return land_nodes(session, run, closing)

@@ -13,7 +13,8 @@ from cloudtrain.cluster.provision import ANSWERS, await_known_states, await_star
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.logs import logs
 from cloudtrain.commands.stop_run import stop_run
-from cloudtrain.errors import LockedError, NodeUnreachable, TransientError
+from cloudtrain.commands.train import refuse_second_run
+from cloudtrain.errors import LockedError, NodeUnreachable, TransientError, UsageError
 from cloudtrain.model import Node, NodeState
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import AWAY, Clock
@@ -272,3 +273,13 @@ def test_a_machine_of_the_users_own_is_awaited_for_a_minute(records: Records, ti
     time.then = {time.passed + 5.0: lambda: cloud.update({"mnist-chief0": known})}
     assert await_known_states(here.refreshed()).nodes[0].state == "running"
     assert time.passed == ANSWERS.within + 5.0
+
+
+def test_train_says_who_can_go_on_with_a_run_whose_command_was_killed(
+    records: Records, time: Time
+) -> None:
+    records.save_run(replace(RUN, state="running"))
+    with pytest.raises(UsageError, match="is active, and no command supervises it") as refused:
+        refuse_second_run(session(records, time))
+    for words in ("logs -f mnist` takes it over", "stop-run mnist` ends", "down mnist` too"):
+        assert words in (refused.value.hint or "")
