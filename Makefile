@@ -1,5 +1,5 @@
 # `make demo` trains on three nodes of this machine; `make quick` runs the checks that take seconds,
-# `make test` all of them. Each makes .venv first.
+# `make test` all of them, `make docs` builds the documentation site. Each makes .venv first.
 
 # The first Python of 3.10 or later that can make environments, or else that could with python3-venv.
 PYTHON ?= $(shell for needed in ensurepip sys; do \
@@ -12,7 +12,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix tensorflow-matrix faults test check tools gpu-wheels dist clean
+.PHONY: demo quick units matrix tensorflow-matrix faults test check tools docs gpu-wheels dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -69,6 +69,10 @@ check: $(VENV)/.made-dev
 tools:
 	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev)
 
+# The site, in build/site; make docs ARGUMENTS=--external asks the servers of external links too.
+docs: $(VENV)/.made-docs
+	@$(BIN)/python tools/build_site.py $(ARGUMENTS)
+
 # A release's real CUDA wheels against a pretended driver: make gpu-wheels VERSION=2.19 GPUS=V100:2
 GPUS ?= T4:1
 gpu-wheels: $(VENV)/.made-dev
@@ -90,6 +94,12 @@ $(VENV)/.made-dev: $(VENV)/.made
 	@echo "installing what the checks need into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first with --group
 	@$(BIN)/python -m pip install --quiet -e '.[all]' --group dev
+	@touch $@
+
+$(VENV)/.made-docs: $(VENV)/.made
+	@echo "installing what builds the documentation into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first with --group
+	@$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
 # $(call missing,PROGRAMS): fails, with their names in $$missing, where there are such.
