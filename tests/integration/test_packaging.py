@@ -140,7 +140,19 @@ def test_the_sdist_can_run_its_own_checks(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive}
     assert names >= {"Makefile", "README.md", "LICENSE", "CHANGELOG.md", "docs/local.md"}
+    assert names >= {"configs/local.yaml", "configs/schema.json", "cloudtrain/configs/local.yaml"}
     assert names >= {"tests/conftest.py", "examples/multi_worker_mirrored.py"}
+    assert names >= {"tools/build_site.py", "tools/site/conf.py", "tools/site/static/draw.js"}
+
+
+def test_the_site_builds_from_the_sdist_with_every_file_that_it_links(
+    built: Path, tmp_path: Path
+) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    checked(sys.executable, "tools/build_site.py", "--out", tmp_path / "site", cwd=folder)
+    assert (tmp_path / "site" / "index.html").is_file()
 
 
 def test_the_installed_command_works_from_an_empty_folder(installed: Installed) -> None:
