@@ -100,7 +100,11 @@ def row(options: argparse.Namespace, result: Result) -> dict[str, object]:
 
 
 def table(rows: list[dict[str, object]]) -> str:
-    """One line for each place and fault; all pairs of a place in one."""
+    """One line for each place and fault; all pairs of a place in one. Of a run that was repeated
+    after a mend, the last result counts.
+    """
+    first = [f"{one['where']} {one['seed']}" for one in rows if one["verdict"] == "wrong"]
+    rows = list({(one["where"], one["seed"], one["pair"]): one for one in rows}.values())
     groups: dict[tuple[str, str], list[dict[str, object]]] = {}
     for one in rows:
         fault = "a pair" if one["pair"] else str(one["faults"])
@@ -113,6 +117,10 @@ def table(rows: list[dict[str, object]]) -> str:
         "of the ledger that is not in the store, or something left after three `down`. Seconds: "
         "from the fault to the end of its attempt, where it has one.",
         "",
+        *(
+            [f"Wrong at first (place, seed), mended and repeated: {', '.join(first)}.", ""]
+            * bool(first)
+        ),
         "| place | fault | runs | met nothing | came through | failed rightly | wrong "
         "| seconds: median (max) |",
         "|" + "---|" * 8,

@@ -50,6 +50,7 @@ def logs(
     shown = RoleFilter(view or console, roles)
     if found.run.ended is None:
         ingest_before_reading(found, console, "logs")
+    report_formation(found.run, console)
     if found.records is None:
         show_landed(found, shown, tail)
         if follow and found.run.ended is None:
@@ -63,6 +64,14 @@ def logs(
     offsets = show(records, found, shown, tail)
     if follow and found.run.ended is None:
         poll_until(lambda: follow_step(records, id, shown, offsets), POLL, clock=clock)
+
+
+def report_formation(run: Run, console: Console) -> None:
+    """Above the log, as `train` said it when the cluster formed."""
+    for attempt in run.attempts:
+        if attempt.formed_after is not None:
+            which = f"attempt {attempt.number}: " if len(run.attempts) > 1 else ""
+            console.say(f"{which}cluster formed after {attempt.formed_after:g} s")
 
 
 Offsets = dict[tuple[str, int], int]

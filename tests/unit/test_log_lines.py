@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli, run
 from cloudtrain.commands.log_lines import LineView, LogLine
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.run_record import Run, Task
+from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.line_times import Arrival, ArrivalIndex, arrivals, index_of, time_at
 from cloudtrain.state import Records
 
@@ -150,6 +151,17 @@ def test_the_command_shows_the_lines_that_are_asked_for(
     done = logs(*flags)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [f"chief0 │ {line}" for line in lines]
+
+
+def test_when_the_cluster_formed_stands_above_the_log(log: Path) -> None:
+    attempts = (
+        RunAttempt(number=1, started=1.0, formed_after=14.2),
+        RunAttempt(number=2, started=1.0, formed_after=9.0),
+    )
+    Records("mnist").save_run(replace(RUN, attempts=attempts[:1]))
+    assert "cluster formed after 14.2 s" in logs().stderr
+    Records("mnist").save_run(replace(RUN, attempts=attempts))
+    assert "attempt 2: cluster formed after 9 s" in logs().stderr
 
 
 def test_json_is_one_object_for_each_line_and_one_for_an_error(
