@@ -31,6 +31,7 @@ from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Run, resumed, run_to_json
 
 if TYPE_CHECKING:
+    from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.model import ClusterConfig
 
 EVERY = 2.0
@@ -123,12 +124,22 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  {len(cluster.runs) - LATEST} earlier runs"
     for run in cluster.runs[-LATEST:]:
         yield from _run(run, now, cluster.as_of.get(run.id))
+    if cluster.progress is not None:
+        yield f"    {progress_line(cluster.progress)}"
     if cluster.runs:
         yield from (f"    {line}" for line in proof_lines(cluster.runs[-1]))
     if cluster.store is not None:
         yield f"  no local record: these runs landed in {cluster.store}"
     for fault in cluster.faults:
         yield f"  unreadable: {fault}"
+
+
+def progress_line(progress: RunProgress) -> str:
+    """`epoch 3 of 10, loss 0.42, about 4 min left`."""
+    of = "" if progress.of is None else f" of {progress.of}"
+    loss = "" if progress.loss is None else f", loss {progress.loss:g}"
+    left = "" if progress.left is None else f", about {duration(progress.left)} left"
+    return f"{progress.unit} {progress.at}{of}{loss}{left}"
 
 
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
@@ -240,6 +251,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "still_billed": cluster.still_billed,
         "idle": None if cluster.idle is None else vars(cluster.idle),
         "runs": [_run_json(run, cluster) for run in cluster.runs],
+        "progress": None if cluster.progress is None else vars(cluster.progress),
         "store": cluster.store,
         "unreadable": list(cluster.faults),
         "error": None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from cloudtrain.run_record import Run
 from cloudtrain.state import LockHolder, Records, known_clusters
 
 if TYPE_CHECKING:
+    from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.model import ClusterConfig, Node
     from cloudtrain.runs.idle import IdleState
 
@@ -59,6 +61,8 @@ class ClusterStatus:
     """When `limits.idle` takes it down."""
     still_billed: str | None = None
     """Remaining cost of stopped nodes until `down`."""
+    progress: RunProgress | None = None
+    """Of the active run, if this machine follows its log."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → time its record was stored (Unix), for runs that were active then."""
 
@@ -226,7 +230,16 @@ def on_record(name: str) -> ClusterStatus:
         runs=runs,
         faults=faults,
         idle=_idle(records) if records.idle_process() is not None else None,
+        progress=_progress(records, runs),
     )
+
+
+def _progress(records: Records, runs: Sequence[Run]) -> RunProgress | None:
+    if not runs or runs[-1].ended is not None:
+        return None
+    from cloudtrain.commands.run_progress import progress_of
+
+    return progress_of(records, runs[-1], time.time())
 
 
 def _idle(records: Records) -> IdleState | None:
