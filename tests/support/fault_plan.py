@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, frozenset[str]]] = {
         "no free block on the nodes' disk for a while",
         frozenset({"exit", "not_started"}),
     ),
-    "full store": ("no free block in the store, until `down`", frozenset()),
+    "full store": ("no free block in the store, until `down`", frozenset({"not_started"})),
 }
 """Fault → what is done, and the kinds of a cause that it may have. Without any, the run must come
 through."""

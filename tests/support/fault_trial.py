@@ -176,7 +176,11 @@ class Trial:
     def _allowed(self, phase: str) -> set[int]:
         if self._clients_killed():
             return {-9, 1, 2, 5, 6}
-        return {1, 5, 6} if phase == "down" else {1, 6}
+        if phase == "down":
+            return {1, 5, 6}
+        # `up` refuses a full disk of this machine, which is the nodes' on `local`.
+        full = any(hit.fault.kind == "full disk" and hit.processes for hit in self.result.hits)
+        return {1, 2, 6} if full else {1, 6}
 
     def _train(self) -> None:
         self._begun["train"].set()
@@ -204,11 +208,12 @@ class Trial:
         self.result.cause = "; ".join(f"{c['kind']} {c['task']}: {c['text']}" for c in causes)
         faults = [hit.fault for hit in self.result.hits if hit.processes]
         allowed = may_cause(faults)
-        targets = {fault.task for fault in faults if KINDS[fault.kind][1]} | (
-            set(TASKS) if any(fault.kind == "full disk" for fault in faults) else set()
-        )
+        kinds = {fault.kind for fault in faults}
+        targets = {fault.task for fault in faults if KINDS[fault.kind][1]}
+        targets |= set(TASKS) if "full disk" in kinds else set()
+        targets |= {"No space left on device"} if "full store" in kinds else set()
         for cause in causes:
-            of_nodes = cause["kind"] == "not_started"  # the error names them, in its text
+            of_nodes = cause["kind"] == "not_started"  # the error names nodes or store, in its text
             known = any(
                 name in cause["text"] if of_nodes else name == cause["task"] for name in targets
             )
