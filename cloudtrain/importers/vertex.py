@@ -73,7 +73,11 @@ def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draf
     for key in ("name", "state", "createTime", "enableWebAccess", "enableDashboardAccess"):
         values.drop(key)
         spec.drop(key)
-    spec.lose("tensorboard", why="not mapped: `cloudtrain tensorboard` reads the run's events")
+    spec.lose(
+        "tensorboard",
+        why="not mapped: event files land with the run; after `cloudtrain fetch`, "
+        "`tensorboard --logdir DIR` shows them",
+    )
     values.rest()
     draft.problems += values.problems
     return draft
