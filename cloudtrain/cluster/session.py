@@ -28,7 +28,6 @@ from cloudtrain.partial_list import Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
-from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store, scheme_of
 
@@ -103,6 +102,8 @@ class Session:
         """The session for commands to a node that may refuse connections for a moment: its sshd
         restarts, or the network is down.
         """
+        from cloudtrain.ssh.retrying import RetryingTransport
+
         waiting = RetryingTransport(self.transport, waits=self.console.warn, clock=self.clock)
         return replace(self, transport=waiting)
 
