@@ -110,6 +110,11 @@ def from_variable(variable: str) -> str:
     return f"import os; exec(os.environ.pop('{variable}'))"
 
 
+def inline(module: str) -> str:
+    """Text for `python -c` that runs `main()` of a module of node/ without imports of others."""
+    return text(f"{module}.py") + "\nmain()\n"
+
+
 @cache
 def text(name: str) -> str:
     from importlib.resources import files  # slow: takes as long as all the rest of `plan`

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from cloudtrain import metrics
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
@@ -265,20 +266,21 @@ class _Taker:
             if (path not in index.checkpoint.files or together) and _is_newer(file, known.get(path))
         }
         ledger.add(opened.land(due), together)
-        log = intact.get(f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}")
-        if log is not None:
-            self._take_log(log, name, opened)
+        log = f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}"
+        for member, suffix in ((log, ".log"), (log + formats.METRICS, metrics.SUFFIX)):
+            if member in intact:
+                self._take_log(intact[member], name, suffix, opened)
         return len(intact) == len(index.files)
 
-    def _take_log(self, file: Artifact, name: SpoolName, opened: SpoolArchive) -> None:
-        """A log only grows: the longest is the newest."""
-        path = f"logs/{name.task}.attempt-{name.attempt}.log"
+    def _take_log(self, file: Artifact, name: SpoolName, suffix: str, opened: SpoolArchive) -> None:
+        """A log only grows: the longest is the newest. So do metrics."""
+        path = f"logs/{name.task}.attempt-{name.attempt}{suffix}"
         known = self.ledger.manifest.files.get(path)
         if known is None or known.size < file.size:
             self.ledger.add(opened.land({path: replace(file, stamp="")}))  # it is its size
-        here = self._log_path(name.task, name.attempt) if self._log_path else None
-        if here is None:
+        if self._log_path is None:
             return
+        here = self._log_path(name.task, name.attempt).with_suffix(suffix)
         try:
             _lengthen(here, file.size, partial(opened.rest, path, file))
         except OSError as error:

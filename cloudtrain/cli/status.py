@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,7 @@ from cloudtrain.run_record import Run, resumed, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.commands.run_progress import RunProgress
+    from cloudtrain.commands.utilization import Utilization
     from cloudtrain.model import ClusterConfig
 
 EVERY = 2.0
@@ -126,6 +128,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield from _run(run, now, cluster.as_of.get(run.id))
     if cluster.progress is not None:
         yield f"    {progress_line(cluster.progress)}"
+    if cluster.utilization is not None:
+        yield from (f"    {line}" for line in utilization_lines(cluster.utilization))
     if cluster.runs:
         yield from (f"    {line}" for line in proof_lines(cluster.runs[-1]))
     if cluster.store is not None:
@@ -140,6 +144,21 @@ def progress_line(progress: RunProgress) -> str:
     loss = "" if progress.loss is None else f", loss {progress.loss:g}"
     left = "" if progress.left is None else f", about {duration(progress.left)} left"
     return f"{progress.unit} {progress.at}{of}{loss}{left}"
+
+
+def utilization_lines(utilization: Utilization) -> Iterator[str]:
+    """A line for each role, `worker: GPU 91 % (worker33 12 %), GPU memory 71 %, CPU 34 %`, and one
+    for each note.
+    """
+    for role in utilization.roles:
+        least = f" ({role.least} {role.least_busy:.0f} %)" if role.tasks > 1 else ""
+        cpu, memory = f"CPU {role.cpu:.0f} %", f"memory {role.memory:.0f} %"
+        gpu_memory = "" if role.gpu_memory is None else f"its memory {role.gpu_memory:.0f} %, "
+        if role.gpu is None:
+            yield f"{role.role}: {cpu}{least}, {memory}"
+        else:
+            yield f"{role.role}: GPU {role.gpu:.0f} %{least}, {gpu_memory}{cpu}, {memory}"
+    yield from utilization.notes
 
 
 def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
@@ -252,6 +271,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "idle": None if cluster.idle is None else vars(cluster.idle),
         "runs": [_run_json(run, cluster) for run in cluster.runs],
         "progress": None if cluster.progress is None else vars(cluster.progress),
+        "utilization": None if cluster.utilization is None else asdict(cluster.utilization),
         "store": cluster.store,
         "unreadable": list(cluster.faults),
         "error": None

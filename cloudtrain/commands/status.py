@@ -21,6 +21,7 @@ from cloudtrain.state import LockHolder, Records, known_clusters
 
 if TYPE_CHECKING:
     from cloudtrain.commands.run_progress import RunProgress
+    from cloudtrain.commands.utilization import Utilization
     from cloudtrain.model import ClusterConfig, Node
     from cloudtrain.runs.idle import IdleState
 
@@ -63,6 +64,8 @@ class ClusterStatus:
     """Remaining cost of stopped nodes until `down`."""
     progress: RunProgress | None = None
     """Of the active run, if this machine follows its log."""
+    utilization: Utilization | None = None
+    """Of the active run's nodes, by role, if this machine follows it."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → time its record was stored (Unix), for runs that were active then."""
 
@@ -230,16 +233,22 @@ def on_record(name: str) -> ClusterStatus:
         runs=runs,
         faults=faults,
         idle=_idle(records) if records.idle_process() is not None else None,
-        progress=_progress(records, runs),
+        **_activity(records, runs),
     )
 
 
-def _progress(records: Records, runs: Sequence[Run]) -> RunProgress | None:
+def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
+    """Progress and utilization of the active run, from what has arrived here."""
     if not runs or runs[-1].ended is not None:
-        return None
+        return {}
     from cloudtrain.commands.run_progress import progress_of
+    from cloudtrain.commands.utilization import utilization_of
 
-    return progress_of(records, runs[-1], time.time())
+    now = time.time()
+    return {
+        "progress": progress_of(records, runs[-1], now),
+        "utilization": utilization_of(records, runs[-1], now),
+    }
 
 
 def _idle(records: Records) -> IdleState | None:

@@ -194,9 +194,10 @@ class Agent:
                 room -= size
             else:
                 more = True
-        log = archiver.log_of(self.attempt)
-        if log and log.size <= ending.LIMIT // 64 and self.kept.get(log.path) != log.stamp:
-            chosen.insert(0, log)
+        for log in archiver.logs_of(self.attempt):
+            is_new = log.size <= ending.LIMIT // 64 and self.kept.get(log.path) != log.stamp
+            if is_new and (chosen or not log.path.endswith(formats.METRICS)):
+                chosen.insert(0, log)
         return chosen, more
 
     def leave(self, unit: "list[listing.File]") -> None:

@@ -15,14 +15,17 @@ import tarfile
 from cloudtrain.node import client, formats, listing, uploader, web
 
 
-def log_of(attempt: str) -> "listing.File | None":
-    """Return the log up to its current length; it may still grow."""
-    source = attempt + "/log"
-    try:
-        size = os.stat(source).st_size
-    except OSError:
-        return None
-    return listing.File(formats.ARCHIVED_LOGS + attempt, source, size, str(size)) if size else None
+def logs_of(attempt: str) -> "list[listing.File]":
+    """Return the metrics and the log up to their current length; they may still grow."""
+    found = []
+    for source, name in (("/metrics", attempt + formats.METRICS), ("/log", attempt)):
+        size = 0
+        with contextlib.suppress(OSError):
+            size = os.stat(attempt + source).st_size
+        if size:
+            path = formats.ARCHIVED_LOGS + name
+            found.append(listing.File(path, attempt + source, size, str(size)))
+    return found
 
 
 def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":

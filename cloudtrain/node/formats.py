@@ -30,5 +30,8 @@ ARCHIVE_TAKEN = ".taken"
 ARCHIVED_WORK, ARCHIVED_LOGS = "work/", "logs/"
 """Prefixes of the names of an archive's members."""
 
+METRICS = ".metrics"
+"""Suffix of the metrics, beside the log of the same attempt."""
+
 ABOUT = ".cloudtrain/parcel.json"
 """The last member of an archive: its index."""

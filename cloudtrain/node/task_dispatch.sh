@@ -7,13 +7,13 @@ boot_here=
 read -r boot_here </proc/sys/kernel/random/boot_id
 boot_here=${boot_here%%-*}
 
-# start WATCHER FOLDER WORK [PORT]: answers started PID, already, stopped or failed WHY.
+# start WATCHER FOLDER WORK PORT SAMPLER: answers started PID, already, stopped or failed WHY.
 start() {
   case $2 in /*) folder=$2 ;; *) folder=$PWD/$2 ;; esac
   mkdir -p "$folder" || { echo "failed $folder cannot be created"; return; }
   payload=$(cat)
   # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
-  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3" "$4") |
+  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3" "$4" "$5") |
     { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
 }
 
@@ -95,14 +95,15 @@ status() {
   done
 }
 
-# follow FOLDER OFFSET SECONDS: log bytes on stdout, beats and how it ended on stderr.
+# follow FOLDER OFFSET SECONDS MEASURED: log bytes on stdout; on stderr beats, lines of the metrics
+# after the first MEASURED bytes, and how it ended.
 follow() {
   look "$1"
   size=$(stat -c %s "$1/log" 2>/dev/null) || size=0
   [ "$state" != absent ] || { echo "end absent" >&2; return; }
   [ "$2" -le "$size" ] || { echo "end beyond $size" >&2; return; }
   if [ -f "$1/log" ]; then
-    beats "$1" "$3" >/dev/null &
+    beats "$1" "$3" "${4:-0}" >/dev/null &
     # Our own child, so it is certainly reaped; tail reads once more after it is gone.
     tail -c "+$(($2 + 1))" -f -s 0.1 --pid=$! "$1/log" 2>/dev/null || { kill $!; return; }
   fi
@@ -126,14 +127,27 @@ noticed() {
   [ "${free:-488282}" -ge 488282 ] || echo "low $free" >&2
 }
 
-# beats FOLDER SECONDS: `beat SIZE PID/STATE/TICKS/COMMAND…` until the task ends or stderr closes.
+# measured FOLDER: `metrics LINE` for lines of the metrics after the first $sent bytes, up to 1 MiB;
+# false if there is none. A line that is not whole yet is left for later.
+measured() {
+  lines=$(tail -c "+$((sent + 1))" "$1/metrics" 2>/dev/null | head -c 1048576 | grep '}$') ||
+    return
+  printf '%s\n' "$lines" | sed 's/^/metrics /' >&2 || return
+  sent=$((sent + ${#lines} + 1))
+}
+
+# beats FOLDER SECONDS MEASURED: `beat SIZE PID/STATE/TICKS/COMMAND…` and metrics until the task
+# ends or stderr closes.
 beats() {
+  sent=$3
   while look "$1"; [ "$state" = running ]; do
     size=$(stat -c %s "$1/log") || return
     echo "beat $size" $(members "" "$root" "$born" | tr ' ' /) >&2 || return
     noticed "$1"
+    measured "$1"
     timeout "$2" tail -f -s 0.1 --pid="$keeper" /dev/null 2>/dev/null
   done
+  while measured "$1"; do :; done
 }
 
 # stop FOLDER TAG SECONDS: TERM, then KILL to whatever is left: `stopped TERMED KILLED LEFT…`.

@@ -1,6 +1,7 @@
 # Runs one attempt of one task in a session of its own and records how it ended.
-# sh -c THIS sh FOLDER WORK [PORT]; stdin: the task's environment and its exec line (see
-# task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task.
+# sh -c THIS sh FOLDER WORK PORT SAMPLER; stdin: the task's environment and its exec line (see
+# task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task, or empty;
+# SAMPLER the text of sampler.py, which writes FOLDER/metrics.
 #
 # Records are symlinks: created atomically, by the first to try, also on a full disk.
 #   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
@@ -8,7 +9,7 @@
 #   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
 #   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel killed it, out of memory
 #   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
-folder=$1 work=$2 port=$3
+folder=$1 work=$2 port=$3 sampler=$4
 read -r boot </proc/sys/kernel/random/boot_id
 boot=${boot%%-*}
 read -r stat </proc/self/stat
@@ -135,10 +136,19 @@ bounding() {
   done
 }
 
+# sampling: becomes the sampler, which ends with this shell; nothing without a python3.
+sampling() {
+  python=$(command -v python3) || exit
+  case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 ;; esac
+  exec "$python" -I -S -c "$sampler" "$folder" $$
+}
+
 [ -r /proc/net/tcp ] || port=
 log_most=${CLOUDTRAIN_LOG_MIB:-1024} log_every=${CLOUDTRAIN_LOG_EVERY:-5}
 bounding </dev/null >/dev/null 2>&1 &
 bounder=$!
+sampling </dev/null >/dev/null 2>&1 &
+sampling=$!
 memory
 if [ -n "$port" ]; then
   clock
@@ -175,7 +185,7 @@ fi
 )
 code=$?
 
-kill $bounder 2>/dev/null
+kill $bounder $sampling 2>/dev/null
 [ -z "$port" ] || kill $looker 2>/dev/null
 case $(readlink "$folder/task") in *":$boot:$watcher") ;; *) exit ;; esac
 if [ -n "$port" ]; then

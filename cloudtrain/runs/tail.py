@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
+from cloudtrain import metrics
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node
 from cloudtrain.protocols import Console, Transport
@@ -23,6 +24,10 @@ from cloudtrain.wait_limits import LOG_SILENT
 
 AGAIN = Retry(pause=1.0)
 """Retries of following a task, until its end has arrived."""
+
+
+MOST_METRICS = 16 << 20
+"""Limit in bytes of a task's metrics here: a month of them on a node with 16 GPUs has less."""
 
 
 class LogBytes:
@@ -157,6 +162,7 @@ class Follower:
     ) -> task_commands.AttemptEnd | None:
         with log.open("ab") as file:
             reader, times = task_commands.FollowReader(), ArrivalIndex(log)
+            samples = MetricsFile(log.with_suffix(metrics.SUFFIX))
             end: list[task_commands.AttemptEnd] = []
 
             def wrote(data: bytes) -> None:
@@ -169,6 +175,8 @@ class Follower:
                 for one in reader.feed(data):
                     if isinstance(one, task_commands.AttemptEnd):
                         end.append(one)
+                    elif isinstance(one, task_commands.MetricsLine):
+                        samples.add(one.text)
                     elif isinstance(one, task_commands.NoticeSeen):
                         self.events.put(PreemptionNoticed(task, one))
                     elif isinstance(one, task_commands.PortState):
@@ -182,12 +190,38 @@ class Follower:
 
             self._transport.run(
                 node,
-                task_commands.follow(folder, file.tell()),
+                task_commands.follow(folder, file.tell(), measured=samples.size),
                 on_stdout=wrote,
                 on_stderr=beat,
                 timeout=LOG_SILENT,
             )
             return end[0] if end else None
+
+
+class MetricsFile:
+    """A task's samples here. Its size is the offset from which they are continued, as the log's.
+
+    They are worth less than the log: without room for them, the task is followed without them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._closed = False
+        self.size = path.stat().st_size if path.exists() else 0
+
+    def add(self, line: str) -> None:
+        data = line.encode("utf-8", "replace") + b"\n"
+        self._closed = self._closed or self.size + len(data) > MOST_METRICS
+        if self._closed:
+            return
+        try:
+            self._path.touch(mode=0o600)
+            with self._path.open("ab") as file:
+                file.write(data)
+        except OSError:
+            self._closed = True  # until the next connection, which continues where this one ended
+        else:
+            self.size += len(data)
 
 
 def append(file: BinaryIO, data: bytes) -> None:

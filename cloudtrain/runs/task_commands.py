@@ -16,7 +16,7 @@ from cloudtrain.errors import NodeError
 from cloudtrain.layout import runs_folder
 from cloudtrain.protocols import Completed
 from cloudtrain.shell import Command, Secret, exports
-from cloudtrain.ship import shell, text
+from cloudtrain.ship import inline, shell, text
 
 TAG = "CLOUDTRAIN_TASK"
 """Variable whose value (`layout.tag`) marks every process of an attempt."""
@@ -58,7 +58,12 @@ def start(
     )
     return RemoteCommand(
         command=_dispatch(
-            "start", text("task_watcher.sh"), folder, work, f"{port:04X}" if port else ""
+            "start",
+            text("task_watcher.sh"),
+            folder,
+            work,
+            f"{port:04X}" if port else "",
+            inline("sampler"),
         ),
         stdin=exports({**environment, TAG: tag}) + line,
     )
@@ -262,20 +267,28 @@ class AttemptEnd:
     exit_code: int | None = None
 
 
-def follow(folder: str, offset: int, *, interval: float = 5.0) -> Command:
+def follow(folder: str, offset: int, *, measured: int = 0, interval: float = 5.0) -> Command:
     """Command that prints the log's bytes from `offset` on stdout as they are written, until the
     task has ended.
 
-    stderr has a heartbeat at once and every `interval` seconds, and the end: parse it with
-    `FollowReader`. If stderr closes without an end, follow again from the offset reached. The
-    command ends within `interval` seconds once the client is gone.
+    stderr has a heartbeat at once and every `interval` seconds, the samples of the node's metrics
+    after the first `measured` bytes, and the end: parse it with `FollowReader`. If stderr closes
+    without an end, follow again from the offsets reached. The command ends within `interval`
+    seconds once the client is gone.
     """
-    if offset < 0:
-        raise ValueError("offset must not be negative")
-    return _dispatch("follow", folder, str(offset), f"{interval:g}")
+    if offset < 0 or measured < 0:
+        raise ValueError("an offset must not be negative")
+    return _dispatch("follow", folder, str(offset), f"{interval:g}", str(measured))
 
 
-FollowFact = Heartbeat | NoticeSeen | PortState | DiskLow | OutOfMemory | AttemptEnd
+@dataclass(frozen=True, kw_only=True)
+class MetricsLine:
+    """A line of the node's metrics; cloudtrain/metrics.py parses it."""
+
+    text: str
+
+
+FollowFact = Heartbeat | MetricsLine | NoticeSeen | PortState | DiskLow | OutOfMemory | AttemptEnd
 
 MOST_IN_LINE = 1 << 20
 """Limit in bytes: a heartbeat with ten thousand processes has 400 kB."""
@@ -315,6 +328,8 @@ def _follow_line(line: str) -> FollowFact | None:
                 return PortState(after=int(after) / 100)
             case ["low", free]:
                 return DiskLow(free=int(free) * 1024)
+            case ["metrics", sample]:
+                return MetricsLine(text=sample)
             case ["oom", figures]:
                 limit, peak, rss = (int(each) if each else None for each in figures.split(":"))
                 return OutOfMemory(limit=limit, peak=peak, rss=rss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cloudtrain import layout
+from cloudtrain import layout, metrics
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.model import Node
@@ -139,11 +139,12 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:
-    """The run's logs and stack dumps, by their name in the store."""
+    """The run's logs, metrics and stack dumps, by their name in the store."""
     found = {}
     for task in run.task_attempts:
         log = session.records.log_path(run.id, task.name, task.attempt)
-        for path in (log, log.with_suffix(".stacks")):
+        for suffix in (".log", ".stacks", metrics.SUFFIX):
+            path = log.with_suffix(suffix)
             if path.exists():
-                found[f"{task.name}.attempt-{task.attempt}{path.suffix}"] = path
+                found[f"{task.name}.attempt-{task.attempt}{suffix}"] = path
     return found

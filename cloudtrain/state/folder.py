@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain import metrics
 from cloudtrain.codec import decode
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.retry import CLOCK, Clock
@@ -271,6 +272,10 @@ class Records:
     def log_path(self, run: str, task: str, attempt: int) -> Path:
         """Path here of the log of one attempt of one task."""
         return self._runs / self._checked(run) / f"{task}.{attempt}.log"
+
+    def metrics_path(self, run: str, task: str, attempt: int) -> Path:
+        """Path here of the node's metrics during one attempt of one task."""
+        return self.log_path(run, task, attempt).with_suffix(metrics.SUFFIX)
 
     def listing_path(self, run: str, name: str) -> Path:
         """Path here of the run's listing of a dataset."""

@@ -230,8 +230,8 @@ def test_of_twenty_starts_at_once_exactly_one_runs(attempt: Attempt) -> None:
         answers = list(pool.map(lambda one: one.communicate(remote.stdin)[0].split()[0], starters))
     assert sorted(answers) == [b"already"] * 19 + [b"started"]
     attempt.wait_for_log(b"here\n")
-    # The watcher, what bounds its log, and a sleep of each
-    eventually(lambda: len(attempt.machine.marked()) == 4)
+    # The watcher, what bounds its log, a sleep of each, and the sampler
+    eventually(lambda: len(attempt.machine.marked()) == 5)
     assert attempt.log == b"here\n"
 
 

@@ -92,13 +92,12 @@ def checkpoint(yard: Yard, step: int) -> list[str]:
     return [f"{FOLDER}/ckpt-{step}", f"{FOLDER}/checkpoint"]
 
 
-def log(yard: Yard, text: str) -> None:
+def log(yard: Yard, text: str, metrics: str = "") -> None:
     folder = yard.transport.home(yard.nodes["chief0"]) / layout.attempt_folder(
         "mnist", RUN, "chief0", 1
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "log").write_text(text)
+    (folder / "metrics").write_text(metrics)
     os.chdir(folder.parent)
-    file = archiver.log_of("attempt-1")
-    assert file is not None
-    yard.store_archive(archiver.Archive([file], None, {}, dict))
+    yard.store_archive(archiver.Archive(archiver.logs_of("attempt-1"), None, {}, dict))

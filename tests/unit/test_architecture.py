@@ -17,7 +17,18 @@ from tests.support.sources import parsed, walked
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
 LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
-    {"codec", "model", "run_record", "task_id", "partial_list", "paths", "shell", "errors", "node"},
+    {
+        "codec",
+        "model",
+        "run_record",
+        "task_id",
+        "partial_list",
+        "paths",
+        "shell",
+        "errors",
+        "metrics",
+        "node",
+    },
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
         *{

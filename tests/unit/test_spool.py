@@ -154,6 +154,15 @@ def test_a_log_that_is_longer_here_stays(yard: Yard) -> None:
     assert (yard.logs / "chief0.1.log").read_text() == "step 1\nstep 2\n"
 
 
+def test_metrics_land_beside_the_log_and_go_on_where_those_here_end(yard: Yard) -> None:
+    yard.logs.mkdir()
+    (yard.logs / "chief0.1.metrics.jsonl").write_text("{}\n")
+    log(yard, "step 1\n", metrics="{}\n{}\n")
+    manifest = yard.take()
+    assert yard.read(manifest, "logs/chief0.attempt-1.metrics.jsonl") == b"{}\n{}\n"
+    assert (yard.logs / "chief0.1.metrics.jsonl").read_text() == "{}\n{}\n"
+
+
 # ── Killed, refused ──────────────────────────────────────────────────────────
 
 
