@@ -19,6 +19,16 @@ LATEST_BYTES = 1 << 18
 _EPOCHS = re.compile(r"\bepoch\b\s*[:=#]?\s*\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
 """`Epoch 3/10` of Keras: the number of all epochs."""
 
+_RATE = re.compile(
+    r"(?P<number>\d+(?:[.,]\d+)*)\s*(?P<unit>examples|images|imgs?|samples|sequences|tokens|steps)"
+    r"\s*(?:/|per)\s*s(?:ec(?:onds?)?)?\b",
+    re.IGNORECASE,
+)
+"""`900.3 examples/second` (the TimeHistory of TensorFlow's models), `31.2 images/sec`."""
+_STEP_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)/(?:step|batch)\b")
+"""`12ms/step` of Keras' bar."""
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
@@ -29,6 +39,8 @@ class RunProgress:
     of: int | None = None
     """Number of all epochs, if the log names it."""
     loss: float | None = None
+    rate: str | None = None
+    """Its speed in the log's own words: `1234.5 examples/s`; a script may count per task or all."""
     left: float | None = None
     """Seconds to the end at the pace of the latest epochs; None if unknown."""
 
@@ -50,7 +62,23 @@ def progress_in(lines: Sequence[Line], now: float) -> RunProgress | None:
     totals = _EPOCHS.findall(counted[-1].text) if unit == "epoch" else []
     of = int(totals[0]) if totals else None
     left = None if of is None else seconds_left(counted, at, of, now)
-    return RunProgress(unit=unit, at=at, of=of, loss=last_loss(lines), left=left)
+    return RunProgress(
+        unit=unit, at=at, of=of, loss=last_loss(lines), rate=last_rate(lines), left=left
+    )
+
+
+def last_rate(lines: Sequence[Line]) -> str | None:
+    """The last speed that was printed."""
+    for line in reversed(lines):
+        found = list(_RATE.finditer(line.text))
+        if found:
+            number, unit = found[-1]["number"], found[-1]["unit"]
+            return f"{number} {unit.lower()}/s"
+        step = _STEP_TIME.search(line.text)
+        if step is not None and float(step[1]) > 0:
+            seconds = float(step[1]) * _SECONDS[step[2]]
+            return f"{1 / seconds:.3g} steps/s"
+    return None
 
 
 def seconds_left(counted: Sequence[Line], at: int, of: int, now: float) -> float | None:

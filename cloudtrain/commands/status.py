@@ -66,6 +66,8 @@ class ClusterStatus:
     """Of the active run, if this machine follows its log."""
     utilization: Utilization | None = None
     """Of the active run's nodes, by role, if this machine follows it."""
+    deadline: float | None = None
+    """When the active run is stopped by `train.deadline`, Unix time."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → time its record was stored (Unix), for runs that were active then."""
 
@@ -233,8 +235,17 @@ def on_record(name: str) -> ClusterStatus:
         runs=runs,
         faults=faults,
         idle=_idle(records) if records.idle_process() is not None else None,
+        deadline=_deadline(config, runs),
         **_activity(records, runs),
     )
+
+
+def _deadline(config: Mapping[str, Any], runs: Sequence[Run]) -> float | None:
+    train = config.get("train")
+    seconds = train.get("deadline") if isinstance(train, dict) else None
+    if not isinstance(seconds, int | float) or not runs or runs[-1].ended is not None:
+        return None
+    return runs[-1].created + seconds
 
 
 def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:

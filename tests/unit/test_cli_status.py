@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cli.status import report_json, report_text
+from cloudtrain.cli.status import report_json
+from cloudtrain.cli.status_lines import report_text
 from cloudtrain.commands.status import status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError

@@ -46,6 +46,24 @@ def test_progress_is_what_the_log_counts(
     assert progress_in(lines(*printed), now=114.0) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("TimeHistory: 10.9 seconds, 900.3 examples/second between steps", "900.3 examples/s"),
+        ("step 100, 31.2 images/sec", "31.2 images/s"),
+        ("10/10 ━━━━━━━━━━ 1s 12ms/step - accuracy: 0.5 - loss: 0.1", "83.3 steps/s"),
+        ("9/9 - 2s - loss: 0.5 - 2s/epoch - 250us/step", "4e+03 steps/s"),
+        ("1,234.5 Tokens per second", "1,234.5 tokens/s"),
+        ("read 12 examples", None),
+        ("0ms/step", None),
+    ],
+)
+def test_the_speed_is_in_the_units_of_the_log(text: str, rate: str | None) -> None:
+    found = progress_in(lines((1.0, "Epoch 1/2"), (2.0, text)), now=3.0)
+    assert found is not None
+    assert found.rate == rate
+
+
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
     log = tmp_path / "chief0.1.log"
     assert latest_lines(log) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.cli.status import utilization_lines
+from cloudtrain.cli.status_lines import utilization_lines
 from cloudtrain.commands.utilization import (
     TaskUse,
     Utilization,
@@ -76,8 +76,8 @@ def test_a_role_is_one_line_with_its_least_busy_task() -> None:
     uses = [use(f"worker{index}", 91.0) for index in range(126)]
     shown = lines(chief=[use("chief0", 90.0)], worker=[*uses, use("worker126", 70.0)])
     assert shown == [
-        "chief: GPU 90 %, its memory 50 %, CPU 20 %, memory 25 %",
-        "worker: GPU 91 % (worker126 70 %), its memory 50 %, CPU 20 %, memory 25 %",
+        "chief: GPU 90 %, its memory 50 %, CPU 20 %",
+        "worker: GPU 91 % (worker126 70 %), its memory 50 %, CPU 20 %",
     ]
 
 

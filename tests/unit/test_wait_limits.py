@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "cloudtrain"
 
 UNLIMITED = {
     # ended by a person, or by what they watch
-    ("cli/status.py", "watched"): "--watch: until Ctrl-C",
+    ("cli/live_view.py", "draw"): "--watch: until Ctrl-C",
+    ("cli/live_view.py", "print_changes"): "--watch: until Ctrl-C",
     ("commands/logs.py", ""): "logs -f: until the run or its follower has ended, or Ctrl-C",
     ("commands/idle.py", ""): "limits.idle: its pauses grow to half an hour; `down` ends it",
     # only a pace: the limit is added where it is used

@@ -1,0 +1,231 @@
+"""`status --watch`: one screen on a terminal, however large the cluster; else a line per change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import click
+
+from cloudtrain.cli.event_lines import told_events
+from cloudtrain.cli.status_lines import (
+    cluster_state,
+    cost_so_far,
+    failure_lines,
+    progress_line,
+    report_text,
+    role_figures,
+)
+from cloudtrain.commands.status import ClusterStatus, StatusReport
+from cloudtrain.console.lines import printable
+from cloudtrain.console.times import duration
+from cloudtrain.model import Node
+from cloudtrain.retry import Retry, poll_until
+from cloudtrain.state import Records
+
+NAMED = 5
+"""Nodes, or failures, that are shown one by one; the others are counted."""
+
+EVENTS = 3
+"""Latest events shown."""
+
+PROGRESS_EVERY = 60.0
+"""Seconds between two lines about a run's progress, without a terminal."""
+
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+
+def watch_status(look: Callable[[], StatusReport]) -> int:
+    """Show the status until Ctrl-C, which is its normal end; returns the exit code."""
+    draws = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    try:
+        if draws:
+            draw(look)
+        else:
+            print_changes(look)
+    except KeyboardInterrupt as interrupt:
+        return getattr(interrupt, "exit_code", 0)
+    return 0
+
+
+def draw(look: Callable[[], StatusReport]) -> None:
+    """Draw on the terminal's alternate screen, and leave the last state on the other."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    report = look()
+
+    def picture() -> Text:
+        lines = screen(report, time.time(), console.height)
+        return Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis")
+
+    def again() -> None:
+        nonlocal report
+        report = look()
+
+    try:
+        with Live(get_renderable=picture, console=console, screen=True, refresh_per_second=2):
+            poll_until(again, Retry(pause=EVERY))
+    finally:
+        click.echo(printable(report_text(report, time.time())))
+
+
+def print_changes(look: Callable[[], StatusReport]) -> None:
+    """Print the whole state, then a line for each change."""
+    report, changes = look(), Changes()
+    click.echo(printable(report_text(report, time.time())))
+    changes.of(report, time.time())
+
+    def again() -> None:
+        for line in changes.of(look(), time.time()):
+            click.echo(printable(line))
+
+    poll_until(again, Retry(pause=EVERY))
+
+
+# ── a screen ─────────────────────────────────────────────────────────────────
+
+
+def screen(report: StatusReport, now: float, height: int) -> list[str]:
+    """The lines of one screen, at most `height`; the terminal crops each to its width."""
+    lines: list[str] = []
+    for cluster in report.clusters:
+        lines += ["", *cluster_lines(cluster, now)] if lines else cluster_lines(cluster, now)
+    if not lines:
+        lines = ["no known clusters: `cloudtrain up FILE` creates one"]
+    room = height - 2
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"… {len(lines) - room + 1} more lines: `cloudtrain status`"]
+    return [*lines, "", f"{time.strftime('%H:%M:%S', time.localtime(now))}  Ctrl-C ends the view"]
+
+
+def cluster_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    yield "  ".join(filter(None, [cluster.name, cluster.provider, cluster.strategy]))
+    yield f"  {cluster_state(cluster)}"
+    billed = "  ·  ".join(money(cluster, now))
+    if billed:
+        yield f"  {billed}"
+    yield from run_lines(cluster, now)
+    yield from role_lines(cluster)
+    if cluster.utilization is not None:
+        yield from (f"  ! {note}" for note in cluster.utilization.notes)
+    yield from (f"  ! {line}" for line in exceptions(cluster))
+    for moment, text in told_events(Records(cluster.name).events())[-EVENTS:]:
+        yield f"  {time.strftime('%H:%M:%S', time.localtime(moment))}  {text}"
+
+
+def money(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    """$/hour, $ so far, and how long the cluster lives."""
+    so_far = cost_so_far(cluster, now)
+    prices = [price for price in cluster.prices.values() if price is not None]
+    if so_far is not None and len(prices) == len(cluster.nodes or ()):
+        yield f"{sum(prices):.2f} $/h"
+    if so_far is not None:
+        yield f"cost so far {so_far}"
+    if cluster.ends is not None:
+        left = cluster.ends - now
+        yield f"expires in {duration(left)}" if left > 0 else "expired"
+    if cluster.idle is not None and cluster.idle.due is not None:
+        yield f"idle: goes down in {duration(max(0.0, cluster.idle.due - now))}"
+
+
+def run_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    """The latest run and how far it is."""
+    if not cluster.runs:
+        return
+    run = cluster.runs[-1]
+    words = ["run", run.id, run.state]
+    if run.attempts:
+        words.append(f"attempt {run.attempts[-1].number}")
+    words.append(duration((run.ended or now) - run.created))
+    if run.ended is None and cluster.deadline is not None:
+        words.append(f"deadline in {duration(max(0.0, cluster.deadline - now))}")
+    yield f"  {'  '.join(words)}"
+    if cluster.progress is not None:
+        yield f"    {progress_line(cluster.progress)}"
+    yield from (f"    {line}" for line in list(failure_lines(run))[:NAMED])
+
+
+def role_lines(cluster: ClusterStatus) -> Iterator[str]:
+    """` worker  127 running  GPU 91 % (worker33 12 %)  CPU 34 %` for each role."""
+    figures = {}
+    if cluster.utilization is not None:
+        figures = {role.role: role_figures(role) for role in cluster.utilization.roles}
+    counts = {
+        role: ", ".join(
+            f"{count} {state}" for state, count in Counter(n.state for n in of).most_common()
+        )
+        for role, of in ((role, list(of)) for role, of in by_role(cluster.nodes or ()))
+    }
+    for role in dict.fromkeys([*counts, *figures]):
+        yield f"  {role:10}{'  '.join(filter(None, [counts.get(role), figures.get(role)]))}"
+
+
+def by_role(nodes: Sequence[Node]) -> Iterator[tuple[str, Iterator[Node]]]:
+    return groupby(nodes, key=lambda node: node.role)
+
+
+def exceptions(cluster: ClusterStatus) -> Iterator[str]:
+    """Nodes that do not run or have a fault, by name, and why the nodes are not known."""
+    if cluster.error is not None:
+        yield f"nodes unknown: {cluster.error.message}".partition("\n")[0]
+    odd = [
+        f"{node.task} {node.state}{': ' + node.fault if node.fault else ''}".partition("\n")[0]
+        for node in cluster.nodes or ()
+        if node.state != "running" or node.fault
+    ]
+    yield from odd[:NAMED]
+    if len(odd) > NAMED:
+        yield f"{len(odd) - NAMED} more nodes like these"
+    yield from (f"unreadable: {fault}" for fault in cluster.faults[:NAMED])
+
+
+# ── without a terminal ───────────────────────────────────────────────────────
+
+
+class Changes:
+    """What is new since the last look, one line each: for a pipe, which nothing can redraw."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._events: dict[str, int] = {}
+        self._progress_at: dict[str, float] = {}
+
+    def of(self, report: StatusReport, now: float) -> list[str]:
+        """Lines for this look; all of it counts as known from now on."""
+        stamp = time.strftime("%H:%M:%S", time.localtime(now))
+        return [
+            f"{stamp}  {cluster.name}  {text}"
+            for cluster in report.clusters
+            for text in self._of(cluster, now)
+        ]
+
+    def _of(self, cluster: ClusterStatus, now: float) -> Iterator[str]:
+        facts = [cluster_state(cluster), *exceptions(cluster)]
+        if cluster.utilization is not None:
+            facts += idle_words(cluster.utilization.notes)
+        kept = {f"{cluster.name} {text}" for text in facts}
+        yield from (text for text in facts if f"{cluster.name} {text}" not in self._told)
+        others = {fact for fact in self._told if not fact.startswith(f"{cluster.name} ")}
+        self._told = others | kept
+        lines = told_events(Records(cluster.name).events())
+        first = self._events.get(cluster.name, len(lines))
+        yield from (text for _, text in lines[first:])
+        self._events[cluster.name] = len(lines)
+        since = now - self._progress_at.get(cluster.name, 0.0)
+        if cluster.progress is not None and since >= PROGRESS_EVERY:
+            self._progress_at[cluster.name] = now
+            yield progress_line(cluster.progress)
+
+
+def idle_words(notes: Sequence[str]) -> list[str]:
+    """Notes without figures that change with every look."""
+    return [note for note in notes if "idle GPU" in note]

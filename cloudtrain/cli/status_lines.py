@@ -1,0 +1,180 @@
+"""`cloudtrain status` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cloudtrain.cli.nodes import billing_lines, node_lines
+from cloudtrain.cli.proof_lines import proof_lines
+from cloudtrain.commands.status import ClusterStatus, StatusReport
+from cloudtrain.console.times import clock, duration
+from cloudtrain.run_record import Run, resumed
+
+if TYPE_CHECKING:
+    from cloudtrain.commands.run_progress import RunProgress
+    from cloudtrain.commands.utilization import RoleUse, Utilization
+
+LATEST = 5
+"""Runs shown of each cluster; the JSON has all."""
+
+NOTABLE = 5.0
+"""Percentage points below the mean of a role from which its least busy task is named."""
+
+NAMED = 8
+"""Missing nodes that are named; the others are counted."""
+
+
+def report_text(report: StatusReport, now: float) -> str:
+    if not report.clusters:
+        if report.store is not None:
+            return f"no run has landed in {report.store}"
+        return "no known clusters: `cloudtrain up FILE` creates one"
+    return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in report.clusters)
+
+
+def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    yield "  ".join(
+        filter(None, [cluster.name, cluster.provider, cluster.strategy, cluster_state(cluster)])
+    )
+    if cluster.holder is not None:
+        yield f"  at work: {cluster.holder}"
+    yield from node_lines(cluster.nodes or ())
+    yield from _cost(cluster, now)
+    if cluster.error is not None:
+        yield f"  nodes unknown: {cluster.error.message}".replace("\n", "\n    ")
+        if cluster.error.hint:
+            yield f"    hint: {cluster.error.hint}"
+    if len(cluster.runs) > LATEST:
+        yield f"  {len(cluster.runs) - LATEST} earlier runs"
+    for run in cluster.runs[-LATEST:]:
+        yield from _run(run, now, cluster.as_of.get(run.id))
+    if cluster.progress is not None:
+        yield f"    {progress_line(cluster.progress)}"
+    if cluster.utilization is not None:
+        yield from (f"    {line}" for line in utilization_lines(cluster.utilization))
+    if cluster.runs:
+        yield from (f"    {line}" for line in proof_lines(cluster.runs[-1]))
+    if cluster.store is not None:
+        yield f"  no local record: these runs landed in {cluster.store}"
+    for fault in cluster.faults:
+        yield f"  unreadable: {fault}"
+
+
+def progress_line(progress: RunProgress) -> str:
+    """`epoch 3 of 10, loss 0.42, 85.1 examples/s, about 4m left`."""
+    of = "" if progress.of is None else f" of {progress.of}"
+    loss = "" if progress.loss is None else f", loss {progress.loss:g}"
+    rate = "" if progress.rate is None else f", {progress.rate}"
+    left = "" if progress.left is None else f", about {duration(progress.left)} left"
+    return f"{progress.unit} {progress.at}{of}{loss}{rate}{left}"
+
+
+def utilization_lines(utilization: Utilization) -> Iterator[str]:
+    """A line for each role and for each note."""
+    yield from (f"{role.role}: {role_figures(role)}" for role in utilization.roles)
+    yield from utilization.notes
+
+
+def role_figures(role: RoleUse) -> str:
+    """`GPU 91 % (worker33 12 %), its memory 71 %, CPU 34 %`, or `CPU 34 %, memory 20 %`."""
+    busy = role.cpu if role.gpu is None else role.gpu
+    differs = role.least_busy < busy - NOTABLE
+    least = f" ({role.least} {role.least_busy:.0f} %)" if differs else ""
+    if role.gpu is None:
+        return f"CPU {role.cpu:.0f} %{least}, memory {role.memory:.0f} %"
+    gpu_memory = "" if role.gpu_memory is None else f"its memory {role.gpu_memory:.0f} %, "
+    return f"GPU {role.gpu:.0f} %{least}, {gpu_memory}CPU {role.cpu:.0f} %"
+
+
+def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
+    """Cost so far and expiry; nothing if nothing is billed."""
+    so_far = cost_so_far(cluster, now)
+    if so_far is not None:
+        without = "" if so_far == "not known" else ", without disks"
+        yield f"  cost so far  {so_far}{without}"
+    yield from (f"  {line}" for line in billing_lines(cluster.nodes or (), cluster.provider, now))
+    if cluster.still_billed is not None:
+        yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
+    if cluster.ends is not None and cluster.ends >= now:
+        yield f"  expires  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
+    if cluster.idle is not None and cluster.idle.due is not None:
+        yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
+    if cluster.idle is not None and cluster.idle.fault is not None:
+        yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
+
+
+def cost_so_far(cluster: ClusterStatus, now: float) -> str | None:
+    """None if nothing is billed."""
+    from cloudtrain.cloud import is_cloud
+
+    return str(cluster.cost(now)) if cluster.nodes and is_cloud(cluster.provider) else None
+
+
+def _when(left: float) -> str:
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+def cluster_state(cluster: ClusterStatus) -> str:
+    since = f", since {clock(cluster.since)}" if cluster.since is not None else ""
+    if cluster.open is False and not cluster.nodes:
+        return "down"
+    if cluster.nodes is None:
+        return f"nodes not queried{since}"
+    running = sum(node.state == "running" for node in cluster.nodes)
+    all_of = len(cluster.nodes) + len(cluster.missing)
+    if not cluster.missing:
+        return f"{running} of {all_of} nodes running{since}"
+    gone = [name for name in cluster.missing if name in cluster.made]
+    never = [name for name in cluster.missing if name not in cluster.made]
+    if not cluster.nodes and not never:
+        return f"{_count(len(gone))} gone{since}"
+    words = [f"gone: {_tasks(cluster, gone)}"] if gone else []
+    words += [f"not created: {_tasks(cluster, never)}"] if never else []
+    return f"{running} of {all_of} nodes running, {', '.join(words)}{since}"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} created nodes are" if nodes != 1 else "1 created node is"
+
+
+def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(name.removeprefix(f"{cluster.name}-") for name in names[:NAMED]) + more
+
+
+def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
+    attempts = f"attempt {run.attempts[-1].number}" if run.attempts else "not started"
+    took = duration((run.ended or as_of or now) - run.created)
+    begun = f"{clock(run.created)}, {took}"
+    state = run.state if as_of is None else f"{run.state}, as of {clock(as_of)}"
+    yield "  ".join(["  run", run.id, state, attempts, begun, run.store or ""]).rstrip()
+    if run.resumed_from is not None:
+        yield f"    resumed from {resumed(run.resumed_from)}"
+    last = run.attempts[-1] if run.attempts else None
+    if last is not None and last.formed_after is not None and last.ended is None:
+        yield f"    cluster formed after {last.formed_after:g} s"
+    if last is not None and last.collectives == "grpc":
+        yield "    gradients are reduced over gRPC, not NCCL"
+    if last is None:
+        return
+    for task in run.tasks:
+        if any(failure.task == task.name for failure in last.restarted):
+            yield f"    {task.name} restarted (attempt {task.attempt} of its own)"
+    yield from (f"    {line}" for line in failure_lines(run))
+
+
+def failure_lines(run: Run) -> Iterator[str]:
+    """Why the run's last attempt failed, and what it went on without."""
+    last = run.attempts[-1] if run.attempts else None
+    cause = last.cause if last is not None and run.state != "succeeded" else None
+    failures = (*([cause] if cause else []), *(last.tolerated if last is not None else ()))
+    if not failures:
+        return
+    from cloudtrain.runs.root_cause import sentence
+
+    for failure in failures:
+        words = sentence(failure) if failure is cause else f"without {sentence(failure)}"
+        yield words.replace("\n", "\n      ")
+        if failure.hint:
+            yield f"hint: {failure.hint}"
