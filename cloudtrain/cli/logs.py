@@ -108,11 +108,13 @@ def command(
     are gone, and on other machines from the store that FILE or --store names.
     """
     cluster, config = landed_target(name, store)
+    from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.log_lines import LineView
     from cloudtrain.commands.logs import logs
 
     by_line = as_json or timestamps or pattern is not None or since is not None
-    with shown(as_json=as_json, full_log=full_log or by_line) as screen:
+    panel = run_panel(cluster) if follow and not by_line else list
+    with shown(as_json=as_json, full_log=full_log or by_line) as screen, screen.below(panel):
         view: LineView | None = None
         if by_line:
             show = print_object if as_json else show_line(screen, timestamps=timestamps)

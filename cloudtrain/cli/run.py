@@ -47,10 +47,12 @@ def command(
     confirmation.
     """
     plan = plan_of(file)
+    from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.run import run as run_all
     from cloudtrain.run_record import run_to_json
 
-    with shown(as_json=as_json, full_log=full_log) as screen:
+    panel = run_panel(plan.config.name)
+    with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
         run = run_all(
             plan,
             keep_on_failure=keep_on_failure,

@@ -49,11 +49,13 @@ def command(
     `train.command` as written.
     """
     target, config = target_of(name)
+    from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.train import train
     from cloudtrain.run_record import run_to_json
 
     arguments = ctx.meta["passed_on"]
-    with shown(as_json=as_json, full_log=full_log) as screen:
+    panel = list if detach else run_panel(target)
+    with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
         run = train(
             target,
             config,

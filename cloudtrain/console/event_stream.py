@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 from cloudtrain.console.screen import Progress, Screen, TaskOutput
@@ -50,6 +50,9 @@ class EventStream:
         self._screen.task_output(task, data)
         for name, line in self._output.feed(task, data):
             self.write("output", task=name, line=line)
+
+    def below(self, lines: Callable[[], Sequence[str]]) -> AbstractContextManager[None]:
+        return self._screen.below(lines)
 
     def flush(self) -> None:
         self._screen.flush()

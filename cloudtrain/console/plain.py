@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 from cloudtrain.console.lines import printable
@@ -53,6 +53,9 @@ class PlainConsole:
 
     def task_output(self, task: str, data: bytes) -> None:
         self._out.write(self._out.feed(task, data))
+
+    def below(self, lines: Callable[[], Sequence[str]]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def flush(self) -> None:
         self._out.write(self._out.rest())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TextIO
 
 from cloudtrain import protocols
@@ -20,6 +21,11 @@ class Screen(protocols.Console, Protocol):
 
     def flush(self) -> None:
         """Show unterminated last lines of tasks. Nothing is drawn after that."""
+
+    def below(self, lines: Callable[[], Sequence[str]]) -> AbstractContextManager[None]:
+        """Keep lines at the bottom of a terminal, drawn anew several times a second, below
+        everything else; nothing elsewhere.
+        """
 
 
 class TaskOutput:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TextIO, cast
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -22,6 +22,9 @@ from cloudtrain.protocols import Stage
 
 ROWS = 8
 """Nodes shown with their current work; the others are only counted."""
+
+ECHO = 3
+"""Columns left free on the right: the terminal echoes `^C` there, and must not begin a new line."""
 
 
 class TerminalConsole:
@@ -38,6 +41,7 @@ class TerminalConsole:
         colours = self._same and not os.environ.get("NO_COLOR")
         self._out = TaskOutput(out, colours=colours, folds=self._same and not full_log)
         self._stages: list[_Bar] = []
+        self._below: Callable[[], Sequence[str]] | None = None
         self._live: Live | None = None
         self._lock = threading.RLock()
 
@@ -64,14 +68,34 @@ class TerminalConsole:
     def flush(self) -> None:
         self._write(self._out.rest())
 
+    @contextmanager
+    def below(self, lines: Callable[[], Sequence[str]]) -> Iterator[None]:
+        """Not if task output goes elsewhere: `| tee` would write into what is drawn."""
+        if not self._same:
+            yield
+            return
+        with self._lock:
+            self._below = lines
+            self._draw()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._below = None
+                self._undraw()
+
     def _write(self, lines: list[tuple[str, str]]) -> None:
         with self._lock:
             if self._live is None or not self._same:
                 self._out.write(lines)
                 return
-            for task, line in lines:
-                prefix = (self._out.prefix(task), self._out.colour(task))
-                self._print(Text.assemble(prefix, line))
+            if not lines:
+                return
+            text = Text()  # of all lines at once: each print draws the bars anew
+            for number, (task, line) in enumerate(lines):
+                text.append("\n" if number else "")
+                text.append(self._out.prefix(task), self._out.colour(task)).append(line)
+            self._print(text)
 
     def _print(self, text: Text) -> None:
         # soft_wrap: the terminal folds a long line, so that it can be copied whole
@@ -80,32 +104,43 @@ class TerminalConsole:
     def _show(self, bar: _Bar) -> None:
         with self._lock:
             self._stages.append(bar)
-            if self._live is None:
-                self._live = Live(
-                    get_renderable=self._picture,
-                    console=self._rich,
-                    refresh_per_second=8,
-                    transient=True,
-                    redirect_stdout=False,
-                    redirect_stderr=False,
-                )
-                self._live.start()
+            self._draw()
 
     def _hide(self, bar: _Bar, mark: Text) -> None:
         with self._lock:
             self._stages.remove(bar)
-            if not self._stages and self._live is not None:
-                self._live.stop()
-                self._live = None
+            self._undraw()
         self._print(Text.assemble(mark, bar.summary()))
 
+    def _draw(self) -> None:
+        if self._live is None:
+            self._live = Live(
+                get_renderable=self._picture,
+                console=self._rich,
+                refresh_per_second=8,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    def _undraw(self) -> None:
+        """Draw no longer, if there is nothing left to draw."""
+        if not self._stages and self._below is None and self._live is not None:
+            self._live.stop()
+            self._live = None
+
     def _picture(self) -> RenderableType:
-        picture = Table.grid(padding=(0, 1))
+        rows: list[RenderableType] = []
         for bar in tuple(self._stages):
-            picture.add_row(bar.head())
-            for row in bar.rows():
-                picture.add_row(row)
-        return picture
+            rows += [bar.head(), *bar.rows()]
+        below = self._below
+        lines = () if below is None else below()
+        rows += [Text(printable(line), "dim", no_wrap=True) for line in lines]
+        for row in rows:
+            if isinstance(row, Text):
+                row.truncate(self._rich.width - ECHO, overflow="ellipsis")
+        return Group(*rows)
 
 
 class _Bar:
@@ -143,12 +178,16 @@ class _Bar:
     def rows(self) -> list[Text]:
         with self._lock:
             doing = list(self._doing.items())
+            waiting = self._total - len(self._done) - len(doing)
+        cluster = common_prefix([name for name, _ in doing])
         rows = [
-            Text(f"    {name}  {text}", "dim", no_wrap=True, overflow="ellipsis")
+            Text(f"    {name.removeprefix(cluster)}  {text}", "dim", no_wrap=True)
             for name, text in doing[:ROWS]
         ]
-        if len(doing) > ROWS:
-            rows.append(Text(f"    … and {len(doing) - ROWS} more", "dim"))
+        more = [f"{len(doing) - ROWS} more"] if len(doing) > ROWS else []
+        more += [f"{waiting} waiting"] if doing and waiting > 0 else []
+        if more:
+            rows.append(Text(f"    … and {', '.join(more)}", "dim"))
         return rows
 
     def summary(self) -> Text:
@@ -157,3 +196,10 @@ class _Bar:
 
     def _seconds(self) -> str:
         return f"{time.monotonic() - self._begun:.1f}s"
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """The cluster's name and a hyphen, if all names begin with them; never a whole name."""
+    first, last = (min(names), max(names)) if len(names) > 1 else ("", "")
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    return first[: first.rfind("-", 0, same) + 1]

@@ -371,3 +371,48 @@ def test_a_terminal_that_goes_away_stops_nothing() -> None:
             stage.node("n", "text")
             screen.say("still here")
         os.dup2(os.open(os.devnull, os.O_WRONLY), follower)
+
+
+# ── lines below everything else ──────────────────────────────────────────────
+
+
+def test_lines_stay_below_what_is_printed_and_are_gone_at_the_end() -> None:
+    screen, err = terminal(Terminal())
+    with screen.below(lambda: ["run r1", "worker  CPU 40 %"]):
+        screen.task_output("chief0", b"Epoch 1\nEpoch 2\n")
+        drawn = err.getvalue()
+    after = err.getvalue()[len(drawn) :]
+    assert drawn.rindex("Epoch 2") < drawn.rindex("run r1") < drawn.rindex("worker  CPU 40 %")
+    assert after.endswith("\x1b[1A\x1b[2K\x1b[?25h\r"), "the lines are erased"
+    screen.task_output("chief0", b"Epoch 3\n")
+    assert "run r1" not in err.getvalue()[len(drawn) + len(after) :]
+
+
+def test_nothing_is_kept_below_output_that_goes_elsewhere() -> None:
+    screen, err = terminal(io.StringIO())
+    with screen.below(lambda: ["run r1"]):
+        screen.task_output("chief0", b"Epoch 1\n")
+    assert "run r1" not in err.getvalue()
+    lines, out, _ = plain()
+    with lines.below(lambda: ["run r1"]):
+        assert out.getvalue() == ""
+
+
+def test_bars_and_lines_below_leave_room_for_the_echo_of_ctrl_c() -> None:
+    screen, err = terminal(Terminal())
+    with screen.stage("setup", 2) as stage, screen.below(lambda: ["x" * 500]):
+        stage.node("mnist-chief0", "y" * 500)
+        until(lambda: "yy" in err.getvalue() and "xx" in err.getvalue(), 20)
+    rows = [clean(row) for row in err.getvalue().split("\n")]
+    assert max(len(row) for row in rows if "xx" in row or "yy" in row) <= 80 - 3
+
+
+def test_nodes_are_shown_without_the_clusters_name_and_waiting_ones_are_counted() -> None:
+    screen, err = terminal(Terminal())
+    with screen.stage("setup", 128) as stage:
+        for index in range(64):
+            stage.node(f"mnist-worker{index}", "pip install")
+        until(lambda: "64 waiting" in err.getvalue(), 20)
+    shown = err.getvalue()
+    assert "    worker0  pip install" in shown
+    assert "    … and 56 more, 64 waiting" in shown
