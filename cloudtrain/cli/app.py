@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "Show clusters, their nodes and runs.",
     "cost": "Show what was spent, by cluster, run and month.",
     "stop-run": "End the run on every node and land its artifacts.",
+    "tensorboard": "Serve TensorBoard over a run, live or landed.",
     "fetch": "Download artifacts from the store and verify them.",
     "ssh": "Open a shell on a node.",
     "exec": "Run a command on the nodes in parallel.",

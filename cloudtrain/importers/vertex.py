@@ -75,8 +75,8 @@ def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draf
         spec.drop(key)
     spec.lose(
         "tensorboard",
-        why="not mapped: event files land with the run; after `cloudtrain fetch`, "
-        "`tensorboard --logdir DIR` shows them",
+        why="not mapped: event files land with the run; `cloudtrain tensorboard` shows them, "
+        "also while it goes on",
     )
     values.rest()
     draft.problems += values.problems

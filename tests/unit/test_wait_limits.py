@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "cloudtrain"
 
 UNLIMITED = {
     # ended by a person, or by what they watch
+    ("commands/tensorboard.py", "tensorboard"): "until Ctrl-C",
     ("cli/live_view.py", "draw"): "--watch: until Ctrl-C",
     ("cli/live_view.py", "print_changes"): "--watch: until Ctrl-C",
     ("commands/logs.py", ""): "logs -f: until the run or its follower has ended, or Ctrl-C",
@@ -28,6 +29,7 @@ UNLIMITED = {
     ("commands/down.py", "deletion_progress"): "the thread looks at its event every second",
     ("commands/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
+    ("commands/tensorboard.py", "serving"): "the process was killed just before",
     ("providers/local/spawn.py", "ForkServer.__exit__"): "the process was killed just before",
     # work whose every request or answer has a limit of its own
     ("parallel.py", "_Batch.answer"): "after all work is done",

@@ -1,0 +1,121 @@
+"""Copies a run's TensorBoard event files here: from the store, or from the nodes while it runs.
+
+Only TensorBoard reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cloudtrain import layout
+from cloudtrain.artifacts.download import verified
+from cloudtrain.artifacts.inventory import SILENCE, failed, take_inventory
+from cloudtrain.errors import NodeError
+from cloudtrain.model import Artifact, Node
+from cloudtrain.node.listing import File
+from cloudtrain.protocols import ArtifactStore, Transport
+from cloudtrain.shell import Command, script
+
+MARK = ".tfevents."
+"""In the name of every event file: `events.out.tfevents.1795460000.host.123.0.v2`
+(tensorboard/summary/writer/event_file_writer.py, read in 2.21's source; TensorFlow's writers too).
+"""
+
+PATTERN = f"**/*{MARK}*"
+
+LARGEST = 1 << 30
+"""Limit in bytes of one task's event files; those with images or embeddings are large."""
+
+PIECE = 64 << 20
+"""Limit in bytes of what one look copies of a file."""
+
+
+def event_files(files: Iterable[Artifact]) -> tuple[Artifact, ...]:
+    """The event files among landed files, by path."""
+    found = [each for each in files if MARK in each.path.rpartition("/")[2]]
+    return tuple(sorted(found, key=lambda each: each.path))
+
+
+def copy_landed(
+    run: str, files: Iterable[Artifact], store: ArtifactStore, folder: Path
+) -> tuple[str, ...]:
+    """Copy landed event files to `folder`, as `<task>/<path>`; returns what was left out.
+
+    A copy that is as long as the landed file, or longer, stays: event files only grow. Raises
+    StoreError.
+    """
+    room, left_out = LARGEST, []
+    for file in files:
+        place = folder / file.path
+        if place.exists() and place.stat().st_size >= file.size:
+            continue
+        if file.size > room:
+            left_out.append(file.path)
+            continue
+        room -= file.size
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(place.name + ".partial-copy")
+        with partial.open("wb") as copy:
+            copy.writelines(verified(file, run, store))
+        partial.replace(place)
+    return tuple(left_out)
+
+
+def copy_from_node(
+    cluster: str, run: str, task: str, node: Node, transport: Transport, folder: Path
+) -> tuple[str, ...]:
+    """Copy what is new in the event files of a task that runs; returns what was left out.
+
+    Raises NodeError, NodeUnreachable.
+    """
+    work = layout.work_folder(cluster, run, task)
+    room, left_out = LARGEST, []
+    for file in listed(node, work, transport):
+        place = folder / task / file.path
+        have = place.stat().st_size if place.exists() else 0
+        if have > file.size:  # another file of that name
+            place.unlink()
+            have = 0
+        room -= file.size
+        if room < 0:
+            left_out.append(f"{task}/{file.path}")
+        elif have < file.size:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            append_from_node(node, f"{work}/{file.source}", have, transport, place)
+    return tuple(left_out)
+
+
+def listed(node: Node, work: str, transport: Transport) -> Iterator[File]:
+    for file in take_inventory(node, work, (PATTERN,), transport).files:
+        if MARK in file.path.rpartition("/")[2]:
+            yield file
+
+
+def append_from_node(node: Node, path: str, have: int, transport: Transport, place: Path) -> None:
+    """Append the bytes after the first `have`, up to `PIECE`."""
+    left = PIECE
+    with place.open("ab") as copy:
+
+        def write(data: bytes) -> None:
+            nonlocal left
+            if len(data) > left:
+                raise NodeError(node.name, f"{path}: it sends more than {PIECE >> 20} MB")
+            left -= len(data)
+            copy.write(data)
+
+        done = transport.run(node, reading(path, have), on_stdout=write, timeout=SILENCE)
+    if done.exit_code != 0:
+        raise failed(node, f"cannot send {path}", done)
+
+
+def reading(path: str, start: int) -> Command:
+    """Command that prints a file from byte `start` on, up to `PIECE` bytes."""
+    return script(READING, os.fsdecode(os.fsencode(f"./{path}")), str(start + 1), str(PIECE))
+
+
+READING = """\
+[ -r "$1" ] || { echo "$1 cannot be read" >&2; exit 1; }
+tail -c "+$2" -- "$1" | head -c "$3"
+"""

@@ -1,0 +1,258 @@
+"""`cloudtrain tensorboard`: TensorBoard on this machine over a run's event files."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloudtrain.artifacts.event_files import MARK, copy_from_node, copy_landed, event_files
+from cloudtrain.artifacts.manifest import read_manifest
+from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
+from cloudtrain.commands.find_run import FoundRun, find_run
+from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import Console
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.run_record import Task
+
+EVERY = 5.0
+"""Seconds between two copies of a live run, and after which TensorBoard reads again."""
+
+MOST_AT_ONCE = 16
+"""Tasks besides the first that are asked each time; of a larger run, as many in turn."""
+
+START = 60.0
+"""Seconds within which TensorBoard serves; it took 0.9 s here (2.21.0)."""
+
+_SERVING = re.compile(r"at (http://127\.0\.0\.1:\d+/)")
+"""`TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRun:
+    run: str
+    url: str
+    live: bool
+    """Whether the run goes on, and its event files are copied while it does."""
+
+
+def tensorboard(
+    name: str,
+    *,
+    config: ClusterConfig | None = None,
+    store: str | None = None,
+    run: str | None = None,
+    port: int = 0,
+    on_serving: Callable[[ServedRun], None],
+    console: Console,
+    clock: Clock = CLOCK,
+) -> None:
+    """Serve TensorBoard over `run`, or the latest one, on 127.0.0.1 until Ctrl-C.
+
+    `port` 0 takes a free one. The copies are deleted at the end. Raises UsageError without
+    TensorBoard or without event files, StoreError.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            "TensorBoard is not installed", hint="pip install 'cloudtrain[tensorboard]'"
+        )
+    found = find_run(name, run, config=config, uri=store)
+    with (
+        tempfile.TemporaryDirectory(prefix="cloudtrain-tensorboard-") as place,
+        ExitStack() as stack,
+    ):
+        copies = Copies(found, Path(place), console)
+        stack.callback(copies.close)
+        copies.look()
+        if not copies.any and not copies.is_live:
+            raise no_event_files(found)
+        served = stack.enter_context(serving(Path(place), port, clock))
+        if not copies.any:
+            console.say("no event files yet; they are shown as soon as the script writes some")
+        on_serving(ServedRun(run=found.run.id, url=served.url, live=copies.is_live))
+
+        def again() -> None:
+            copies.look()
+            served.refuse_end()
+
+        poll_until(again, Retry(pause=EVERY), clock=clock)
+
+
+def no_event_files(found: FoundRun) -> UsageError:
+    """A run that has ended without event files among what landed."""
+    return UsageError(
+        f"run {found.run.id} landed no event files (*{MARK}*)",
+        hint="write them below `output/` (keras.callbacks.TensorBoard('output/logs')), or add "
+        "their folder to artifacts.paths; the script decides whether it writes any",
+    )
+
+
+class Copies:
+    """The run's event files here: landed ones from the store, newer ones from the nodes."""
+
+    def __init__(self, found: FoundRun, folder: Path, console: Console) -> None:
+        self._found, self._folder, self._console = found, folder, console
+        self._session: Session | None = None
+        self._open = ExitStack()
+        self._said: set[str] = set()
+        self._turn = 0
+        self.is_live = found.records is not None and found.run.ended is None
+        self._landed = False
+
+    @property
+    def any(self) -> bool:
+        return next(self._folder.rglob(f"*{MARK}*"), None) is not None
+
+    def close(self) -> None:
+        self._open.close()
+        self._session = None
+
+    def look(self) -> None:
+        """Copy what is new. A live run's faults are reported once each; those of the store of an
+        ended run are raised, at first.
+        """
+        records = self._found.records
+        if records is not None and self.is_live:
+            self.is_live = records.run(self._found.run.id).ended is None
+        if not self._landed:
+            try:
+                self.copy_landed()
+            except CloudtrainError as error:
+                if not self.is_live:
+                    raise
+                self.say(error.message)
+        if self.is_live:
+            self.copy_live()
+        else:
+            self.close()
+
+    def copy_landed(self) -> None:
+        store = self._found.store()
+        manifest = read_manifest(store, self._found.run.id)
+        if manifest is not None:
+            files = event_files(manifest.files.values())
+            self.report(copy_landed(self._found.run.id, files, store, self._folder))
+        self._landed = self.is_live or manifest is None or manifest.complete
+
+    def copy_live(self) -> None:
+        try:
+            session = self.session()
+            pairs = list(self.due(session))
+            copied = fan_out(
+                pairs,
+                lambda pair: copy_from_node(
+                    session.config.name,
+                    self._found.run.id,
+                    pair[0].name,
+                    pair[1],
+                    session.transport,
+                    self._folder,
+                ),
+                name=lambda pair: pair[1].name,
+            )
+        except CloudtrainError as error:
+            self.say(f"{error.message}; what was copied stays, and the node is asked again")
+            self.close()  # the nodes may be others by then
+            return
+        self.report(tuple(path for left_out in copied for path in left_out))
+
+    def session(self) -> Session:
+        assert self._found.records is not None, "only a run on record here is live"
+        if self._session is None:
+            handle = Handle(recorded_config(self._found.records))
+            self._session = self._open.enter_context(open_session(handle, self._console))
+        return self._session
+
+    def due(self, session: Session) -> Iterator[tuple[Task, Node]]:
+        """The first task, which usually is the one that writes, and the others in turn."""
+        assert self._found.records is not None
+        tasks = self._found.records.run(self._found.run.id).tasks
+        rest = tasks[1:]
+        turn = [rest[(self._turn + n) % len(rest)] for n in range(min(len(rest), MOST_AT_ONCE))]
+        self._turn += len(turn)
+        for task in (*tasks[:1], *turn):
+            node = session.node(task.node)
+            if node is not None and node.state == "running":
+                yield task, node
+
+    def report(self, left_out: tuple[str, ...]) -> None:
+        for path in left_out:
+            self.say(f"{path} is not shown: the task's event files are too large together")
+
+    def say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._console.warn(text)
+
+
+class Server:
+    """TensorBoard's own process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: list[str] = []
+        self.url = ""
+        self._serving = threading.Event()
+        threading.Thread(target=self._read, daemon=True, name="tensorboard").start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._lines = [*self._lines[-20:], line.rstrip()]
+            found = _SERVING.search(line)
+            if found and not self.url:
+                self.url = found[1]
+                self._serving.set()
+        self._serving.set()
+
+    def wait(self) -> None:
+        """Wait until it serves. Raises UsageError with its own words if it does not."""
+        self._serving.wait(START)
+        if not self.url:
+            raise self._failure("TensorBoard did not start")
+
+    def refuse_end(self) -> None:
+        if self._process.poll() is not None:
+            raise self._failure(f"TensorBoard ended with exit code {self._process.returncode}")
+
+    def _failure(self, what: str) -> UsageError:
+        words = next((line for line in reversed(self._lines) if line.strip()), "no output")
+        return UsageError(f"{what}: {words}", hint="another --port, or omit it for a free one")
+
+
+@contextmanager
+def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
+    """TensorBoard on 127.0.0.1, until the block is left; nobody else's machine can reach it."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--reload_interval", f"{EVERY:g}"]
+    # Without it TensorBoard reads only the newest file of a folder, and a restart begins another.
+    command += ["--reload_multifile", "true"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        server = Server(process)
+        server.wait()
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
