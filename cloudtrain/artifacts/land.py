@@ -90,6 +90,11 @@ class Closing:
         self._ledger = _opened(landing, run)
         ingest_spools_into(self._ledger, landing, run, nodes)
 
+    @property
+    def manifest(self) -> Manifest:
+        """What has landed so far."""
+        return self._ledger.manifest
+
     def bring(self) -> Manifest:
         """Land every node's files, compared by checksum. Raises NotLanded or StoreError."""
         landing, ledger = self._landing, self._ledger
@@ -114,6 +119,12 @@ class Closing:
             _land_logs(ledger, logs, pool)
         ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
         index(run, ledger.store)
+
+    def add(self, contents: Mapping[str, bytes]) -> None:
+        """Land small files about the run, by their name beside its record."""
+        ledger = self._ledger
+        landed = (_land_here(ledger, name, partial(iter, [d])) for name, d in contents.items())
+        ledger.add(list(filter(None, landed)))
 
     def complete(self) -> Manifest:
         """Complete the manifest once every file is in its place, and tell the agents."""
@@ -347,7 +358,7 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def _is_record(path: str) -> bool:
-    return path == RECORD or path.startswith(f"{LOGS}/")
+    return "/" not in path or path.startswith(f"{LOGS}/")
 
 
 def _summary(synced: SyncResult) -> str:

@@ -30,6 +30,7 @@ COMMANDS = {
     "stop-run": "End the run on every node and land its artifacts.",
     "tensorboard": "Serve TensorBoard over a run, live or landed.",
     "fetch": "Download artifacts from the store and verify them.",
+    "report": "Write one HTML page about a run.",
     "ssh": "Open a shell on a node.",
     "exec": "Run a command on the nodes in parallel.",
     "ssh-config": "Print ~/.ssh/config entries for plain ssh, scp and rsync.",

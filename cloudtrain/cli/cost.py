@@ -16,7 +16,7 @@ from cloudtrain.console.times import clock, duration
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
-    from cloudtrain.commands.node_notes import CostSoFar
+    from cloudtrain.spent import CostSoFar
 
 BASIS = (
     "computed from the prices agreed at `up` and the hours on record here, without disks, "

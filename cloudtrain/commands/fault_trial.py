@@ -15,11 +15,11 @@ from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run as run_all
 from cloudtrain.commands.script_code import facts_in, scripts_of
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.log_progress import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console, Stage
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.checkpoints import saving_in
-from cloudtrain.rehearsal.progress import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
 from cloudtrain.run_record import Run, Task
 from cloudtrain.state import Records

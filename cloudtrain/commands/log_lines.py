@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from cloudtrain.console.lines import LogLines, clean
 from cloudtrain.errors import UsageError
 from cloudtrain.protocols import Console, Stage
-from cloudtrain.runs.line_times import Arrival, time_at
+from cloudtrain.state.line_times import Arrival, time_at
 
 
 @dataclass(frozen=True, kw_only=True)

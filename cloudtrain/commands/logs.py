@@ -18,9 +18,9 @@ from cloudtrain.protocols import Console, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.line_times import arrivals
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
+from cloudtrain.state.line_times import arrivals
 
 POLL = Retry(pause=0.2)
 """Polls of a run that another process supervises."""

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cloudtrain.spent import CostSoFar
 
 if TYPE_CHECKING:
     from cloudtrain.model import Node
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostSoFar:
-    """$ so far, at least and at most; None if not known."""
-
-    least: float
-    most: float | None
-
-    @property
-    def exact(self) -> float | None:
-        return self.least if self.least == self.most else None
-
-    def __str__(self) -> str:
-        if self.exact is not None:
-            return f"{self.exact:.2f} $"
-        if self.most is None:
-            return f"≥ {self.least:.2f} $" if self.least else "not known"
-        return f"≥ {self.least:.2f} $, ≤ {self.most:.2f} $"
 
 
 def cost_of(

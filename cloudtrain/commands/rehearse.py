@@ -10,11 +10,11 @@ from dataclasses import replace
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.commands.fault_trial import Trial, take_down
 from cloudtrain.errors import UsageError
+from cloudtrain.log_progress import last_loss
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
-from cloudtrain.rehearsal.progress import last_loss
 from cloudtrain.rehearsal.report import Fault, Rehearsal
 from cloudtrain.state.folder import home
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.console.lines import clean
-from cloudtrain.rehearsal.progress import Line, Unit, counts, last_loss, unit_of
+from cloudtrain.log_progress import Line, Unit, counts, last_loss, unit_of
 from cloudtrain.run_record import Run
-from cloudtrain.runs.line_times import arrivals, time_at
 from cloudtrain.state import Records
+from cloudtrain.state.line_times import arrivals, time_at
 
 LATEST_BYTES = 1 << 18
 """Bytes at the end of a log that are read: `status --watch` does so every two seconds."""

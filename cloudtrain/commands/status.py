@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.commands.node_notes import CostSoFar, cost_of, overdue
+from cloudtrain.commands.node_notes import cost_of, overdue
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.run_record import Run
+from cloudtrain.spent import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
 
 if TYPE_CHECKING:

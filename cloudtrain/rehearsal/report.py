@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.log_progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.rehearsal.checkpoints import Saving
-from cloudtrain.rehearsal.progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.run_record import Run
 from cloudtrain.runs import root_cause
 

@@ -11,8 +11,10 @@ from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.cluster.provision import start_stopped
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
+from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.events import LandingFailed, RunEnded
+from cloudtrain.report.landed import warned
+from cloudtrain.report.sources import on_record
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.state_table import of_run
@@ -34,6 +36,7 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
             run = fail_without_required(run, lacking)
         run = replace(run, ended=time.time())
         closing.record(run, log_files(session, run))
+        land_report(session, run, closing)
         closing.complete()
     except CloudtrainError as error:
         # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
@@ -45,6 +48,22 @@ def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None 
         raise failure(run)
     warn_of_tolerated(session, run)
     return run
+
+
+def land_report(session: Session, run: Run, closing: Closing) -> None:
+    """Land the run's report beside its record; a fault of it is a warning.
+
+    It is listed by a complete manifest, or not at all.
+    """
+    manifest = replace(closing.manifest, complete=True)
+    pages = warned(
+        session.console.warn,
+        lambda: on_record(session.records, run, manifest, session.store),
+    )
+    try:
+        closing.add(pages)
+    except StoreError as error:
+        session.console.warn(f"the run's report was not uploaded: {error.message}")
 
 
 def warn_of_tolerated(session: Session, run: Run) -> None:

@@ -17,9 +17,9 @@ from cloudtrain.protocols import Console, Transport
 from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs import task_commands
-from cloudtrain.runs.line_times import ArrivalIndex
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
+from cloudtrain.state.line_times import ArrivalIndex
 from cloudtrain.wait_limits import LOG_SILENT
 
 AGAIN = Retry(pause=1.0)

@@ -16,7 +16,7 @@ from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
-LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
+LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, commands, cli
     {
         "codec",
         "model",
@@ -27,6 +27,8 @@ LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
         "shell",
         "errors",
         "metrics",
+        "log_progress",
+        "spent",
         "node",
     },
     {
@@ -47,6 +49,7 @@ LAYERS = [  # values, interfaces, edges, work, runs, rehearsals, commands, cli
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
     {"cluster", "setup", "artifacts", "datasets", "environments", "importers"},
+    {"report"},
     {"runs"},
     {"rehearsal"},
     {"commands"},

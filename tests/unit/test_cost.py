@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.commands.cost import CostReport, cost, node_hours
-from cloudtrain.commands.node_notes import CostSoFar
+from cloudtrain.cluster.node_hours import node_hours
+from cloudtrain.commands.cost import CostReport, cost
 from cloudtrain.events import (
     ClusterGone,
     DownBegun,
@@ -28,6 +28,7 @@ from cloudtrain.events import (
     to_line,
 )
 from cloudtrain.run_record import Run
+from cloudtrain.spent import CostSoFar
 from cloudtrain.state import Records
 
 HOUR = 3600.0

@@ -15,8 +15,8 @@ from cloudtrain.cli.app import cli, run
 from cloudtrain.commands.log_lines import LineView, LogLine
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.run_record import Run, RunAttempt, Task
-from cloudtrain.runs.line_times import Arrival, ArrivalIndex, arrivals, index_of, time_at
 from cloudtrain.state import Records
+from cloudtrain.state.line_times import Arrival, ArrivalIndex, arrivals, index_of, time_at
 
 NOW = 1_795_000_000.0
 

@@ -16,11 +16,7 @@ from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
-from cloudtrain.rehearsal.checkpoints import Saving, saving_in
-from cloudtrain.rehearsal.faults import FAULTS, given_up
-from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
-from cloudtrain.rehearsal.progress import (
+from cloudtrain.log_progress import (
     Line,
     counts,
     has_reached,
@@ -30,6 +26,10 @@ from cloudtrain.rehearsal.progress import (
     training,
     unit_of,
 )
+from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.rehearsal.checkpoints import Saving, saving_in
+from cloudtrain.rehearsal.faults import FAULTS, given_up
+from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program

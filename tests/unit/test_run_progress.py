@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
 from cloudtrain.commands.run_progress import LATEST_BYTES, RunProgress, latest_lines, progress_in
-from cloudtrain.rehearsal.progress import Line
+from cloudtrain.log_progress import Line
 from cloudtrain.run_record import Run, RunAttempt, Task
-from cloudtrain.runs.line_times import index_of
 from cloudtrain.state import Records
+from cloudtrain.state.line_times import index_of
 
 
 def lines(*texts: tuple[float, str]) -> list[Line]:

@@ -1,0 +1,224 @@
+"""Builds a report from what is known of a run; a part that cannot be read is a note in it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cloudtrain import __version__
+from cloudtrain.console.times import duration
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.log_progress import Line
+from cloudtrain.metrics import Sample
+from cloudtrain.report.event_files import charts_of_events, event_files
+from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
+from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
+from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
+from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
+from cloudtrain.report.utilization import charts_of, use_of
+from cloudtrain.run_record import Cause, Run, Task, resumed
+from cloudtrain.shell import command
+from cloudtrain.spent import total
+
+FILES = 500
+"""Landed files that a report lists; the manifest has all."""
+
+LINES = 20
+"""Last lines of each log; fewer of many tasks, so that 128 nodes fit on a page."""
+
+_USERINFO = re.compile(r"://[^/@\s]+@")
+"""A password or token in a URL, which no config should have."""
+
+
+def build(sources: Sources, *, now: float | None = None) -> Report:
+    """All facts of the page."""
+    moment = time.time() if now is None else now
+    run, notes = sources.run, list(sources.notes)
+    facts: dict[str, Any] = {}
+    for part in (_times, _training, _use, _landed, _origin):
+        try:
+            facts.update(part(sources, moment, notes))
+        except (CloudtrainError, OSError, ValueError) as error:
+            notes.append(f"a part of this report is missing: {error}")
+    return Report(
+        made=moment,
+        cloudtrain=__version__,
+        run=_masked_run(run),
+        verdict=verdict(run, moment),
+        complete=sources.manifest is not None and sources.manifest.complete,
+        notes=tuple(notes),
+        **facts,
+    )
+
+
+def verdict(run: Run, now: float) -> str:
+    """`succeeded after 12m`; with the cause of a failure."""
+    took = duration((run.ended or now) - run.created)
+    attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
+    if run.ended is None and run.state not in ("succeeded", "failed", "stopped"):
+        return f"{run.state} for {took}{attempts}"
+    cause = run.attempts[-1].cause if run.attempts else None
+    why = f": {in_words(cause)}" if cause is not None and run.state != "succeeded" else ""
+    return f"{run.state} after {took}{attempts}{why}"
+
+
+def in_words(cause: Cause) -> str:
+    place = " on ".join(filter(None, (cause.task, cause.node)))
+    return f"{place}: {cause.text}" if place else cause.text
+
+
+def _times(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
+    run, lines = sources.run, sources.journal
+    events = events_of(lines, run)
+    if not events:
+        return {"phases": without_journal(run, now)}
+    found = phases(events, lines, run, is_up=sources.is_up, now=now)
+    nodes = node_times(events, lines, run, is_up=sources.is_up, now=now)
+    return {"phases": found, "nodes": nodes, "cost": total(phase.cost for phase in found)}
+
+
+def _training(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
+    """Curves, pace, stragglers and the ends of the logs."""
+    run = sources.run
+    first = run.tasks[0].name if run.tasks else ""
+    logs: list[tuple[Task, Sequence[Line]]] = []
+    paces: list[Pace] = []
+    tails: list[LogTail] = []
+    count = max(5, min(LINES, 640 // max(1, len(run.tasks))))
+    failed = {a.cause.task for a in run.attempts if a.cause is not None}
+    for task in run.task_attempts:
+        with_curves = task.name == first or task.role == "evaluator"
+        latest = task in run.tasks
+        if not (with_curves or latest):
+            continue
+        lines = sources.log(task, WHOLE if with_curves else TAIL)
+        if with_curves:
+            logs.append((task, lines))
+        if latest:
+            paces += filter(None, [pace_of(task, lines)])
+            tails.append(_tail(task, lines, LINES if task.name in failed else count))
+    charts, source = _curves(sources, logs, notes)
+    return {
+        "charts": charts,
+        "charts_from": source,
+        "pace": tuple(paces),
+        "stragglers": tuple(stragglers(paces)),
+        "tails": tuple(tails),
+    }
+
+
+def _curves(
+    sources: Sources, logs: Sequence[tuple[Task, Sequence[Line]]], notes: list[str]
+) -> tuple[tuple[Chart, ...], str]:
+    """From event files if there are any that can be read, otherwise from the log."""
+    files = event_files(sources.manifest.files.values()) if sources.manifest else ()
+    if files:
+        try:
+            charts, left_out = charts_of_events(files, sources.read, sources.run.attempts)
+        except ImportError:
+            notes.append(
+                "the event files of TensorBoard were not read: `pip install 'cloudtrain[report]'`"
+            )
+        except (CloudtrainError, OSError) as error:
+            notes.append(f"the event files of TensorBoard were not read: {error}")
+        else:
+            notes += left_out
+            if charts:
+                return charts, "TensorBoard event files"
+    return charts_in(logs), f"the log of {', '.join(dict.fromkeys(t.name for t, _ in logs))}"
+
+
+def _tail(task: Task, lines: Sequence[Line], count: int) -> LogTail:
+    shown = tuple(line.text[:LONGEST] for line in lines if line.text.strip())[-count:]
+    return LogTail(task=task.name, attempt=task.attempt, lines=shown)
+
+
+def _use(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
+    run = sources.run
+    samples: dict[Task, list[Sample]] = {}
+    for task in run.task_attempts:
+        samples[task] = sources.samples(task)
+    use: list[TaskUse] = [
+        found for task in run.tasks if (found := use_of(task, samples.get(task, ()))) is not None
+    ]
+    return {"use_over_time": charts_of(samples, run.created), "use": tuple(use)}
+
+
+def _landed(sources: Sources, _now: float, _notes: list[str]) -> dict[str, Any]:
+    files = sources.manifest.files if sources.manifest else {}
+    listed = (files[path] for path in sorted(files)[:FILES])
+    return {
+        "artifacts": tuple(
+            LandedFile(path=each.path, size=each.size, sha256=each.sha256) for each in listed
+        ),
+        "artifacts_count": len(files),
+        "artifacts_bytes": sum(each.size for each in files.values()),
+    }
+
+
+def _origin(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
+    """Versions, config, and the command that reproduces the run."""
+    config = sources.config
+    setup = dict((config or {}).get("setup") or {})
+    wanted = {"TensorFlow": setup.get("tensorflow"), "Python": setup.get("python")}
+    versions = {"cloudtrain": __version__, "code": sources.run.code}
+    versions.update({name: str(value) for name, value in wanted.items() if value})
+    if setup.get("keras"):
+        versions["Keras"] = str(setup["keras"])
+    if sources.run.resumed_from is not None:
+        versions["resumed from"] = resumed(sources.run.resumed_from)
+    if config is None:
+        return {"versions": versions}
+    return {
+        "versions": versions,
+        "config": _masked(_without_empty(config)),
+        "reproduce": tuple(_masked(list(reproduce(config, sources.run)))),
+    }
+
+
+def reproduce(config: Mapping[str, Any], run: Run) -> Iterator[str]:
+    """Shell lines that create the same cluster and start the same training."""
+    file = str(config.get("source") or "").rpartition("/")[2] or "FILE.yaml"
+    words = ["cloudtrain", "up", file]
+    for setting in config.get("overrides") or ():
+        words += ["--set", str(setting)]
+    code, train = config.get("code") or {}, config.get("train") or {}
+    if code.get("git") and re.fullmatch(r"[0-9a-f]{40}", run.code):
+        words += ["--set", f"code.ref={run.code}"]
+    yield command(*words).shell()
+    line, given = run.command, str(train.get("command") or "")
+    start = command("cloudtrain", "train", run.cluster).shell()
+    if run.resumed_from is not None:
+        start += f" {command('--resume', run.resumed_from.run).shell()}"
+    if given and line.startswith(f"{given} "):
+        start += f" -- {line[len(given) + 1 :]}"
+    yield start
+
+
+def _without_empty(value: Any) -> Any:
+    """The config without fields that are not set."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_empty(each) for key, each in value.items()}
+        return {key: each for key, each in kept.items() if each not in (None, {}, [], (), "")}
+    if isinstance(value, list | tuple):
+        return [_without_empty(each) for each in value]
+    return value
+
+
+def _masked(value: Any) -> Any:
+    """The same without passwords in URLs."""
+    if isinstance(value, str):
+        return _USERINFO.sub("://***@", value)
+    if isinstance(value, Mapping):
+        return {key: _masked(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(each) for each in value]
+    return value
+
+
+def _masked_run(run: Run) -> Run:
+    commands = {role: _masked(line) for role, line in run.commands.items()}
+    return replace(run, command=_masked(run.command), commands=commands)

@@ -1,0 +1,61 @@
+"""Writes HTML: every text is escaped, and only `element` makes markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def element(name: str, *content: str | Iterable[str], **attributes: str | int) -> Html:
+    """An element with its content: `Html` as it is, any other text escaped. `class_` and `for_`
+    are written without their underscore, others with a dash for it.
+    """
+    words = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+    )
+    return Html(f"<{name}{words}>{joined(content)}</{name}>")
+
+
+def joined(content: Iterable[str | Iterable[str]]) -> Html:
+    """Several pieces, one after the other."""
+    found: list[str] = []
+    for each in content:
+        if isinstance(each, Html):
+            found.append(each)
+        elif isinstance(each, str):
+            found.append(escape(each.encode("utf-8", "replace").decode()))
+        else:
+            found.append(joined(each))
+    return Html("".join(found))
+
+
+def table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> Html:
+    """A table that a narrow screen scrolls; the first cell of a row is its heading."""
+    titles = element("tr", [element("th", title, scope="col") for title in head])
+    lines = []
+    for row in rows:
+        first, *rest = row
+        cells = [element("th", first, scope="row"), *(element("td", cell) for cell in rest)]
+        lines.append(element("tr", cells))
+    body = (element("caption", caption), element("thead", titles), element("tbody", lines))
+    return element(
+        "div", element("table", body), class_="wide", tabindex=0, role="region", aria_label=caption
+    )
+
+
+def facts(rows: Mapping[str, str]) -> Html:
+    """Names and values."""
+    pairs = (joined([element("dt", name), element("dd", text)]) for name, text in rows.items())
+    return element("dl", pairs)
+
+
+def folded(title: str, *content: str | Iterable[str]) -> Html:
+    """Content behind a title that opens it."""
+    return element("details", element("summary", title), joined(content))

@@ -1,0 +1,340 @@
+"""The page of a report: one HTML file that loads nothing and runs no script."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from cloudtrain.console.times import duration
+from cloudtrain.report.build import in_words
+from cloudtrain.report.chart import charts, missing_library
+from cloudtrain.report.facts import NodeTimes, Pace, Phase, Report, TaskUse
+from cloudtrain.report.html import Html, element, facts, folded, joined, table
+from cloudtrain.run_record import RunAttempt
+from cloudtrain.spent import total
+
+STYLE = Path(__file__).with_name("page.css")
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+SHOWN = 12
+"""Rows that are shown at once; the rest is folded."""
+
+KINDS = {
+    "create": "created",
+    "boot": "booted",
+    "setup": "set up",
+    "start": "started an attempt",
+    "train": "trained",
+    "delete": "deletion begun",
+}
+
+
+def page(report: Report) -> str:
+    """The whole file."""
+    run = report.run
+    title = f"Run {run.id} of {run.cluster}: {run.state}"
+    head = (
+        Html('<meta charset="utf-8">'),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Html('<meta name="color-scheme" content="light dark">'),
+        element("title", title),
+        element("style", Html(STYLE.read_text(encoding="utf-8"))),
+    )
+    sections = [found for found in _sections(report) if found]
+    made = f"Written {utc(report.made)} by cloudtrain {report.cloudtrain}."
+    body = (
+        element("header", element("h1", title), _verdict(report)),
+        element("main", sections),
+        element("footer", element("p", made)),
+    )
+    document = element("html", element("head", head), element("body", body), lang="en")
+    return f"<!DOCTYPE html>\n{document}\n"
+
+
+def _sections(report: Report) -> Iterator[Html]:
+    yield (
+        _section("Notes", element("ul", [element("li", note) for note in report.notes]))
+        if (report.notes)
+        else Html()
+    )
+    yield _section("Attempts", _attempts(report)) if report.run.attempts else Html()
+    yield _section("Timeline", *_timeline(report))
+    yield _section("Curves", *_curves(report))
+    yield _section("Utilization", *_use(report))
+    yield _section("Cost", *_cost(report))
+    yield _section("Artifacts", *_artifacts(report))
+    yield _section("Origin", *_origin(report))
+    yield _section("Logs", *_logs(report))
+
+
+def _section(title: str, *content: str) -> Html:
+    return element("section", element("h2", title), joined(content))
+
+
+def _verdict(report: Report) -> Html:
+    run = report.run
+    shown = [element("p", report.verdict, class_=f"verdict {run.state}")]
+    cause = run.attempts[-1].cause if run.attempts else None
+    if cause is not None and run.state != "succeeded":
+        if cause.hint:
+            shown.append(element("p", element("strong", "Hint: "), cause.hint))
+        if cause.last_lines:
+            shown.append(element("pre", "\n".join(cause.last_lines)))
+        if cause.collateral:
+            shown.append(element("p", f"Failed after it: {', '.join(cause.collateral)}."))
+    rows = {
+        "started": utc(run.created),
+        "ended": "not yet" if run.ended is None else utc(run.ended),
+        "exit code": "none yet" if run.exit_code is None else str(run.exit_code),
+        "nodes": f"{len(run.tasks)}: {', '.join(_roles(report))}",
+        "cost of the cluster": "not known" if report.cost is None else str(report.cost),
+        "artifacts": f"{report.artifacts_count} files, {size(report.artifacts_bytes)}"
+        + (", all landed" if report.complete else " landed so far"),
+    }
+    return joined([*shown, facts(rows)])
+
+
+def _roles(report: Report) -> list[str]:
+    roles = [task.role for task in report.run.tasks]
+    return [f"{roles.count(role)} {role}" for role in dict.fromkeys(roles)]
+
+
+def _attempts(report: Report) -> Html:
+    rows = []
+    for attempt in report.run.attempts:
+        took = duration((attempt.ended or report.made) - attempt.started)
+        after = duration(attempt.started - report.run.created)
+        formed = "not known" if attempt.formed_after is None else f"{attempt.formed_after:g} s"
+        rows.append((str(attempt.number), after, took, formed, _outcome(attempt)))
+    head = ("attempt", "began after", "took", "cluster formed after", "outcome")
+    return table("Attempts of the run", head, rows)
+
+
+def _outcome(attempt: RunAttempt) -> str:
+    alone = [cause.task for cause in attempt.restarted]
+    more = f"; restarted alone: {', '.join(alone)}" if alone else ""
+    if attempt.cause is not None:
+        return in_words(attempt.cause) + more
+    if attempt.ended is None:
+        return f"running{more}"
+    failed = [f"{task} {code}" for task, code in attempt.exits.items() if code]
+    return (f"exit codes: {', '.join(failed)}" if failed else "exit code 0") + more
+
+
+# ── Timeline ─────────────────────────────────────────────────────────────────
+
+
+def _timeline(report: Report) -> Iterator[Html]:
+    if not report.phases:
+        yield element("p", "No times are on record.")
+        return
+    begin = min(phase.begin for phase in report.phases)
+    end = max(phase.end for phase in report.phases)
+    rows = [_phase_row(phase, begin, end) for phase in report.phases]
+    of_phases = ("phase", "began after", "took", "share of the time")
+    yield table("Phases of the cluster", of_phases, rows)
+    nodes = [_node_row(node, begin, end) for node in report.nodes]
+    head = ("node", "place", "times")
+    if nodes:
+        yield element("ul", [_key(kind, text) for kind, text in KINDS.items()], class_="key")
+        yield table("Nodes", head, nodes[:SHOWN])
+    if nodes[SHOWN:]:
+        rest = table("Other nodes", head, nodes[SHOWN:])
+        yield folded(f"{len(nodes) - SHOWN} more nodes", rest)
+
+
+def _phase_row(phase: Phase, begin: float, end: float) -> tuple[str, str, str, Html]:
+    where = _place(phase.begin, phase.end, begin, end)
+    part = element("span", class_=f"part {_kind(phase.name)}", style=where)
+    share = 100.0 * phase.seconds / (end - begin) if end > begin else 0.0
+    bar = element("div", part, class_="bar", aria_hidden="true")
+    after, took = duration(phase.begin - begin), duration(phase.seconds)
+    return phase.name, after, took, joined([bar, f"{share:.0f} %"])
+
+
+def _kind(phase: str) -> str:
+    """Its colour."""
+    if phase.startswith("attempt"):
+        return "train"
+    words = {"create": "create", "boot and setup": "setup", "delete": "delete"}
+    return words.get(phase, "start" if phase.startswith("start") else "other")
+
+
+def _key(kind: str, text: str) -> Html:
+    return element("li", element("span", class_=f"swatch {kind}"), f" {text}")
+
+
+def _node_row(node: NodeTimes, begin: float, end: float) -> tuple[str, str, Html]:
+    parts = [
+        element(
+            "span",
+            class_=f"part {each.kind}",
+            style=_place(each.begin, each.end, begin, end),
+            title=f"{KINDS[each.kind]} {duration(each.end - each.begin)} {each.text}",
+        )
+        for each in node.segments
+    ]
+    words = "; ".join(
+        f"{each.text or KINDS[each.kind]} {duration(each.end - each.begin)}"
+        for each in node.segments
+    )
+    bar = element("div", parts, class_="bar", aria_hidden="true")
+    return node.node, node.place, joined([bar, element("small", words)])
+
+
+def _place(begin: float, end: float, first: float, last: float) -> str:
+    whole = max(last - first, 1e-9)
+    left = max(0.0, min(100.0, 100.0 * (begin - first) / whole))
+    width = max(0.4, min(100.0 - left, 100.0 * (end - begin) / whole))
+    return f"left:{left:.2f}%;width:{width:.2f}%"
+
+
+# ── Curves and utilization ───────────────────────────────────────────────────
+
+
+def _curves(report: Report) -> Iterator[Html]:
+    if not report.charts:
+        yield element(
+            "p",
+            "No metric was found: neither in landed TensorBoard event files, nor in the log as "
+            "`loss: 0.5`.",
+        )
+        return
+    yield element("p", f"From {report.charts_from}. One curve for each attempt.")
+    if missing_library():
+        yield element(
+            "p",
+            "Only tables: the curves need ",
+            element("code", "pip install 'cloudtrain[report]'"),
+            ".",
+        )
+    yield charts(report.charts)
+
+
+def _use(report: Report) -> Iterator[Html]:
+    if report.use:
+        roles = list(dict.fromkeys(use.role for use in report.use))
+        rows = [_use_row(role, [u for u in report.use if u.role == role]) for role in roles]
+        head = ("role", "CPU", "memory", "GPU", "GPU memory", "GPU idle", "least busy")
+        yield table("Means of the last attempt, by role", head, rows)
+        yield charts(report.use_over_time)
+    else:
+        yield element("p", "No samples of the nodes are on record.")
+    if report.stragglers:
+        yield element("p", "Slower than the others of their role:")
+        yield element("ul", [element("li", text) for text in report.stragglers])
+    if report.pace:
+        rows = [(p.task, f"{p.unit} {p.reached}", _each_took(p)) for p in report.pace]
+        yield folded(
+            "Time per step or epoch, by task",
+            table("By the arrival of each log's lines", ("task", "reached", "each took"), rows),
+        )
+
+
+def _each_took(pace: Pace) -> str:
+    return "not known" if pace.seconds is None else f"{pace.seconds:.3g} s"
+
+
+def _use_row(role: str, uses: Sequence[TaskUse]) -> tuple[str, ...]:
+    least = min(uses, key=lambda use: use.cpu if use.gpu is None else use.gpu)
+    figures = [
+        _mean_percent([use.cpu for use in uses]),
+        _mean_percent([use.memory for use in uses]),
+        _mean_percent([use.gpu for use in uses if use.gpu is not None]),
+        _mean_percent([use.gpu_memory for use in uses if use.gpu_memory is not None]),
+        _mean_percent([use.idle for use in uses if use.idle is not None]),
+    ]
+    busy = least.cpu if least.gpu is None else least.gpu
+    return (f"{role} ({len(uses)})", *figures, f"{least.task}: {busy:.0f} %")
+
+
+def _mean_percent(figures: Sequence[float]) -> str:
+    return f"{fmean(figures):.0f} %" if figures else "–"
+
+
+# ── Cost, artifacts, origin, logs ────────────────────────────────────────────
+
+
+def _cost(report: Report) -> Iterator[Html]:
+    if report.cost is None:
+        yield element("p", "The nodes' prices and times are not on record.")
+        return
+    names = dict.fromkeys(phase.name for phase in report.phases)
+    whole = report.cost.exact
+    hours = sum(phase.node_hours for phase in report.phases)
+    rows = []
+    for name in names:
+        of_name = [phase for phase in report.phases if phase.name == name]
+        cost = total(phase.cost for phase in of_name)
+        spent = sum(phase.node_hours for phase in of_name)
+        priced = cost.exact is not None and bool(whole)
+        share = (cost.exact or 0.0) / (whole or 1.0) if priced else spent / hours if hours else 0.0
+        rows.append((name, str(cost), f"{spent:.2f}", f"{100 * share:.0f} %"))
+    rows.append(("all", str(report.cost), f"{hours:.2f}", "100 %"))
+    of = "of the $" if whole else "of the node hours"
+    yield table("Cost by phase", ("phase", "cost", "node hours", of), rows)
+    yield element(
+        "p",
+        "Computed from the prices agreed at `up` and the hours on record, without disks, addresses "
+        "and traffic: not the cloud's bill.",
+    )
+
+
+def _artifacts(report: Report) -> Iterator[Html]:
+    if report.run.store:
+        yield element("p", "In ", element("code", f"{report.run.store}"), ".")
+    rows = [(file.path, size(file.size), element("code", file.sha256)) for file in report.artifacts]
+    if not rows:
+        yield element("p", "Nothing has landed.")
+        return
+    head = ("file", "size", "SHA-256")
+    yield table("Landed files", head, rows[:SHOWN])
+    if rows[SHOWN:]:
+        yield folded(f"{len(rows) - SHOWN} more files", table("Other files", head, rows[SHOWN:]))
+    if report.artifacts_count > len(rows):
+        left = report.artifacts_count - len(rows)
+        yield element("p", f"{left} more are listed in the run's manifest.json.")
+
+
+def _origin(report: Report) -> Iterator[Html]:
+    yield facts(dict(report.versions))
+    lines = {"all": report.run.command, **report.run.commands}
+    commands = "\n".join(f"{role}: {line}" for role, line in lines.items() if line)
+    yield joined([element("h3", "Command of the tasks"), element("pre", commands)])
+    if report.reproduce:
+        yield element("h3", "To run it again")
+        yield element("pre", "\n".join(report.reproduce))
+    if report.config is not None:
+        text = json.dumps(report.config, indent=2, ensure_ascii=False)
+        yield folded("The resolved config, without secrets", element("pre", text))
+
+
+def _logs(report: Report) -> Iterator[Html]:
+    cause = report.run.attempts[-1].cause if report.run.attempts else None
+    for number, tail in enumerate(report.tails):
+        title = f"{tail.task}, attempt {tail.attempt}: last {len(tail.lines)} lines"
+        text = element("pre", "\n".join(tail.lines) or "(empty)")
+        if number == 0 or (cause is not None and cause.task == tail.task):
+            yield joined([element("h3", title), text])
+        else:
+            yield folded(title, text)
+    if not report.tails:
+        yield element("p", "No log is on record.")
+
+
+def size(count: float) -> str:
+    """`12.3 MB`"""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while count >= 1000 and len(units) > 1:
+        count, units = count / 1000, units[1:]
+    return f"{count:.3g} {units[0]}"
+
+
+def utc(moment: float) -> str:
+    """The page is read anywhere: a time of a zone that it names."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(moment))
