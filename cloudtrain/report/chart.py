@@ -103,7 +103,7 @@ def _svg(name: str, chart: Chart, drawn: Sequence[Series]) -> Html:
             colour, line = _look(number)
             mark = "o" if len(series.x) < 3 else ""
             axes.plot(series.x, series.y, line, marker=mark, color=_stand_in(colour), linewidth=1.8)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.unit != "minute"))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.unit in ("step", "epoch")))
         axes.tick_params(colors=INK, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, color=INK, alpha=0.15)

@@ -65,7 +65,7 @@ class Chart:
 
     metric: str
     unit: str
-    """What `x` counts: `step`, `epoch`, or minutes since the run began."""
+    """What `x` counts: `step`, `epoch`, or a unit of the time since the run began."""
     series: tuple[Series, ...]
 
 

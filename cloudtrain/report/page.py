@@ -93,7 +93,8 @@ def _verdict(report: Report) -> Html:
         "exit code": "none yet" if run.exit_code is None else str(run.exit_code),
         "nodes": f"{len(run.tasks)}: {', '.join(_roles(report))}",
         "cost of the cluster": "not known" if report.cost is None else str(report.cost),
-        "artifacts": f"{report.artifacts_count} files, {size(report.artifacts_bytes)}"
+        "artifacts": f"{report.artifacts_count} file{'s' if report.artifacts_count != 1 else ''}, "
+        + size(report.artifacts_bytes)
         + (", all landed" if report.complete else " landed so far"),
     }
     return joined([*shown, facts(rows)])
@@ -138,7 +139,9 @@ def _timeline(report: Report) -> Iterator[Html]:
     rows = [_phase_row(phase, begin, end) for phase in report.phases]
     of_phases = ("phase", "began after", "took", "share of the time")
     yield table("Phases of the cluster", of_phases, rows)
-    nodes = [_node_row(node, begin, end) for node in report.nodes]
+    causes = {attempt.cause.node for attempt in report.run.attempts if attempt.cause is not None}
+    first = sorted(report.nodes, key=lambda node: node.node not in causes)
+    nodes = [_node_row(node, begin, end) for node in first]
     head = ("node", "place", "times")
     if nodes:
         yield element("ul", [_key(kind, text) for kind, text in KINDS.items()], class_="key")

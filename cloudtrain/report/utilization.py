@@ -12,6 +12,9 @@ from cloudtrain.run_record import Task
 BUCKETS = 120
 """Points of one curve."""
 
+SHORT = 180.0
+"""Seconds up to which a run's time is counted in seconds."""
+
 IDLE = 5.0
 """Percent up to which a GPU counts as idle, as in `status`."""
 
@@ -36,7 +39,7 @@ def use_of(task: Task, samples: Sequence[Sample]) -> TaskUse | None:
 
 
 def charts_of(samples: Samples, begin: float) -> tuple[Chart, ...]:
-    """GPU, CPU, memory and network by role, over the minutes since `begin` (Unix time)."""
+    """GPU, CPU, memory and network by role, over the time since `begin` (Unix)."""
     kinds: tuple[tuple[str, Callable[[Sample], float | None]], ...] = (
         ("GPU, %", gpu),
         ("GPU memory, %", gpu_memory),
@@ -53,6 +56,7 @@ def _chart(
 ) -> Chart:
     times = [sample.time for each in samples.values() for sample in each]
     width = max(1.0, (max(times) - begin) / BUCKETS) if times else 1.0
+    unit, scale = ("minute", 60.0) if times and max(times) - begin >= SHORT else ("second", 1.0)
     by_role: dict[str, dict[int, list[float]]] = {}
     for task, each in samples.items():
         for sample in each:
@@ -64,12 +68,12 @@ def _chart(
         Series(
             name=role,
             attempt=0,
-            x=tuple(round((bucket + 0.5) * width / 60, 3) for bucket in sorted(buckets)),
+            x=tuple(round((bucket + 0.5) * width / scale, 3) for bucket in sorted(buckets)),
             y=tuple(round(fmean(buckets[bucket]), 2) for bucket in sorted(buckets)),
         )
         for role, buckets in by_role.items()
     )
-    return Chart(metric=name, unit="minute", series=tuple(series))
+    return Chart(metric=name, unit=unit, series=tuple(series))
 
 
 def gpu(sample: Sample) -> float | None:

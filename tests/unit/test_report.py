@@ -312,6 +312,9 @@ def test_utilization_is_by_role_over_time_and_by_task() -> None:
         "memory, %",
         "network, MB/s",
     ]
+    assert {chart.unit for chart in report.use_over_time} == {"second"}
+    long = made(samples=lambda _task: [sample(START + 600 + at) for at in (0, 3600)])
+    assert (long.use_over_time[0].unit, max(long.use_over_time[0].series[0].x)) == ("minute", 60.25)
     chief = report.use[0]
     assert (chief.task, chief.cpu, chief.memory) == ("chief0", 20.0, 50.0)
     assert (chief.gpu, chief.gpu_memory, chief.idle) == (45.0, 25.0, 50.0)
@@ -429,6 +432,11 @@ def test_the_facts_of_a_report_come_back_from_json() -> None:
     report = made()
     found = decode(Report, json.loads(json.dumps(to_json(report))))
     assert page(found) == page(report)
+
+
+def test_a_node_that_failed_is_shown_before_the_others() -> None:
+    text = Parsed(page(made())).text
+    assert text.index("mnist-worker0", text.index("Timeline")) < text.index("mnist-chief0")
 
 
 def test_a_report_of_128_nodes_is_of_bounded_size() -> None:
