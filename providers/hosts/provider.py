@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,7 @@ from cloudtrain.model import (
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.paths import shown
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session
@@ -334,8 +336,22 @@ def _check_host(slot: HostSlot) -> Finding:
     try:
         with open_session(slot.name, slot.host) as ssh:
             ssh.run(ship.START, ship.IS_NEW)
-            facts = " ".join(ssh.run(scripts.FACTS).split())
+            facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
             way = address_of(slot.host)
             return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {facts}")
     except CloudtrainError as error:
         return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+
+
+def _host_facts(name: str, answer: str) -> str:
+    """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises NodeError if its tools answer something
+    else.
+    """
+    facts = " ".join(answer.split())
+    if re.fullmatch(r"\S+ \S+, Python 3\.\d+\S*, (.* )?\d+ GB free", facts) is None:
+        raise NodeError(
+            name,
+            f"uname, python3 and df answer {shown(facts)[:80]!r}",
+            hint="log in there: has the shell or one of its tools been replaced?",
+        )
+    return facts

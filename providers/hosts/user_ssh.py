@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ from cloudtrain.wait_limits import HOST_ANSWER
 
 if TYPE_CHECKING:
     import paramiko
+
+# Without a handler Python prints what paramiko's thread logs of a connection that breaks, with its
+# traceback: the error reaches the user as ours, once.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 SECONDS = 15.0
 """Timeout of each step of a login."""
@@ -77,16 +82,17 @@ class UserSsh:
         line = script(text, *arguments).shell()
         sent, out, err = self.client.exec_command(line, timeout=HOST_ANSWER)
         channel = sent.channel
-        limit = threading.Timer(HOST_ANSWER, channel.close)
+        limit = threading.Timer(HOST_ANSWER, _close, [channel])
         limit.daemon = True
         limit.start()
         try:
             if stdin:
                 sent.write(stdin)
             channel.shutdown_write()
-            output, words = out.read(MOST + 1), err.read(MOST + 1)
+            output = out.read(MOST + 1)
+            words = err.read(MOST + 1) if len(output) <= MOST else b""  # else it has no end
             if max(len(output), len(words)) > MOST:
-                channel.close()
+                _close(channel)
                 raise NodeError(
                     self.name,
                     f"{self.way.address}: its answer exceeds {MOST >> 20} MB",
@@ -101,6 +107,14 @@ class UserSsh:
             last = words.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {code}"]
             raise NodeError(self.name, f"{self.way.address}: {last[0]}")
         return bytes(output).decode("utf-8", "replace")
+
+
+def _close(channel: paramiko.Channel) -> None:
+    """Close a channel, whose connection may be lost. In a timer's thread an error would be printed
+    with its traceback.
+    """
+    with suppress(EOFError, OSError):
+        channel.close()
 
 
 MOST = 1 << 20

@@ -108,6 +108,15 @@ BAD: dict[str, Callable[[SshdNode], Callable[[], None]]] = {
 }
 
 
+SAID = {
+    "another host key": "does not match your known_hosts",
+    "rubbish": "uname, python3 and df answer 'Linux x86_64, xy z",
+    "no end": "its answer exceeds 1 MB",
+    "a killed session": "ended the session unanswered",
+}
+"""What `check` says of the bad machine."""
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str) -> None:
     name = cluster.project.name
@@ -120,6 +129,17 @@ def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str
     done = cluster.project.cloudtrain("exec", name, "--", "echo", "here")
     assert "chief0 │ here" in done.stdout
     assert "worker1 │ here" in done.stdout
+    is_stranger = kind == "another host key"
+    assert done.returncode == int(is_stranger), "of the bad one the shell itself still works"
+    assert ("skipped: worker0 (untrusted" in done.stderr) == is_stranger
+    checked = cluster.says("check", cluster.path, code=1)
+    assert SAID[kind] in checked
+    assert "Traceback" not in checked
+    assert checked.count("\nok    host") + checked.startswith("ok    host") == 2
+    logs, config = cluster.says("logs", code=0), cluster.says("ssh-config", code=0)
+    for task in ("chief0", "worker0", "worker1"):
+        assert f"{task} │ {task} step 3" in logs
+        assert f"Host {name}-{task}" in config or is_stranger
     down = cluster.says("down", name, "--yes", code=5)
     assert bad in down
     assert f"{name}-chief0:" not in down
