@@ -31,7 +31,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskUse:
+class LatestUse:
     """Latest figures of one task's node, in percent."""
 
     task: str
@@ -74,7 +74,7 @@ def utilization_of(records: Records, run: Run, now: float) -> Utilization | None
     """By the samples that have arrived here; None if there are none of the last minute."""
     if run.ended is not None:
         return None
-    uses: dict[str, list[TaskUse]] = {}
+    uses: dict[str, list[LatestUse]] = {}
     for task in run.tasks:
         path = records.metrics_path(run.id, task.name, task.attempt)
         try:
@@ -87,11 +87,11 @@ def utilization_of(records: Records, run: Run, now: float) -> Utilization | None
     return utilization_in(uses) if uses else None
 
 
-def task_use(task: str, samples: Sequence[Sample]) -> TaskUse:
+def task_use(task: str, samples: Sequence[Sample]) -> LatestUse:
     end = samples[-1].time
     latest = [sample for sample in samples if sample.time >= end - LATEST]
     gpus = [gpu for sample in latest for gpu in sample.gpus]
-    return TaskUse(
+    return LatestUse(
         task=task,
         cpu=fmean(sample.cpu for sample in latest),
         memory=fmean(percent(each.memory_used, each.memory_total) for each in latest),
@@ -112,7 +112,7 @@ def idle_gpus(samples: Sequence[Sample]) -> Iterator[int]:
             yield index
 
 
-def utilization_in(uses: Mapping[str, Sequence[TaskUse]]) -> Utilization:
+def utilization_in(uses: Mapping[str, Sequence[LatestUse]]) -> Utilization:
     roles = tuple(role_use(role, of_role) for role, of_role in uses.items())
     idle = [use for of_role in uses.values() for use in of_role if use.idle_gpus]
     notes = [idle_note(idle)] if idle else []
@@ -121,7 +121,7 @@ def utilization_in(uses: Mapping[str, Sequence[TaskUse]]) -> Utilization:
     return Utilization(roles=roles, notes=tuple(notes))
 
 
-def role_use(role: str, uses: Sequence[TaskUse]) -> RoleUse:
+def role_use(role: str, uses: Sequence[LatestUse]) -> RoleUse:
     least = min(uses, key=lambda use: use.busy)
     return RoleUse(
         role=role,
@@ -135,7 +135,7 @@ def role_use(role: str, uses: Sequence[TaskUse]) -> RoleUse:
     )
 
 
-def idle_note(idle: Sequence[TaskUse]) -> str:
+def idle_note(idle: Sequence[LatestUse]) -> str:
     count = sum(len(use.idle_gpus) for use in idle)
     names = named([f"{use.task} ({gpus_named(use.idle_gpus)})" for use in idle])
     return f"{count} idle GPU{'s' if count != 1 else ''} for {IDLE_FOR / 60:.0f} min: {names}"
@@ -145,7 +145,7 @@ def gpus_named(gpus: Sequence[int]) -> str:
     return f"GPU {', '.join(map(str, gpus))}"
 
 
-def different(uses: Sequence[TaskUse]) -> Iterator[str]:
+def different(uses: Sequence[LatestUse]) -> Iterator[str]:
     """Tasks that are much busier or less busy than their role's median.
 
     Which of them the others wait for is not said: a GPU that waits for others in NCCL is 100 %

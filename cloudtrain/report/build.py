@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain import __version__
+from cloudtrain.artifacts.event_files import event_files
 from cloudtrain.console.times import duration
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.log_progress import Line
 from cloudtrain.metrics import Sample
-from cloudtrain.report.event_files import charts_of_events, event_files
+from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
 from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources

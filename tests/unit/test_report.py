@@ -35,7 +35,7 @@ from cloudtrain.log_progress import Line
 from cloudtrain.metrics import GpuSample, Sample
 from cloudtrain.model import Artifact
 from cloudtrain.report.build import build, reproduce
-from cloudtrain.report.event_files import charts_of_events
+from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, Report, Series
 from cloudtrain.report.landed import to_json, warned, written
 from cloudtrain.report.log_curves import POINTS, charts_in, pace_of, stragglers

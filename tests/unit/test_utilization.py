@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.cli.status_lines import utilization_lines
 from cloudtrain.commands.utilization import (
-    TaskUse,
+    LatestUse,
     Utilization,
     task_use,
     utilization_in,
@@ -41,11 +41,13 @@ def minutes(*gpus: float | None, seconds: int = 200) -> list[Sample]:
     return [sample(float(second), *gpus) for second in range(0, seconds, 2)]
 
 
-def use(task: str, gpu: float | None, cpu: float = 20.0) -> TaskUse:
-    return TaskUse(task=task, cpu=cpu, memory=25.0, gpu=gpu, gpu_memory=None if gpu is None else 50)
+def use(task: str, gpu: float | None, cpu: float = 20.0) -> LatestUse:
+    return LatestUse(
+        task=task, cpu=cpu, memory=25.0, gpu=gpu, gpu_memory=None if gpu is None else 50
+    )
 
 
-def lines(**roles: Sequence[TaskUse]) -> list[str]:
+def lines(**roles: Sequence[LatestUse]) -> list[str]:
     return list(utilization_lines(utilization_in(roles)))
 
 

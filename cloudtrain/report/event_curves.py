@@ -16,9 +16,6 @@ from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.log_curves import MOST, thinned
 from cloudtrain.run_record import RunAttempt
 
-MARK = ".tfevents."
-"""In the name of every event file: `events.out.tfevents.1700000000.host.1.0.v2`."""
-
 LARGEST = 32 << 20
 """Bytes of all event files that are read; files with images or profiles are larger."""
 
@@ -26,12 +23,6 @@ MOST_POINTS = 200_000
 
 Points = dict[tuple[str, str, int], dict[int, float]]
 """By tag, folder and attempt: step → value."""
-
-
-def event_files(files: Iterable[Artifact]) -> tuple[Artifact, ...]:
-    """The event files among them, by path."""
-    found = [each for each in files if MARK in each.path.rpartition("/")[2]]
-    return tuple(sorted(found, key=lambda each: each.path))
 
 
 def charts_of_events(
