@@ -43,7 +43,7 @@ FACTS = r"""
 printf '%s, ' "$(uname -sm)"
 printf '%s, ' "$(python3 --version)"
 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c || true
-df -Pk "$HOME" | awk 'NR == 2 {printf "%d GB free", $4 / 1000000}'
+df -Pk "$HOME" | awk 'NR == 2 && $4 ~ /^[0-9]+$/ {printf "%d GB free", $4 / 1000000}'
 """
 
 _FORGET_KEY = r"""

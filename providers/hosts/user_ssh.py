@@ -102,7 +102,11 @@ class UserSsh:
         finally:
             limit.cancel()
         if code == -1:
-            raise NodeUnreachable(self.name, f"{_place(self.way)} ended the session unanswered")
+            raise NodeUnreachable(
+                self.name,
+                f"{_place(self.way)} ended the session unanswered",
+                hint="run it again; if it fails again, log in there and find what ends the session",
+            )
         if code != 0:
             last = words.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {code}"]
             raise NodeError(self.name, f"{self.way.address}: {last[0]}")
@@ -113,7 +117,9 @@ def _close(channel: paramiko.Channel) -> None:
     """Close a channel, whose connection may be lost. In a timer's thread an error would be printed
     with its traceback.
     """
-    with suppress(EOFError, OSError):
+    import paramiko
+
+    with suppress(paramiko.SSHException, EOFError, OSError):
         channel.close()
 
 

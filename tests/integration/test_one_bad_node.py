@@ -134,6 +134,7 @@ def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str
     assert ("skipped: worker0 (untrusted" in done.stderr) == is_stranger
     checked = cluster.says("check", cluster.path, code=1)
     assert SAID[kind] in checked
+    assert "hint: " in checked
     assert "Traceback" not in checked
     assert checked.count("\nok    host") + checked.startswith("ok    host") == 2
     logs, config = cluster.says("logs", code=0), cluster.says("ssh-config", code=0)

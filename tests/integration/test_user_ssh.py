@@ -1,0 +1,88 @@
+"""A machine of `hosts` whose answers or connection are broken, asked without OpenSSH."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from cloudtrain.errors import NodeError
+from cloudtrain.providers.hosts import scripts, user_ssh
+from cloudtrain.providers.hosts.provider import _host_facts
+from tests.support.fakes import key_pair
+
+ASK = """
+import sys
+from cloudtrain.errors import NodeUnreachable
+from cloudtrain.model import Host
+from cloudtrain.providers.hosts.user_ssh import open_session
+
+try:
+    host = Host(address="127.0.0.1", port=int(sys.argv[1]), role="chief")
+    with open_session("mnist-chief0", host):
+        pass
+except NodeUnreachable as error:
+    print(error.message)
+"""
+
+
+def test_a_server_that_is_no_ssh_server_leaves_no_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        (tmp_path / ".ssh").mkdir()
+        known = f"[127.0.0.1]:{port} {' '.join(key_pair()[1].split()[:2])}\n"
+        (tmp_path / ".ssh" / "known_hosts").write_text(known)
+
+        def serve() -> None:
+            with listening.accept()[0] as connection:
+                connection.sendall(b"SSH-1.0-rubbish\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK, str(port)],
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert "no answer from " in asked.stdout
+    assert asked.stderr == ""
+
+
+class Lost:
+    """A channel of a connection that is lost."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def close(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [EOFError(), OSError("lost"), paramiko.SSHException("lost")])
+def test_the_limit_of_an_answer_ends_silently_once_the_connection_is_lost(
+    error: Exception,
+) -> None:
+    user_ssh._close(Lost(error))  # type: ignore[arg-type]
+
+
+def test_a_df_that_prints_rubbish_is_no_machine_with_0_gb_free(tmp_path: Path) -> None:
+    (tmp_path / "df").write_text("#!/bin/sh\necho x; echo y z rubbish rubbish rubbish\n")
+    (tmp_path / "df").chmod(0o755)
+    answered = subprocess.run(
+        [shutil.which("sh") or "sh", "-c", scripts.FACTS],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    with pytest.raises(NodeError, match="uname, python3 and df answer "):
+        _host_facts("mnist-chief0", answered.stdout)
