@@ -21,6 +21,9 @@ LINES = ("-", "--", ":", "-.")
 CURVES = 16
 """Curves of one chart that are drawn; the table has all."""
 
+FEWEST = 3
+"""Points of the longest curve from which a chart is drawn: two are read faster in the table."""
+
 ROWS = 12
 """Points of each curve in its table."""
 
@@ -40,6 +43,8 @@ def charts(found: Sequence[Chart]) -> Html:
 
 def figure(number: int, chart: Chart) -> Html:
     drawn = [series for series in chart.series if series.x][:CURVES]
+    if max((len(series.x) for series in drawn), default=0) < FEWEST:
+        drawn = []
     parts = [element("figcaption", f"{chart.metric} by {chart.unit}")]
     if drawn and not missing_library():
         parts.append(_svg(f"{_word(chart.metric)}{number}", chart, drawn))
