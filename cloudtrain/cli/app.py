@@ -38,6 +38,7 @@ COMMANDS = {
     "forget": "Remove the record of a cluster that is down.",
     "ls": "List clusters; with --cloud, all those in your accounts.",
     "gc": "Delete orphaned clusters in your accounts.",
+    "docs": "Show a page of the documentation.",
     "completion": "Print the shell completion script.",
 }
 MODULES = {"import": "import_file"}

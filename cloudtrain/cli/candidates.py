@@ -122,3 +122,10 @@ def _groups_of_file(argument: str | None) -> Mapping[str, Any]:
     except CloudtrainError:
         return {}
     return found
+
+
+def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Pages of the documentation."""
+    from cloudtrain.commands.docs import PAGES
+
+    return _starting(start, sorted(path.stem for path in PAGES.glob("*.md")))

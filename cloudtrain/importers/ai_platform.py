@@ -141,7 +141,7 @@ def _no_tpu(value: Value) -> Exception:
     return refuse(
         value,
         f"{value.text}: a TPU job is not imported",
-        "write the config by hand: docs/config.md says what strategy `tpu` needs",
+        "write the config by hand: `cloudtrain docs strategy-tpu` says what it needs",
     )
 
 

@@ -215,5 +215,7 @@ def _put_scheduling(draft: Draft, scheduling: Values) -> None:
         for role in draft.counts():
             draft.put(("nodes", role, "spot"), True, strategy)
     elif strategy is not None and strategy.text not in ("STANDARD", "ON_DEMAND"):
-        draft.lose(strategy, f"{strategy.text} is not mapped: see nodes.ROLE in docs/config.md")
+        draft.lose(
+            strategy, f"{strategy.text} is not mapped: see nodes.ROLE in `cloudtrain docs config`"
+        )
     scheduling.lose("maxWaitDuration", why="no counterpart: placement is tried in order")

@@ -26,7 +26,7 @@ def yaml_text(draft: Draft) -> str:
     """The whole file, with what could not be mapped as comments at its end."""
     lines = [
         f"# cloudtrain: imported from {shown(draft.file, 200)} ({draft.kind}).",
-        "# Every field: docs/config.md.   Next: cloudtrain plan FILE",
+        "# Every field: cloudtrain docs config.   Next: cloudtrain plan FILE",
     ]
     if any(entry.fill_in for entry in draft.entries.values()):
         lines.append("# Lines marked FILL IN have no counterpart in the source.")

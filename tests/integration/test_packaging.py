@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from cloudtrain import __version__
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("cloudtrain", "providers", "playbooks", "configs")
+FOLDERS = ("cloudtrain", "providers", "playbooks", "configs", "docs")
 MEGABYTE = 10**6
 
 
@@ -163,6 +163,7 @@ def test_the_installed_command_works_from_an_empty_folder(installed: Installed) 
     (installed.folder / "src").mkdir(exist_ok=True)
     assert "TF_CONFIG" in checked(command, "plan", "local.yaml", cwd=installed.folder)
     (installed.folder / "local.yaml").unlink()
+    assert "# The config file" in checked(command, "docs", "config", cwd=installed.folder)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_the_site_builds_and_lists_every_page(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first = (tmp_path / "site" / "index.html").read_text()
     captions = re.findall(r'class="caption-text">([^<]+)<', first)
-    assert captions[:3] == ["First steps", "How-to", "Each cloud"]
+    assert captions[:3] == ["First steps", "Strategies", "How-to"]
     navigation = set(re.findall(r'class="reference internal" href="([\w-]+)\.html"', first))
     assert navigation == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
 
