@@ -60,9 +60,10 @@ def _read(config: ClusterConfig, path: Path, outer: tuple[Path, ...]) -> tuple[s
                     file=config.source,
                     line=None,
                     field="setup.requirements",
-                    text=f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
+                    text=f"{path} cannot be read: {getattr(error, 'strerror', None) or error}; "
+                    "the path is relative to the config file, `code:PATH` to the delivered code",
                 )
-            ]
+            ],
         ) from None
     found: list[str] = []
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():

@@ -147,7 +147,8 @@ class StoredRuns:
         if ids:
             return "its latest runs: " + ", ".join(ids[-SHOWN:])
         others = ", ".join(clusters_in(self.store))
-        return f"the store has runs of: {others}" if others else "no run has landed there"
+        none = "no run has landed there yet: `cloudtrain train` starts one"
+        return f"the store has runs of: {others}" if others else none
 
 
 def stored_run(run: str, text: bytes) -> StoredRun:

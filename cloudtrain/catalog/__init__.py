@@ -10,6 +10,7 @@ docs/machines.md.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -351,7 +352,31 @@ def _mismatch(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
 
 
 def note(provider: str, node: NodePlan) -> str | None:
-    """One line on a machine whose retirement the vendor has announced."""
-    cloud = cloud_of(provider)
-    text = availability.retirement_notice(cloud, node.machine) if cloud and node.machine else None
-    return f"{node.machine}: {text}" if text else None
+    """One line on a machine whose retirement the vendor has announced, or whose name is probably
+    misspelt.
+    """
+    cloud, machine = cloud_of(provider), node.machine
+    if cloud is None or machine is None:
+        return None
+    text = availability.retirement_notice(cloud, machine) or _name_note(provider, machine)
+    return f"{machine}: {text}" if text else None
+
+
+def _name_note(provider: str, machine: str) -> str | None:
+    """No error: the table need not know every machine of a cloud, which `check` asks. Sizes that it
+    lacks (n1-standard-64) are no spelling mistakes.
+    """
+    known = table.packaged(provider).by_name
+    if machine_type(provider, machine) or tpus.tpu_type(provider, machine):
+        return None
+    for other in (cloud.name for cloud in clouds() if cloud.name != provider):
+        if machine.lower() in table.packaged(other).by_name:
+            return f"this is a machine of {other}, not of {provider}"
+    near = difflib.get_close_matches(machine.lower(), known, n=1, cutoff=0.85)
+    if not near or _without_size(near[0]) == _without_size(machine.lower()):
+        return None
+    return f"not in the table of {provider}'s machines: did you mean {known[near[0]][0].machine}?"
+
+
+def _without_size(machine: str) -> str:
+    return re.sub(r"\d+", "", machine)

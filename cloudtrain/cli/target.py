@@ -24,6 +24,12 @@ class ClusterTarget(NamedTuple):
 
 def target_of(argument: str | None) -> ClusterTarget:
     """Name and config of a file, or a cluster that is known here."""
+    if argument is not None and argument not in known_clusters() and Path(argument).is_dir():
+        files = sorted(path.name for path in Path(argument).glob("*.y*ml"))
+        raise UsageError(
+            f"{argument} is a folder",
+            hint=f"name a config file: {', '.join(files[:5])}" if files else "name a config file",
+        )
     if argument is not None and is_file(argument):
         from cloudtrain.config import defaults_path, load
 

@@ -267,7 +267,9 @@ class _Builder:
                 merged.append(value)
             elif name in block:
                 first = block.keys_at[name].line
-                self.problem(at, (*path, name), f"is given twice, first on line {first}")
+                self.problem(
+                    at, (*path, name), f"is given twice, first on line {first}: remove one"
+                )
             else:
                 block.put(name, value, at)
         for value in merged:

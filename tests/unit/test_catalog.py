@@ -642,3 +642,23 @@ def test_plan_shows_the_bandwidth_between_nodes(
     config = ClusterConfig(name="m", provider="aws", strategy="multi_worker_mirrored", nodes=nodes)
     shown = plan_text(as_document(plan_report(make_plan(config))))
     assert [each for each in shown if each.startswith("  network")] == ([line] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("provider", "machine", "said"),
+    [
+        ("gcp", "n1-standrd-4", "did you mean n1-standard-4?"),
+        ("gcp", "p3.2xlarge", "this is a machine of aws, not of gcp"),
+        ("aws", "n1-standard-4", "this is a machine of gcp, not of aws"),
+        ("gcp", "n1-standard-4", None),
+        ("gcp", "n1-standard-64", None),
+        ("gcp", "c9-highmem-8", None),
+    ],
+)
+def test_a_misspelt_machine_is_noted_and_an_unknown_size_is_not(
+    provider: str, machine: str, said: str | None
+) -> None:
+    node = NodePlan(name="m-chief0", role="chief", index=0, machine=machine, port=8900)
+    found = catalog.note(provider, node)
+    assert (found is None) == (said is None), found
+    assert said is None or said in str(found)

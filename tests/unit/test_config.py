@@ -211,7 +211,9 @@ def test_yaml_errors_name_their_line_and_the_usual_cause(tmp_path: Path) -> None
 
 def test_a_key_given_twice_is_a_problem(tmp_path: Path) -> None:
     text = LOCAL + "train:\n  command: x\n  port: 2000\n  command: y\n"
-    assert problems(tmp_path, text) == ["c.yaml:6: train.command: is given twice, first on line 4"]
+    assert problems(tmp_path, text) == [
+        "c.yaml:6: train.command: is given twice, first on line 4: remove one"
+    ]
 
 
 def test_odd_keys_and_tags_are_problems(tmp_path: Path) -> None:

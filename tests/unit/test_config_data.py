@@ -97,7 +97,10 @@ FORMS = (
             "data.d.shard: is for nodes that train: evaluator reads no shard of the data",
         ),
         ("d: {from: gs://bucket/a, rest: drop}", "data.d.rest: requires `shard: true`"),
-        ("d: gs://bucket/a\n  d: gs://bucket/b", "data.d: is given twice, first on line 5"),
+        (
+            "d: gs://bucket/a\n  d: gs://bucket/b",
+            "data.d: is given twice, first on line 5: remove one",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, entry: str, expected: str) -> None:

@@ -90,7 +90,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(
 def test_a_cluster_without_runs_is_told_with_those_that_have_some(store: ArtifactStore) -> None:
     with pytest.raises(UsageError) as raised:
         StoredRuns(store, "mnist").latest()
-    assert raised.value.hint == "no run has landed there"
+    assert raised.value.hint == "no run has landed there yet: `cloudtrain train` starts one"
     land_logs(RUN, {}, store)
     with pytest.raises(UsageError) as raised:
         StoredRuns(store, "mnits").latest()
