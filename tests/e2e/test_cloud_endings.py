@@ -86,7 +86,7 @@ def everything_landed(account: Account) -> int:
     """Compare what is fetched with what the task wrote, by its log; return the bytes."""
     folder = account.project.folder / "fetched"
     account.do("fetch", account.project.name, folder)
-    log = next(folder.glob("logs/chief0.*")).read_text()
+    log = next(folder.glob("logs/chief0.*.log")).read_text()
     wrote = {path: digest for digest, path in re.findall(r"wrote (\w{64}) (\S+)", log)}
     assert len(wrote) == 21
     assert log.count("ckpt/state") == 2  # before the end and after SIGTERM
