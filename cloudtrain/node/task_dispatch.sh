@@ -130,7 +130,7 @@ noticed() {
 # measured FOLDER: `metrics LINE` for lines of the metrics after the first $sent bytes, up to 1 MiB;
 # false if there is none. A line that is not whole yet is left for later.
 measured() {
-  lines=$(tail -c "+$((sent + 1))" "$1/metrics" 2>/dev/null | head -c 1048576 | grep '}$') ||
+  lines=$(tail -c "+$((sent + 1))" "$1/metrics" 2>/dev/null | head -c 1048576 | grep -e '}$' -e '^$') ||
     return
   printf '%s\n' "$lines" | sed 's/^/metrics /' >&2 || return
   sent=$((sent + ${#lines} + 1))
