@@ -150,7 +150,7 @@ def came_back_alone(job: Job, record: dict[str, Any]) -> None:
     assert [cause["task"] for cause in attempt["restarted"]] == ["worker1"]
     assert attempt["tolerated"] == []
     assert job.config_of("worker1", 2) == job.config_of("worker1", 1)
-    (chief,) = job.project.store.glob("*/logs/chief0.*")
+    (chief,) = job.project.store.glob("*/logs/chief0.*.log")
     assert chief.read_text().count("chief begins") == 1
 
 
