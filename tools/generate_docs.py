@@ -109,10 +109,11 @@ def between(now: str, generated: str) -> str:
 
 
 def gpu_table() -> str:
-    lines = ["\n| GPU | architecture | compute capability | source |", "|---|---|---|---|"]
+    lines = ["\n| GPU | memory, GB | architecture | compute capability | source |"]
+    lines.append("|---|---|---|---|---|")
     for row in gpus.GPUS:
-        source = cited(row.source, row.read)
-        lines.append(f"| {row.kind} | {row.architecture} | {number(row.capability)} | {source} |")
+        facts = [row.kind, f"{row.memory_gb}", row.architecture, number(row.capability)]
+        lines.append(f"| {' | '.join([*facts, cited(row.source, row.read)])} |")
     return "\n".join(lines) + "\n"
 
 

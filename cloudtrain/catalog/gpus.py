@@ -27,46 +27,52 @@ class Gpu:
     kind: str
     architecture: str
     capability: Capability
+    memory_gb: int
+    """GB of each GPU. Sources: `KNOWN_NVIDIA_GPUS` of gpuhunt 0.1.34; for T4G, EC2's
+    DescribeInstanceTypes as moto has it; for K520, K80, M60, P4 and P40 NVIDIA's data sheets,
+    divided by the GPUs of a board (2026-11-24)."""
     source: str = _NVIDIA
     read: date = _READ
 
 
 GPUS = (
-    Gpu(kind="K520", architecture="Kepler", capability=(3, 0), source=_LEGACY),
-    Gpu(kind="K80", architecture="Kepler", capability=(3, 7), source=_LEGACY),
-    Gpu(kind="M60", architecture="Maxwell", capability=(5, 2), source=_LEGACY),
-    Gpu(kind="P100", architecture="Pascal", capability=(6, 0), source=_LEGACY),
-    Gpu(kind="P4", architecture="Pascal", capability=(6, 1), source=_LEGACY),
-    Gpu(kind="P40", architecture="Pascal", capability=(6, 1), source=_LEGACY),
-    Gpu(kind="V100", architecture="Volta", capability=(7, 0), source=_LEGACY),
-    Gpu(kind="V100-32GB", architecture="Volta", capability=(7, 0), source=_LEGACY),
-    Gpu(kind="T4", architecture="Turing", capability=(7, 5)),
+    Gpu(kind="K520", architecture="Kepler", capability=(3, 0), memory_gb=4, source=_LEGACY),
+    Gpu(kind="K80", architecture="Kepler", capability=(3, 7), memory_gb=12, source=_LEGACY),
+    Gpu(kind="M60", architecture="Maxwell", capability=(5, 2), memory_gb=8, source=_LEGACY),
+    Gpu(kind="P100", architecture="Pascal", capability=(6, 0), memory_gb=16, source=_LEGACY),
+    Gpu(kind="P4", architecture="Pascal", capability=(6, 1), memory_gb=8, source=_LEGACY),
+    Gpu(kind="P40", architecture="Pascal", capability=(6, 1), memory_gb=24, source=_LEGACY),
+    Gpu(kind="V100", architecture="Volta", capability=(7, 0), memory_gb=16, source=_LEGACY),
+    Gpu(kind="V100-32GB", architecture="Volta", capability=(7, 0), memory_gb=32, source=_LEGACY),
+    Gpu(kind="T4", architecture="Turing", capability=(7, 5), memory_gb=16),
     Gpu(
         kind="T4G",
         architecture="Turing",
         capability=(7, 5),
+        memory_gb=16,
         source="https://aws.amazon.com/ec2/instance-types/g5g/",
     ),
-    Gpu(kind="A100", architecture="Ampere", capability=(8, 0)),
-    Gpu(kind="A100-80GB", architecture="Ampere", capability=(8, 0)),
-    Gpu(kind="A10", architecture="Ampere", capability=(8, 6)),
+    Gpu(kind="A100", architecture="Ampere", capability=(8, 0), memory_gb=40),
+    Gpu(kind="A100-80GB", architecture="Ampere", capability=(8, 0), memory_gb=80),
+    Gpu(kind="A10", architecture="Ampere", capability=(8, 6), memory_gb=24),
     Gpu(
         kind="A10G",
         architecture="Ampere",
         capability=(8, 6),
+        memory_gb=24,
         source="https://aws.amazon.com/ec2/instance-types/g5/",
     ),
-    Gpu(kind="L4", architecture="Ada", capability=(8, 9)),
-    Gpu(kind="L40S", architecture="Ada", capability=(8, 9)),
-    Gpu(kind="H100", architecture="Hopper", capability=(9, 0)),
-    Gpu(kind="H200", architecture="Hopper", capability=(9, 0)),
-    Gpu(kind="GH200", architecture="Hopper", capability=(9, 0)),
-    Gpu(kind="B200", architecture="Blackwell", capability=(10, 0)),
-    Gpu(kind="GB200", architecture="Blackwell", capability=(10, 0)),
-    Gpu(kind="B300", architecture="Blackwell", capability=(10, 3)),
-    Gpu(kind="GB300", architecture="Blackwell", capability=(10, 3)),
-    Gpu(kind="RTXPRO4500", architecture="Blackwell", capability=(12, 0)),
-    Gpu(kind="RTXPRO6000", architecture="Blackwell", capability=(12, 0)),
+    Gpu(kind="L4", architecture="Ada", capability=(8, 9), memory_gb=24),
+    Gpu(kind="L40S", architecture="Ada", capability=(8, 9), memory_gb=48),
+    Gpu(kind="H100", architecture="Hopper", capability=(9, 0), memory_gb=80),
+    Gpu(kind="H200", architecture="Hopper", capability=(9, 0), memory_gb=141),
+    Gpu(kind="GH200", architecture="Hopper", capability=(9, 0), memory_gb=96),
+    Gpu(kind="B200", architecture="Blackwell", capability=(10, 0), memory_gb=180),
+    Gpu(kind="GB200", architecture="Blackwell", capability=(10, 0), memory_gb=186),
+    Gpu(kind="B300", architecture="Blackwell", capability=(10, 3), memory_gb=270),
+    Gpu(kind="GB300", architecture="Blackwell", capability=(10, 3), memory_gb=270),
+    Gpu(kind="RTXPRO4500", architecture="Blackwell", capability=(12, 0), memory_gb=32),
+    Gpu(kind="RTXPRO6000", architecture="Blackwell", capability=(12, 0), memory_gb=96),
 )
 """Every kind that a supported cloud rents or has rented; oldest first."""
 
