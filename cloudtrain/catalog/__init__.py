@@ -121,7 +121,7 @@ def cheapest(
         for row in table.packaged(provider).rows
         if row.accelerator == wanted
         and not row.spot
-        and _chosen_by_default(row)
+        and chosen_by_default(row.machine, row.vcpus, row.accelerator)
         and has_accelerator(provider, row.machine, wanted)
     ]
     if not all_rows:
@@ -145,12 +145,12 @@ def has_accelerator(provider: str, machine: str, wanted: Accelerator) -> bool:
     return known is not None and (known.accelerator == wanted or wanted in known.attachable)
 
 
-def _chosen_by_default(row: table.Row) -> bool:
+def chosen_by_default(machine: str, vcpus: int, accelerator: Accelerator | None) -> bool:
     """Exclude highmem n1 and the smallest n1: they are for configs that name them."""
-    if not row.machine.startswith("n1-"):
+    if not machine.startswith("n1-"):
         return True
-    count = row.accelerator.count if row.accelerator else 0
-    return row.machine.startswith("n1-standard") and row.vcpus >= VCPUS_PER_GPU * count
+    count = accelerator.count if accelerator else 0
+    return machine.startswith("n1-standard") and vcpus >= VCPUS_PER_GPU * count
 
 
 def _comparable(
@@ -212,11 +212,19 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
     if tpus.tpu_type(provider, node.machine):
         cost = tpus.host_price(provider, node.machine, region, spot=node.spot)
         return cost, tpus.as_of(provider, node.machine) if cost is not None else None
-    for each in (table.refreshed(provider), table.packaged(provider)):
+    return region_prices(provider, node).get(region, (None, None))
+
+
+def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]]:
+    """$/hour of this node on its market by region, each with the date of its table; without the
+    regions in which it is not known. Not for TPUs.
+    """
+    found: dict[str, tuple[float, date]] = {}
+    for each in (table.packaged(provider), table.refreshed(provider)):
         row = _price_row(each, provider, node) if each else None
-        if each is not None and row is not None and region in row.prices:
-            return row.prices[region], each.date
-    return None, None
+        if each is not None and row is not None:
+            found |= {region: (cost, each.date) for region, cost in row.prices.items()}
+    return found
 
 
 def _price_row(prices: table.Table, provider: str, node: NodePlan) -> table.Row | None:

@@ -32,12 +32,12 @@ def invalid_region(provider: str, place: str) -> str | None:
     another = not near or near[0].rstrip("0123456789") == region.rstrip("0123456789")
     if not cloud.region and another:
         return None
-    near.sort(key=lambda name: _similarity(name, region))
+    near.sort(key=lambda name: similarity(name, region))
     meant = f": did you mean {place.replace(region, near[-1], 1)!r}?" if near else ""
     return f"{provider} has no region or zone {place!r}{meant}"
 
 
-def _similarity(one: str, other: str) -> tuple[float, int]:
+def similarity(one: str, other: str) -> tuple[float, int]:
     """Of two equally near names, prefer the one that begins alike: `us-esat4` is `us-east4`."""
     same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
     return difflib.SequenceMatcher(None, one, other).ratio(), same

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 PROVIDERS = tuple(facts.name for facts in providers() if not facts.takes_hosts)
+CLOUDS = tuple(cloud.name for cloud in clouds())
 PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
 
 

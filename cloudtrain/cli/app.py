@@ -18,6 +18,7 @@ from cloudtrain.cli.process import end
 COMMANDS = {
     "init": "Write a commented config to start from.",
     "import": "Read another tool's file into a config.",
+    "gpus": "Show which machines have a GPU, where, and at what price.",
     "check": "Find problems that would stop `up` or `train`.",
     "plan": "Show every planned node, TF_CONFIG and command; offline.",
     "up": "Create the cluster and set it up; run again to repair it.",
@@ -69,6 +70,8 @@ SYNONYMS = {
     "download": "fetch",
     "validate": "check",
     "tail": "logs",
+    "show-gpus": "gpus",
+    "offer": "gpus",
 }
 """Names that other tools use, for the hint to an unknown command."""
 

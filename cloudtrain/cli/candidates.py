@@ -129,3 +129,10 @@ def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) 
     from cloudtrain.commands.docs import PAGES
 
     return _starting(start, sorted(path.stem for path in PAGES.glob("*.md")))
+
+
+def gpus(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Kinds of GPUs that some cloud rents."""
+    from cloudtrain.commands.gpus import kind_names
+
+    return _starting(start.upper(), kind_names())

@@ -161,6 +161,11 @@ def run_option(meaning: str) -> Callable[[Decorated], Decorated]:
     )
 
 
+refresh_prices_option = click.option(
+    "--refresh-prices",
+    is_flag=True,
+    help="Fetch the clouds' current prices first (needs cloudtrain[prices] and a network).",
+)
 store_option = click.option(
     "--store",
     metavar="URI",

@@ -15,6 +15,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    refresh_prices_option,
 )
 from cloudtrain.cli.target import plan_of
 
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
     short_help=COMMANDS["plan"], epilog="\b\nExample:\n  cloudtrain plan gcp.yaml --json"
 )
 @file_argument()
-@click.option(
-    "--refresh-prices",
-    is_flag=True,
-    help="Fetch the clouds' current prices first (needs cloudtrain[prices] and a network).",
-)
+@refresh_prices_option
 @click.option("--all", "every", is_flag=True, help="Show every node, even of a large cluster.")
 @ignore_option
 @json_option

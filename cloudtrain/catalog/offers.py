@@ -1,0 +1,139 @@
+"""Machines with GPUs as the clouds offer them: each machine, market and region with its price.
+
+Offline. A machine's facts are those of `catalog.machine_type`, so what its cloud reported wins; its
+prices are those of `catalog.region_prices`, so a refreshed table wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from cloudtrain import catalog
+from cloudtrain.catalog import availability, table
+from cloudtrain.catalog.aliases import canonical_name
+from cloudtrain.catalog.gpus import gpu
+from cloudtrain.catalog.learned import learned_machines
+from cloudtrain.cloud import Cloud, clouds
+from cloudtrain.model import Accelerator, NodePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One machine type with its GPUs on one market of one region."""
+
+    provider: str
+    region: str
+    """"" if no region is known to have the machine."""
+    machine: str
+    accelerator: Accelerator
+    vcpus: int
+    memory_gib: float
+    spot: bool
+    price: float | None
+    """$/hour of the machine with its GPUs, without disks, addresses and traffic; None: unknown."""
+    date: date | None
+    """Day of the price; None without one."""
+    by_default: bool = True
+    """False for shapes that are never chosen for an `accelerator` alone: highmem and small n1."""
+
+    @property
+    def price_per_gpu(self) -> float | None:
+        """$/hour of one GPU with its share of the machine; None: not known."""
+        return None if self.price is None else self.price / self.accelerator.count
+
+
+def offers(
+    kind: str | None = None,
+    count: int | None = None,
+    *,
+    spot: bool | None = None,
+    providers: Collection[str] = (),
+    regions: Collection[str] = (),
+) -> tuple[Offer, ...]:
+    """Offers in order of price, those without a known price last.
+
+    `kind`: under any of its names; None: all kinds. `count`: GPUs of a machine. `spot`: one market;
+    None: both. `providers`, `regions`: only these; empty: all. With `regions`, machines of which no
+    region is known are left out. A region counts as known for both markets if one has a price.
+    """
+    wanted = None if kind is None else canonical_name(kind)
+    found: list[Offer] = []
+    for cloud in clouds():
+        if providers and cloud.name not in providers:
+            continue
+        for machine, accelerator in _machines(cloud):
+            if wanted in (None, accelerator.kind) and count in (None, accelerator.count):
+                found += _of_machine(cloud, machine, accelerator)
+    kept = [
+        offer
+        for offer in found
+        if spot in (None, offer.spot) and (not regions or offer.region in regions)
+    ]
+    return tuple(sorted(kept, key=_order))
+
+
+def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, bool]:
+    return (
+        offer.price is None,
+        offer.price or 0.0,
+        offer.accelerator.count,
+        offer.vcpus,
+        offer.provider,
+        offer.machine,
+        offer.region,
+        offer.spot,
+    )
+
+
+def _machines(cloud: Cloud) -> Iterator[tuple[catalog.MachineType, Accelerator]]:
+    """Machine types with GPUs that NVIDIA makes, with each accelerator that they can have."""
+    tables = (table.packaged(cloud.name), table.refreshed(cloud.name), learned_machines(cloud.name))
+    names = {row.machine.lower(): row.machine for each in tables if each for row in each.rows}
+    for name in names.values():
+        known = catalog.machine_type(cloud.name, name)
+        if known is None or known.arm or not availability.is_sold(cloud, name):
+            continue
+        for accelerator in known.attachable or (known.accelerator,):
+            if accelerator is not None and gpu(accelerator.kind) is not None:
+                yield known, accelerator
+
+
+def _of_machine(
+    cloud: Cloud, machine: catalog.MachineType, accelerator: Accelerator
+) -> Iterator[Offer]:
+    prices: dict[bool, Mapping[str, tuple[float, date]]] = {
+        spot: catalog.region_prices(cloud.name, _node(machine, accelerator, spot=spot))
+        for spot in (False, True)
+    }
+    places = sorted(prices[False].keys() | prices[True].keys()) or [""]
+    for spot in (False, True):
+        if not availability.is_sold(cloud, machine.name, spot=spot):
+            continue
+        for region in places:
+            price, day = prices[spot].get(region, (None, None))
+            yield Offer(
+                provider=cloud.name,
+                region=region,
+                machine=machine.name,
+                accelerator=accelerator,
+                vcpus=machine.vcpus,
+                memory_gib=machine.memory_gib,
+                spot=spot,
+                price=price,
+                date=day,
+                by_default=catalog.chosen_by_default(machine.name, machine.vcpus, accelerator),
+            )
+
+
+def _node(machine: catalog.MachineType, accelerator: Accelerator, *, spot: bool) -> NodePlan:
+    return NodePlan(
+        name="",
+        role="",
+        index=0,
+        port=0,
+        machine=machine.name,
+        accelerator=accelerator,
+        spot=spot,
+    )

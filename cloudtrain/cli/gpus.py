@@ -1,0 +1,249 @@
+"""`cloudtrain gpus`"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli import candidates
+from cloudtrain.cli.accounts import CLOUDS
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
+from cloudtrain.console.lines import printable
+from cloudtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.catalog.offers import Offer
+    from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
+
+RENEWED_BY = "`cloudtrain gpus --refresh-prices` renews them"
+NOT_SOLD = "-"
+
+
+@click.command(short_help=COMMANDS["gpus"], epilog="\b\nExample:\n  cloudtrain gpus A100:8 --spot")
+@click.argument("kind", required=False, metavar="[KIND[:COUNT]]", shell_complete=candidates.gpus)
+@click.option("--provider", type=click.Choice(CLOUDS), help="Only this cloud's machines.")
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    metavar="REGION",
+    help="Only this region, or a zone's region. Repeatable.",
+)
+@click.option("--spot", is_flag=True, help="Only machines sold as spot, by that price.")
+@click.option("--all", "every", is_flag=True, help="Show each region, and every n1 machine of GCP.")
+@refresh_prices_option
+@json_option
+@debug_option
+def command(
+    kind: str | None,
+    provider: str | None,
+    regions: tuple[str, ...],
+    spot: bool,
+    every: bool,
+    refresh_prices: bool,
+    as_json: bool,
+) -> None:
+    """Show the GPUs that clouds rent; with KIND, the machines that have it, the cheapest first:
+    where, and at what price on demand and as spot. Offline, unless --refresh-prices.
+    """
+    name, count = parsed(kind)
+    if refresh_prices:
+        from cloudtrain.commands.plan import refresh_prices as fetch
+
+        fetch()
+    from cloudtrain.commands.gpus import gpus
+
+    report = gpus(name, count, spot=spot, provider=provider, regions=regions)
+    if as_json:
+        print_json(as_document(report))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        click.echo(printable("\n".join(text(report, every=every, spot=spot, width=width))))
+
+
+def parsed(kind: str | None) -> tuple[str | None, int | None]:
+    """`A100:8` → `A100`, 8. Raises UsageError."""
+    if kind is None:
+        return None, None
+    found = re.fullmatch(r"([^:]+)(?::([1-9]\d*))?", kind)
+    if found is None:
+        raise UsageError(f"{kind!r} is no GPU: write KIND or KIND:COUNT", hint="for example A100:8")
+    return found[1], int(found[2]) if found[2] else None
+
+
+def text(
+    report: GpuReport, *, every: bool = False, spot: bool = False, width: int | None = None
+) -> Iterator[str]:
+    """Lines of at most `width` characters, as far as names allow; None: any."""
+    if not report.machines:
+        yield from table([KIND_HEAD, *map(kind_cells, report.kinds)])
+    else:
+        shown = [m for m in report.machines if m.by_default or every] or list(report.machines)
+        yield from machine_lines(shown, every=every, spot=spot, width=width)
+        if len(shown) < len(report.machines):
+            yield f"{len(report.machines) - len(shown)} more machines: --all"
+    yield ""
+    if unfit := [kind.gpu.kind for kind in report.kinds if kind.no_tensorflow]:
+        yield f"no released TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
+    yield "? is not known, - is not sold"
+    yield from price_lines(report)
+
+
+KIND_HEAD = ("GPU", "GB", "CUDA", "in a machine", "clouds", "$/hour", "spot")
+
+
+def kind_cells(kind: GpuKind) -> tuple[str, ...]:
+    major, minor = kind.gpu.capability
+    return (
+        kind.gpu.kind,
+        f"{kind.gpu.memory_gb}",
+        f"{major}.{minor}",
+        " ".join(map(str, kind.counts)),
+        " ".join(kind.providers),
+        dollars(kind.on_demand),
+        dollars(kind.spot),
+    )
+
+
+MACHINE_HEAD = ("cloud", "machine", "GPUs", "vCPUs", "GiB", "$/hour", "spot", "$/GPU", "region")
+
+
+def machine_lines(
+    machines: Sequence[GpuMachine], *, every: bool, spot: bool, width: int | None
+) -> Iterator[str]:
+    """A line for each machine, or two where that is wider than the terminal."""
+    rows = [(m, p) for m in machines for p in (m.places if every else m.places[:1])]
+    cells = [machine_cells(machine, place, spot=spot) for machine, place in rows]
+    where = [place.region for _, place in rows]
+    if not every:
+        where = [
+            f"{name} +{len(machine.places) - 1}" if len(machine.places) > 1 else name
+            for name, (machine, _) in zip(where, rows, strict=True)
+        ]
+    lines = list(table([MACHINE_HEAD[:-1], *cells]))
+    fits = width is None or max(len(lines[0]) + 2 + len(name) for name in where) <= width
+    yield f"{lines[0]}  {MACHINE_HEAD[-1]}" if fits else f"{lines[0]}"
+    for line, name in zip(lines[1:], where, strict=True):
+        if fits:
+            yield f"{line}  {name or '?'}"
+        else:
+            yield line
+            if name:
+                yield f"       {name}"
+
+
+def machine_cells(machine: GpuMachine, place: Place, *, spot: bool) -> tuple[str, ...]:
+    counted = place.spot if spot or place.on_demand is None else place.on_demand
+    per_gpu = counted.price_per_gpu if counted else None
+    return (
+        machine.provider,
+        machine.name,
+        f"{machine.accelerator.count}",
+        f"{machine.vcpus}",
+        f"{machine.memory_gib:g}",
+        dollars(place.on_demand) if place.on_demand else NOT_SOLD,
+        dollars(place.spot) if place.spot else NOT_SOLD,
+        "?" if per_gpu is None else f"{per_gpu:.3f}",
+    )
+
+
+def dollars(offer: Offer | None) -> str:
+    """`?` for a price that is not known."""
+    return "?" if offer is None or offer.price is None else f"{offer.price:.3f}"
+
+
+NUMBERS = frozenset({"GB", "CUDA", "GPUs", "vCPUs", "GiB", "$/hour", "spot", "$/GPU"})
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Aligned columns; numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            f"{cell:>{width}}" if name in NUMBERS else f"{cell:{width}}"
+            for cell, width, name in zip(row, widths, rows[0], strict=True)
+        ]
+        yield "  ".join(cells)
+
+
+def price_lines(report: GpuReport) -> Iterator[str]:
+    """What prices include and, once for all of them, their day and age."""
+    from cloudtrain.catalog.estimate import STALE_AFTER
+
+    yield "$/hour of a whole machine, without disks, addresses and traffic"
+    if report.age is None:
+        yield f"no prices are known: {RENEWED_BY}"
+        return
+    days = sorted(set(report.dates.values()))
+    clouds = [", ".join(name for name, day in report.dates.items() if day == each) for each in days]
+    words = [f"{day} ({names})" for day, names in zip(days, clouds, strict=True)]
+    age = f"{report.age.days} days old" if len(days) == 1 else f"up to {report.age.days} days old"
+    yield f"prices of {days[0] if len(days) == 1 else ', '.join(words)}, {age}"
+    if report.stale:
+        yield f"warning: older than {STALE_AFTER.days} days: {RENEWED_BY}"
+
+
+def as_document(report: GpuReport) -> dict[str, Any]:
+    """Prices in $/hour; null: not known, or not sold. A date is that of the oldest price."""
+    return {
+        "kinds": [_kind_json(kind) for kind in report.kinds],
+        "machines": [_machine_json(machine) for machine in report.machines],
+        "price_dates": {name: day.isoformat() for name, day in report.dates.items()},
+        "stale": report.stale,
+    }
+
+
+def _kind_json(kind: GpuKind) -> dict[str, Any]:
+    return {
+        "kind": kind.gpu.kind,
+        "memory_gb": kind.gpu.memory_gb,
+        "architecture": kind.gpu.architecture,
+        "compute_capability": ".".join(map(str, kind.gpu.capability)),
+        "counts": list(kind.counts),
+        "providers": list(kind.providers),
+        "cheapest": _cheapest_json(kind.on_demand),
+        "cheapest_spot": _cheapest_json(kind.spot),
+        "tensorflow": not kind.no_tensorflow,
+    }
+
+
+def _cheapest_json(offer: Offer | None) -> dict[str, Any] | None:
+    if offer is None:
+        return None
+    return {
+        "provider": offer.provider,
+        "machine": offer.machine,
+        "region": offer.region,
+        "price_per_hour": offer.price,
+        "price_date": offer.date.isoformat() if offer.date else None,
+    }
+
+
+def _machine_json(machine: GpuMachine) -> dict[str, Any]:
+    return {
+        "provider": machine.provider,
+        "machine": machine.name,
+        "accelerator": str(machine.accelerator),
+        "vcpus": machine.vcpus,
+        "memory_gib": machine.memory_gib,
+        "chosen_by_default": machine.by_default,
+        "regions": [_place_json(place) for place in machine.places],
+    }
+
+
+def _place_json(place: Place) -> dict[str, Any]:
+    dates = [offer.date for offer in (place.on_demand, place.spot) if offer and offer.date]
+    offered = {"on_demand": place.on_demand, "spot": place.spot}
+    return {
+        "region": place.region or None,
+        "sold": [market for market, offer in offered.items() if offer is not None],
+        "price_per_hour": place.on_demand.price if place.on_demand else None,
+        "spot_price_per_hour": place.spot.price if place.spot else None,
+        "price_date": min(dates).isoformat() if dates else None,
+    }

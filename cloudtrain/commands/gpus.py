@@ -1,0 +1,217 @@
+"""`cloudtrain gpus`: which machines have a GPU, where, and at what price; offline."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from cloudtrain.catalog import availability, region_of
+from cloudtrain.catalog.aliases import canonical_name
+from cloudtrain.catalog.estimate import STALE_AFTER
+from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, fit
+from cloudtrain.catalog.offers import Offer, offers
+from cloudtrain.catalog.region_names import similarity
+from cloudtrain.cloud import clouds
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Accelerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A machine in one region; None for a market on which it is not sold."""
+
+    region: str
+    """"" if no region is known to have the machine."""
+    on_demand: Offer | None
+    spot: Offer | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMachine:
+    provider: str
+    name: str
+    accelerator: Accelerator
+    vcpus: int
+    memory_gib: float
+    by_default: bool
+    """False for shapes that are never chosen for an `accelerator` alone."""
+    places: tuple[Place, ...]
+    """The cheapest first, on demand (with `spot`: as spot); unknown prices last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuKind:
+    gpu: Gpu
+    counts: tuple[int, ...]
+    """Numbers of GPUs that some machine has."""
+    providers: tuple[str, ...]
+    on_demand: Offer | None
+    """The cheapest; None if no price is known."""
+    spot: Offer | None
+    no_tensorflow: bool
+    """True if no released TensorFlow is known to run on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReport:
+    kinds: tuple[GpuKind, ...]
+    """Oldest generation first."""
+    machines: tuple[GpuMachine, ...]
+    """Of the chosen kind, in order of price; empty without one."""
+    dates: Mapping[str, date]
+    """Day of the oldest price shown, by provider; without providers of which none is shown."""
+
+    @property
+    def age(self) -> timedelta | None:
+        """Age of the oldest price shown; None without prices."""
+        return availability.today() - min(self.dates.values()) if self.dates else None
+
+    @property
+    def stale(self) -> bool:
+        return self.age is not None and self.age > STALE_AFTER
+
+
+def gpus(
+    kind: str | None = None,
+    count: int | None = None,
+    *,
+    spot: bool = False,
+    provider: str | None = None,
+    regions: Sequence[str] = (),
+) -> GpuReport:
+    """Return the kinds of GPUs, and the machines with those of `kind`; offline.
+
+    `count`: GPUs of a machine. `spot`: only machines sold as spot, in order of that price.
+    `regions` may name zones. Raises UsageError for a kind, count or region that no offer has.
+    """
+    everything = offers(
+        providers=() if provider is None else (provider,), regions=_regions(regions)
+    )
+    found = [offer for offer in everything if offer.spot or not spot]
+    wanted = None if kind is None else canonical_name(kind)
+    own = [offer for offer in found if wanted in (None, offer.accelerator.kind)]
+    chosen = [offer for offer in own if count in (None, offer.accelerator.count)]
+    if not own:
+        raise _no_offer(wanted, provider, regions, spot=spot)
+    if not chosen:
+        counts = sorted({offer.accelerator.count for offer in own})
+        have = ", ".join(f"{wanted}:{each}" for each in counts)
+        raise UsageError(f"no machine has {wanted}:{count}; available: {have}")
+    sold = {_of(offer) for offer in chosen}
+    shown = [offer for offer in everything if _of(offer) in sold]
+    dates: dict[str, date] = {}
+    for offer in shown:
+        if offer.date is not None:
+            dates[offer.provider] = min(offer.date, dates.get(offer.provider, offer.date))
+    machines = () if wanted is None else _machines(chosen, shown, spot=spot)
+    return GpuReport(kinds=_kinds(shown), machines=machines, dates=dates)
+
+
+def kind_names() -> list[str]:
+    """Names of the kinds that some cloud offers, oldest generation first."""
+    names = {offer.accelerator.kind for offer in offers()}
+    return [row.kind for row in GPUS if row.kind in names]
+
+
+def _regions(places: Iterable[str]) -> set[str]:
+    """The regions of zones or regions of any cloud."""
+    return {region_of(cloud.name, place) for place in places for cloud in clouds()}
+
+
+def _kinds(found: Collection[Offer]) -> tuple[GpuKind, ...]:
+    newest = ".".join(map(str, NEWEST))
+    kinds = []
+    for row in GPUS:
+        own = [offer for offer in found if offer.accelerator.kind == row.kind]
+        if own:
+            priced = [offer for offer in own if offer.price is not None and offer.by_default]
+            kinds.append(
+                GpuKind(
+                    gpu=row,
+                    counts=tuple(sorted({offer.accelerator.count for offer in own})),
+                    providers=tuple(dict.fromkeys(sorted(offer.provider for offer in own))),
+                    on_demand=next((offer for offer in priced if not offer.spot), None),
+                    spot=next((offer for offer in priced if offer.spot), None),
+                    no_tensorflow=fit(row.kind, newest) == "none",
+                )
+            )
+    return tuple(kinds)
+
+
+def _machines(
+    chosen: Collection[Offer], everything: Iterable[Offer], *, spot: bool
+) -> tuple[GpuMachine, ...]:
+    """Machines and their regions in the order of the offers on the market that counts; those of a
+    machine that is not sold there in the order of its other offers.
+    """
+    markets = {(*_of(offer), offer.region, offer.spot): offer for offer in everything}
+    preferred = {_of(offer) for offer in chosen if offer.spot == spot}
+    places: dict[tuple[str, str, Accelerator], dict[str, Offer]] = {}
+    for offer in chosen:
+        if offer.spot == spot or _of(offer) not in preferred:
+            places.setdefault(_of(offer), {}).setdefault(offer.region, offer)
+    machines = []
+    for (provider, name, accelerator), by_region in places.items():
+        first = next(iter(by_region.values()))
+        machines.append(
+            GpuMachine(
+                provider=provider,
+                name=name,
+                accelerator=accelerator,
+                vcpus=first.vcpus,
+                memory_gib=first.memory_gib,
+                by_default=first.by_default,
+                places=tuple(
+                    Place(
+                        region=region,
+                        on_demand=markets.get((*_of(first), region, False)),
+                        spot=markets.get((*_of(first), region, True)),
+                    )
+                    for region in by_region
+                ),
+            )
+        )
+    return tuple(machines)
+
+
+def _of(offer: Offer) -> tuple[str, str, Accelerator]:
+    return (offer.provider, offer.machine, offer.accelerator)
+
+
+def _no_offer(
+    kind: str | None, provider: str | None, regions: Sequence[str], *, spot: bool
+) -> UsageError:
+    """Error for a kind that no cloud has, or none of those that were asked for."""
+    if kind is not None and kind not in kind_names():
+        return UsageError(_unknown_kind(kind))
+    words = ["no machine", f"of {provider}" if provider else "", "sold as spot" if spot else ""]
+    words += [f"in {' or '.join(regions)}" if regions else "", "is known to have"]
+    known = {offer.region for offer in offers(kind)} - {""}
+    near = [each for name in regions if name not in known for each in _nearest(name, known)]
+    flags = ["--provider" if provider else "", "--spot" if spot else ""]
+    flags += ["--region" if regions else ""]
+    hint = f"did you mean {', '.join(near)}?" if near else None
+    return UsageError(
+        " ".join(filter(None, [*words, kind or "a GPU"])),
+        hint=hint or f"omit {' or '.join(filter(None, flags))}",
+    )
+
+
+def _nearest(region: str, known: Collection[str]) -> list[str]:
+    """The nearest known region; empty if none is near."""
+    near = difflib.get_close_matches(region, known, n=3)
+    return sorted(near, key=lambda name: similarity(name, region))[-1:]
+
+
+def _unknown_kind(kind: str) -> str:
+    for cloud in clouds():
+        if instead := availability.retired_kind(cloud, kind):
+            return f"{kind} is retired: use {instead}"
+        if unfit := availability.unfit_kind(cloud, kind):
+            return f"{kind} on {cloud.name} cannot be used: {unfit}"
+    names = kind_names()
+    text = f"no cloud has a GPU {kind}"
+    near = difflib.get_close_matches(kind, names, n=1, cutoff=0.5)
+    return f"{text}; did you mean {near[0]}?" if near else f"{text}; kinds: {', '.join(names)}"
