@@ -29,16 +29,20 @@ def load(
 
     `set` has FIELD=VALUE texts that count as part of the file, such as `nodes.worker.count=4`.
     `env_file` is a dotenv file whose variables win over those of `environ`, and give the secrets.
+    Of several candidates (`any_of`), the config is as the one reads it that `plan` shows first.
     Raises ConfigError with every problem of the file, UsageError if it cannot be read.
     """
     from cloudtrain import config
+    from cloudtrain.cluster.cluster_offers import settle
 
-    return config.load(
-        Path(path),
-        os.environ if environ is None else environ,
-        overrides=tuple(set),
-        env_file=Path(env_file) if env_file is not None else None,
-        defaults=config.defaults_path(),
+    return settle(
+        config.load(
+            Path(path),
+            os.environ if environ is None else environ,
+            overrides=tuple(set),
+            env_file=Path(env_file) if env_file is not None else None,
+            defaults=config.defaults_path(),
+        )
     )
 
 
@@ -78,6 +82,7 @@ def up(
     shrink: bool = False,
     replace: bool = False,
     give_back: bool = False,
+    wait: float | None = None,
     adopt: bool = False,
     ignore: Collection[str] = (),
     console: Console | None = None,
@@ -86,8 +91,9 @@ def up(
 
     Blocks until every node is ready, some minutes. `shrink` deletes nodes that the config no longer
     has, `replace` recreates those that differ, `give_back` deletes what this call created if it
-    fails. Raises UsageError, CapacityError, QuotaError, PermissionsError, StepFailed, LockedError
-    and other CloudtrainErrors.
+    fails, `wait` is how many seconds to try again while there is no capacity or quota. Raises
+    UsageError, CapacityError, QuotaError, PermissionsError, StepFailed, LockedError and other
+    CloudtrainErrors.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.replace_nodes import AllowedChanges
@@ -100,6 +106,7 @@ def up(
             adopt=adopt,
             ignore=ignore,
             give_back=give_back,
+            wait=wait,
             console=shown,
         )
 
@@ -142,13 +149,14 @@ def run(
     adopt: bool = False,
     ignore: Collection[str] = (),
     resume: str | None = None,
+    wait: float | None = None,
     console: Console | None = None,
 ) -> Run:
     """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure.
 
-    `resume` as for `train`. Asks for no confirmation. Blocks to the end; KeyboardInterrupt ends the
-    run and takes the cluster down first. Raises what `up`, `train` and `down` raise, NodesError if
-    both the run and `down` failed.
+    `resume` as for `train`, `wait` as for `up`. Asks for no confirmation. Blocks to the end;
+    KeyboardInterrupt ends the run and takes the cluster down first. Raises what `up`, `train` and
+    `down` raise, NodesError if both the run and `down` failed.
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.run import run
@@ -160,6 +168,7 @@ def run(
             adopt=adopt,
             ignore=ignore,
             resume=resume,
+            wait=wait,
             console=shown,
         )
 

@@ -190,8 +190,26 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One of several clouds, places or machines for the cluster (`any_of`, `ordered`): the fields
+    in which they may differ, each whole."""
+
+    provider: str
+    placement: tuple[str, ...]
+    project: str | None = None
+    network: Network = field(default_factory=Network)
+    identity: str | None = None
+    image: str = "auto"
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    nodes: Mapping[str, NodeGroup] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """A whole validated file. `source` is its absolute path."""
+    """A whole validated file. `source` is its absolute path.
+
+    Of a file with candidates it is the config as one of them reads it (`cluster/cluster_offers`).
+    """
 
     name: str
     provider: str
@@ -223,6 +241,10 @@ class ClusterConfig:
     """Field that the user's defaults file filled in → place there, `config.yaml:3`."""
     env_file: str = ""
     """Absolute path of `--env-file`, which is read again for the secrets; "" for none."""
+    candidates: tuple[Candidate, ...] = ()
+    """All candidates as written; empty without `any_of` and `ordered`."""
+    candidate_order: Literal["any_of", "ordered"] = "any_of"
+    """Whether candidates are tried by price or as written."""
 
     @property
     def folder(self) -> Path:

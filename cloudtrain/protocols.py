@@ -36,6 +36,8 @@ class Finding:
     error: type[Exception] | None = None
     told: bool = True
     """False if it could not be checked."""
+    place: str = ""
+    """The candidate that it is about, `gcp us-central1`; "" if it is about all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,10 +194,16 @@ def tables() -> str:
     text = table("The file", ConfigFile)
     for name in ConfigFile.model_fields:
         section = section_at((name,))
-        if section:
-            title = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
+        if section and name != "ordered":  # as any_of
+            title = TITLES.get(name, name)
             text += table(f"`{title}`", section)
     return text + effects()
+
+
+TITLES = {
+    **{"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"},
+    "any_of": "any_of[]` and `ordered[]",
+}
 
 
 def effects() -> str:

@@ -46,17 +46,49 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
 
     with shown(as_json=as_json) as progress:
         findings = check(plan, deep=progress if deep else None, ignore=ignore)
-    codes = [0 if finding.ok else exit_code(finding) for finding in findings]
+    code = worst(findings)
     if as_json:
-        print_json({"ok": not any(codes), "findings": [as_document(f) for f in findings]})
+        print_json({"ok": not code, "findings": [as_document(f) for f in findings]})
     else:
         click.echo(printable("\n".join(screen(findings))))
-    return max(codes, default=0)
+    return code
+
+
+def worst(findings: Sequence[Finding]) -> int:
+    """The exit code: of candidates, that of the best one counts."""
+    codes: dict[str, int] = {"": 0}
+    for finding in findings:
+        code = 0 if finding.ok else exit_code(finding)
+        codes[finding.place] = max(code, codes.get(finding.place, 0))
+    return max(codes.pop(""), min(codes.values(), default=0))
 
 
 def screen(findings: Sequence[Finding]) -> Iterator[str]:
-    """Good findings on a line each; then the bad ones in full, with hints; then a summary."""
+    """Good findings on a line each; then the bad ones in full, with hints; then a summary. Those of
+    each candidate below its name.
+    """
     width = max((len(finding.what) for finding in findings), default=0)
+    of_all = [finding for finding in findings if not finding.place]
+    yield from lines(of_all, width)
+    places = list(dict.fromkeys(finding.place for finding in findings if finding.place))
+    for place in places:
+        yield f"{place}:"
+        of_place = [finding for finding in findings if finding.place == place]
+        yield from (f"  {line}" for line in lines(of_place, width))
+    if not places:
+        yield summary(findings)
+        return
+    good = [place for place in places if not any(f.place == place and not f.ok for f in findings)]
+    wrong = sum(not finding.ok for finding in of_all)
+    if wrong:
+        yield f"{wrong} of {len(of_all)} findings would stop `cloudtrain up` everywhere"
+    elif good:
+        yield f"nothing found would stop `cloudtrain up` in {'; '.join(good)}"
+    else:
+        yield "each candidate has findings that would stop `cloudtrain up`"
+
+
+def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
     for finding in findings:
         if finding.ok:
             first, *more = finding.text.splitlines() or [""]
@@ -69,13 +101,16 @@ def screen(findings: Sequence[Finding]) -> Iterator[str]:
         yield from (f"      {'':{width}}  {line}" for line in more)
         if finding.hint:
             yield f"      {'':{width}}  hint: {finding.hint}"
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    wrong = [finding for finding in findings if not finding.ok]
     unchecked = dict.fromkeys(f.what for f in findings if f.ok and not f.told)
     if wrong:
-        yield f"{len(wrong)} of {len(findings)} findings would stop `cloudtrain up`"
-    elif unchecked:
-        yield f"nothing found would stop `cloudtrain up`; not checked: {', '.join(unchecked)}"
-    else:
-        yield "nothing would stop `cloudtrain up`"
+        return f"{len(wrong)} of {len(findings)} findings would stop `cloudtrain up`"
+    if unchecked:
+        return f"nothing found would stop `cloudtrain up`; not checked: {', '.join(unchecked)}"
+    return "nothing would stop `cloudtrain up`"
 
 
 def exit_code(finding: Finding) -> int:
@@ -87,6 +122,7 @@ def exit_code(finding: Finding) -> int:
 def as_document(finding: Finding) -> dict[str, Any]:
     return {
         "what": finding.what,
+        "place": finding.place or None,
         "ok": finding.ok,
         "told": finding.told,
         "text": finding.text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -208,6 +209,27 @@ ignore_option = click.option(
     callback=_findings,
     help="Findings of `check` to ignore: quota, price, machines, gpus, permissions, identity, "
     "placement, disk.",
+)
+
+
+def _seconds(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> float | None:
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
+    seconds = float(found[1]) * {"m": 60, "h": 3600, "d": 86400}.get(found[2], 1) if found else 0
+    if not 0 < seconds <= 365 * 86400:
+        raise click.BadParameter(f"{value!r} is not a duration such as 30m or 6h, at most 365d")
+    return seconds
+
+
+wait_option = click.option(
+    "--wait",
+    metavar="DURATION",
+    callback=_seconds,
+    help="While nothing has capacity or quota for all nodes, try again for this long, such as 6h. "
+    "Nothing is billed for a cluster that does not exist yet.",
 )
 
 

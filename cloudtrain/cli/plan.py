@@ -20,7 +20,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.plan import PlannedTask, PlanReport
+    from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
 
 
 @click.command(
@@ -59,7 +59,9 @@ MAX_SINGLE = 16
 
 def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines = [f"{plan['name']}  {plan['provider']}  {plan['strategy']}"]
-    if plan["placement"]:
+    if plan["offers"]:
+        lines += offer_lines(plan)
+    elif plan["placement"]:
         lines.append(f"  placement  {', '.join(plan['placement'])}")
     if every or len(plan["nodes"]) <= MAX_SINGLE:
         for node in plan["nodes"]:
@@ -75,6 +77,25 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines += [f"  default    {name}, from {place}" for name, place in plan["defaults"].items()]
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
+
+
+def offer_lines(plan: dict[str, Any]) -> list[str]:
+    """A line for each offer, in the order in which `up` tries them; below, one is planned."""
+    offers = plan["offers"]
+    width = max(len(f"{each['provider']} {each['place']}") for each in offers)
+    prices = [each["price"] for each in offers]
+    lines = []
+    for number, each in enumerate(offers):
+        title = plan["candidate_order"] if number == 0 else ""
+        place = f"{each['provider']} {each['place']}"
+        line = (
+            f"  {title:9}  {number + 1:2}  {place:{width}}  {each['price']:{max(map(len, prices))}}"
+        )
+        line += f"  {each['machines']}  prices of {each['price_date']}"
+        lines.append(line)
+        if each["refused"]:
+            lines += [f"               not taken: {text}" for text in each["refused"].splitlines()]
+    return [*lines, f"  planned    {plan['provider']} {', '.join(plan['placement'])}"]
 
 
 def network_text(network: dict[str, dict[str, Any]]) -> str:
@@ -129,6 +150,8 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "provider": config.provider,
         "strategy": config.strategy,
         "placement": list(config.placement),
+        "candidate_order": config.candidate_order if config.candidates else None,
+        "offers": [_offer_json(each) for each in report.offers],
         "nodes": [_task_json(task) for task in report.tasks],
         "deciding": list(report.deciding),
         "set": list(config.overrides),
@@ -146,6 +169,29 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "price_at_most": rounded(report.price_at_most),
         "price_place": cost.place if cost else None,
         "price_date": cost.date.isoformat() if cost else None,
+    }
+
+
+def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
+    from cloudtrain.console.prices import per_hour
+
+    offer = planned.offer
+    cost, nodes = offer.price, offer.plan.nodes
+    kinds = dict.fromkeys(
+        f"{'spot ' if node.spot else ''}{node.machine}"
+        + (f" {node.accelerator}" if node.accelerator else "")
+        for node in nodes
+    )
+    return {
+        "provider": offer.plan.config.provider,
+        "project": offer.plan.config.project,
+        "place": offer.place,
+        "machines": ", ".join(kinds),
+        "price": per_hour(cost),
+        "price_per_hour": rounded(cost.per_hour if cost else None),
+        "price_per_hour_at_most": rounded(cost.most if cost else None),
+        "price_date": cost.date.isoformat() if cost else None,
+        "refused": planned.refused or None,
     }
 
 

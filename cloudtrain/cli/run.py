@@ -16,6 +16,7 @@ from cloudtrain.cli.options import (
     print_json,
     resume_option,
     shown,
+    wait_option,
     yes_option,
 )
 from cloudtrain.cli.target import plan_of
@@ -25,6 +26,7 @@ from cloudtrain.cli.target import plan_of
 @file_argument()
 @click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
 @resume_option
+@wait_option
 @adopt_option
 @yes_option
 @ignore_option
@@ -36,6 +38,7 @@ def command(
     file: str,
     keep_on_failure: bool,
     resume: str | None,
+    wait: float | None,
     adopt: bool,
     yes: bool,
     as_json: bool,
@@ -59,6 +62,7 @@ def command(
             adopt=adopt,
             ignore=ignore,
             resume=resume,
+            wait=wait,
             console=screen,
         )
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")

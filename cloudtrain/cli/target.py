@@ -40,6 +40,10 @@ def target_of(argument: str | None) -> ClusterTarget:
             env_file=given.env_file,
             defaults=defaults_path(),
         )
+        if config.candidates:
+            from cloudtrain.cluster.cluster_offers import settle
+
+            config = settle(config)
         return ClusterTarget(config.name, config)
     return ClusterTarget(resolve(argument), None)
 

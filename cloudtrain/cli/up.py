@@ -18,6 +18,7 @@ from cloudtrain.cli.options import (
     json_option,
     print_json,
     shown,
+    wait_option,
     yes_option,
 )
 from cloudtrain.cli.target import plan_of
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="On failure, delete the nodes that this call created, and no others.",
 )
+@wait_option
 @yes_option
 @adopt_option
 @ignore_option
@@ -55,6 +57,7 @@ def command(
     shrink: bool,
     replace: bool,
     give_back: bool,
+    wait: float | None,
     yes: bool,
     adopt: bool,
     as_json: bool,
@@ -65,7 +68,7 @@ def command(
     """
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:
-        confirm(f"Create {nodes(plan)} on {plan.config.provider}, {estimate(plan)}?", yes=yes)
+        confirm(f"Create {nodes(plan)} on {where(plan)}?", yes=yes)
     from cloudtrain.commands.replace_nodes import AllowedChanges
     from cloudtrain.commands.up import up
 
@@ -77,6 +80,7 @@ def command(
             adopt=adopt,
             ignore=ignore,
             give_back=give_back,
+            wait=wait,
             console=screen,
         )
     if as_json:
@@ -99,13 +103,20 @@ def nodes(plan: Plan) -> str:
     return ", ".join(texts)
 
 
-def estimate(plan: Plan) -> str:
-    """Price to confirm: `1.60 $/hour`, `at most 3.20 $/hour` or `price not known`."""
+def where(plan: Plan) -> str:
+    """Place and price to confirm: `gcp, 1.60 $/hour`; of several offers, the first one and the
+    highest price.
+    """
     from cloudtrain.catalog.estimate import estimate
-    from cloudtrain.console.prices import dollars
+    from cloudtrain.cluster.cluster_offers import cluster_offers, each_candidate
+    from cloudtrain.console.prices import dollars, per_hour
 
-    found = estimate(plan)
-    if found is None or found.most is None:
-        return "price not known"
-    text = f"{dollars(found.most)}/hour"
-    return text if found.per_hour is not None else f"at most {text}"
+    config, price = plan.config, per_hour(estimate(plan))
+    if each_candidate(config) == (config,):
+        return f"{config.provider}, {price}"
+    found = cluster_offers(config)
+    prices = [offer.price.most if offer.price else None for offer in found]
+    known = [each for each in prices if each is not None]
+    most = f"at most {dollars(max(known))}/hour" if len(known) == len(prices) else "price not known"
+    first = f"{config.provider} {', '.join(config.placement)}, {price}"
+    return f"{first}, or on the next of {len(found)} offers that has room, {most}"

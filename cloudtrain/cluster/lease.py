@@ -98,7 +98,8 @@ class LeaseRenewer(threading.Thread):
     def __init__(self, handle: Handle, doing: str, console: Console) -> None:
         super().__init__(name="lease", daemon=True)
         self._cluster, self._config, self._console = handle, handle.config, console
-        self._path = f".leases/{self._config.provider}/{self._config.name}.json"
+        where = "any_of" if self._config.candidates else self._config.provider
+        self._path = f".leases/{where}/{self._config.name}.json"
         self._me = LeaseHolder(
             owner=login(),
             machine=this_machine(),

@@ -165,7 +165,7 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
     records = Records(config.name)
     try:
         recorded = recorded_config(records)
-        same = records.is_open() and _account(recorded) == _account(config)
+        same = records.is_open() and account(recorded) == account(config)
     except ConfigError:
         same = False
     if not same:
@@ -259,7 +259,7 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
         recorded = recorded_config(records)
     except ConfigError:
         return
-    same = _account(recorded) == _account(config)
+    same = account(recorded) == account(config)
     machines = {(host.address, host.port, host.user) for host in config.hosts}
     if same and {(host.address, host.port, host.user) for host in recorded.hosts} <= machines:
         return
@@ -291,7 +291,7 @@ def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool)
     )
 
 
-def _account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
+def account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
     return (config.provider, config.project, config.endpoints.compute)
 
 

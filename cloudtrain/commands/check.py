@@ -8,6 +8,7 @@ from dataclasses import replace
 from cloudtrain import catalog
 from cloudtrain.catalog import reported
 from cloudtrain.cloud import is_cloud
+from cloudtrain.cluster.cluster_offers import each_candidate
 from cloudtrain.cluster.drift import refuse_drift
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
@@ -37,6 +38,7 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.parallel import ask_all
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
@@ -45,15 +47,31 @@ from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 def check(
     plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Every finding, good ones included.
+    """Every finding, good ones included; those on a candidate's place for each of them, which are
+    asked side by side.
 
     `deep`: the stage that shows a test on the account; None for none. `ignore`: findings that stop
     nothing.
     """
     handle = Handle(plan.config, plan)
-    found = findings(handle, deep=deep, ignore=ignore)
     offline = (*script(plan.config), *buckets(plan.config), *noted(plan.config))
-    return (*found, *offline, *drift_finding(handle.plan))
+    read = each_candidate(plan.config)
+    if len(read) == 1:
+        found = findings(handle, deep=deep, ignore=ignore)
+        return (*found, *offline, *drift_finding(handle.plan))
+
+    def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
+        place = f"{config.provider} {', '.join(config.placement)}"
+        try:
+            found = findings_of_place(Handle(config), deep=deep, ignore=ignore)
+        except CloudtrainError as error:
+            kind, text, hint = type(error), error.message, error.hint
+            found = (Finding(what="provider", ok=False, text=text, hint=hint, error=kind),)
+        return tuple(replace(each, place=place) for each in found)
+
+    asked = ask_all(read, of_place, name=lambda config: config.provider)
+    places = [finding for found in asked for finding in found]
+    return (*findings_of_all(handle, ignore=ignore), *offline, *places)
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -89,7 +107,15 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
 def findings(
     handle: Handle, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Everything that does not depend on what exists already.
+    """Everything that does not depend on what exists already."""
+    of_place = findings_of_place(handle, deep=deep, ignore=ignore)
+    return (*of_place, *findings_of_all(handle, ignore=ignore))
+
+
+def findings_of_place(
+    handle: Handle, *, deep: Console | None, ignore: Collection[str]
+) -> tuple[Finding, ...]:
+    """Findings on the provider, its machines and their price.
 
     If the cloud describes a machine otherwise than the plan has it, the cluster is planned and
     checked again.
@@ -102,12 +128,15 @@ def findings(
         if not changed:
             break
         fitting, asked = fitting_findings(handle, (), ignore)
-    config, plan = handle.config, handle.plan
     if deep is not None and asked is not None:
-        fitting = (*fitting, *deep_check(handle.provider, plan, fitting, deep))
+        fitting = (*fitting, *deep_check(handle.provider, handle.plan, fitting, deep))
+    return (*(Finding(what="machine facts", ok=True, text=text) for text in news), *fitting)
+
+
+def findings_of_all(handle: Handle, *, ignore: Collection[str]) -> tuple[Finding, ...]:
+    """Findings that are the same wherever the cluster is."""
+    config, plan = handle.config, handle.plan
     return (
-        *(Finding(what="machine facts", ok=True, text=text) for text in news),
-        *fitting,
         setup(config),
         *command(plan),
         code(config),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cloudtrain.artifacts.land import not_landed
+from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.ownership import refuse_other_owners, refuse_other_owners_resources
 from cloudtrain.cluster.session import (
@@ -53,6 +54,7 @@ def down(
 ) -> None:
     """Delete everything of the cluster, after landing what is only on its nodes.
 
+    A cluster with candidates that is not on record here is looked for in all their accounts.
     Raises NotLanded (exit 5, nodes kept) unless `discard`, LeftoverError (exit 6), LockedError.
     """
     records = Records(name)
@@ -64,7 +66,23 @@ def down(
         records.lock("down", wait=await_lock(records, console)),
         holding_lease(handle, "down", console),
     ):
-        destroy_cluster(handle, discard=discard, owner=owner, console=console)
+        _destroy_everywhere(each_account(config), discard, owner, console)
+
+
+def _destroy_everywhere(
+    configs: Sequence[ClusterConfig], discard: bool, owner: str | None, console: Console
+) -> None:
+    """`down` in each of these accounts, even if one of them fails."""
+    failures: dict[str, BaseException] = {}
+    for config in configs:
+        try:
+            destroy_cluster(Handle(config), discard=discard, owner=owner, console=console)
+        except CloudtrainError as error:
+            failures[config.provider] = error
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
 
 
 def await_lock(records: Records, console: Console) -> float:

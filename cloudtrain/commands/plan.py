@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.catalog.billed_after_end import after_the_end
 from cloudtrain.catalog.estimate import Estimate, estimate
+from cloudtrain.cluster.cluster_offers import ClusterOffer, cluster_offers
 from cloudtrain.cluster.plan import (
     CHOOSES,
     OTHER_GPUS,
@@ -26,6 +27,7 @@ from cloudtrain.commands.offline_checks import (
     too_long,
     unknown_places,
 )
+from cloudtrain.commands.price import price
 from cloudtrain.config.location import location_of
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
@@ -47,6 +49,15 @@ class PlannedTask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedOffer:
+    """One place in which `up` would try to create the cluster."""
+
+    offer: ClusterOffer
+    refused: str
+    """Why it would not be taken, by the tables and `limits.max_price`; "" if it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanReport:
     """What `up` and `train` would create and run, by the config, the tables and the record here."""
 
@@ -62,6 +73,9 @@ class PlanReport:
     """None if nothing is billed."""
     network: Mapping[str, Bandwidth] = field(default_factory=dict)
     """Bandwidth of a node to the others, by machine type, as far as it is known."""
+    offers: tuple[PlannedOffer, ...] = ()
+    """In the order in which `up` tries them; the rest of the report is about `plan`'s place alone.
+    Empty without candidates."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -113,6 +127,19 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         notes=(*plan_notes(plan), *notes(config), *data_notes(config), *([end] if end else [])),
         bill=cost,
         network=between_nodes(plan),
+        offers=planned_offers(config),
+    )
+
+
+def planned_offers(config: ClusterConfig) -> tuple[PlannedOffer, ...]:
+    """The offers of all candidates, each with what rules it out."""
+    return tuple(
+        PlannedOffer(
+            offer=offer,
+            refused=offer.not_sold
+            or next((finding.text for finding in price(offer.plan) if not finding.ok), ""),
+        )
+        for offer in cluster_offers(config)
     )
 
 

@@ -16,6 +16,7 @@ from cloudtrain.cluster.session import (
 from cloudtrain.commands.billing_notice import report_billed
 from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.place_choice import in_first_with_room
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.train import new_run
@@ -35,6 +36,7 @@ from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
+from cloudtrain.state.folder import ENDED
 
 
 def run(
@@ -45,6 +47,7 @@ def run(
     ignore: Collection[str] = (),
     resume: str | None = None,
     arguments: Sequence[str] = (),
+    wait: float | None = None,
     console: Console,
 ) -> Run:
     """Create the cluster, train, land, delete the cluster; returns the landed run.
@@ -52,10 +55,37 @@ def run(
     Whatever happens, even an interrupt, ends in `down`. The exceptions: nodes whose artifacts
     cannot be landed are kept (exit 5), and with `keep_on_failure` those of a failed run. An active
     run of a killed `cloudtrain run` is joined, not started again. `resume`: the run whose landed
-    checkpoint it begins with (`resume_source`). `arguments` are added to `train.command`.
+    checkpoint it begins with (`resume_source`). `arguments` are added to `train.command`. `wait` as
+    in `up`. With candidates, a run that lost a node for which there is no capacity goes on in the
+    next one, from its last landed checkpoint.
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
+    source: ResumedFrom | None = None
+    before = {run.id for run in records.runs()}
+
+    def accept(here: Handle, heard: Console) -> None:
+        refuse(here, heard, ignore)
+
+    def attempt(here: Handle, heard: Console) -> Run:
+        begun = lost_run(records, before)
+        begins_with = source if begun is None else where_it_was(here, begun, source, heard)
+        records.create()
+        with open_session(here, heard) as session:
+            decide_drift(session, NOTHING)
+        record_cluster(here.config, records)
+        make_store(here, heard)
+        try:
+            done = up_and_train(here, begins_with, arguments, heard)
+        except BaseException as error:
+            if keeps_nodes(error, keep_on_failure, config.name, heard):
+                report_billed(here.config, here.provider, heard)
+            else:
+                clean_up(here, heard, error)
+            raise
+        destroy_cluster(here, discard=False, console=heard)
+        return done
+
     with (
         starting_idle_process(records),
         records.lock("run"),
@@ -63,28 +93,32 @@ def run(
     ):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(handle, console, ignore)
-        source = None
         if records.active_run() is None:
             refuse_missing_script(config)
             source = resume_source(handle, resume, console) if resume is not None else None
         elif resume is not None:
             refuse_other_beginning(records)
-        records.create()
-        with open_session(handle, console) as session:
-            decide_drift(session, NOTHING)
-        record_cluster(config, records)
-        make_store(handle, console)
-        try:
-            done = up_and_train(handle, source, arguments, console)
-        except BaseException as error:
-            if keeps_nodes(error, keep_on_failure, config.name, console):
-                report_billed(config, handle.provider, console)
-            else:
-                clean_up(handle, console, error)
-            raise
-        destroy_cluster(handle, discard=False, console=console)
-        return done
+        return in_first_with_room(handle, accept, attempt, console, wait=wait)
+
+
+def lost_run(records: Records, before: Collection[str]) -> str | None:
+    """Id of the last run that this call has begun and that has ended; None for none."""
+    ids = [run.id for run in records.runs() if run.id not in before and run.state in ENDED]
+    return ids[-1] if ids else None
+
+
+def where_it_was(
+    handle: Handle, run: str, given: ResumedFrom | None, console: Console
+) -> ResumedFrom | None:
+    """The checkpoint with which a run goes on elsewhere; that of `--resume` if it landed none."""
+    if handle.config.train.checkpoints is None:
+        console.warn(f"the next run begins anew: run {run} has no train.checkpoints")
+        return given
+    try:
+        return resume_source(handle, run, console)
+    except UsageError as error:
+        console.warn(f"the next run begins anew: {error.message}")
+        return given
 
 
 def up_and_train(

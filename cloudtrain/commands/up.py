@@ -18,6 +18,7 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
 )
 from cloudtrain.commands.check import refuse
+from cloudtrain.commands.place_choice import in_first_with_room
 from cloudtrain.commands.replace_nodes import (
     NOTHING,
     AllowedChanges,
@@ -42,37 +43,46 @@ def up(
     adopt: bool = False,
     ignore: Collection[str] = (),
     give_back: bool = False,
+    wait: float | None = None,
     console: Console,
 ) -> Cluster:
     """Create every node of the config, reachable over SSH and with what `setup:` and `code:` name.
 
-    Raises UsageError if existing nodes differ from the config in a way that is not `allowed`; the
-    provider's errors, StepFailed for a playbook, LockedError. `give_back`: on failure, delete the
-    nodes that this call created.
+    With candidates, in the first of them that has room. Raises UsageError if existing nodes differ
+    from the config in a way that is not `allowed`; the provider's errors, StepFailed for a
+    playbook, LockedError. `give_back`: on failure, delete the nodes that this call created. `wait`:
+    seconds to wait for capacity and quota, with nothing billed meanwhile.
     """
     handle, config = Handle(plan.config, plan), plan.config
     records = handle.records
+
+    def accept(here: Handle, heard: Console) -> None:
+        refuse(here, heard, ignore)
+
+    def create(here: Handle, heard: Console) -> Cluster:
+        records.create()
+        with open_session(here, heard) as session:
+            settled = decide_drift(session, allowed)
+            record_cluster(here.config, records)
+            make_store(here, heard)
+            with report_or_roll_back(session, settled.to_delete, rollback=give_back):
+                session = create_cluster(session, settled)
+                prepare_nodes(session.patient())
+            records.journal(UpCompleted())
+        return Cluster(name=config.name, nodes=session.nodes)
+
     with starting_idle_process(records), records.lock("up"), holding_lease(handle, "up", console):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        refuse(handle, console, ignore)
         for note in override_notes(config):
             console.warn(note)
         missing = missing_script(config)
         if missing is not None:
             console.warn(missing)
-        records.create()
-        with open_session(handle, console) as session:
-            settled = decide_drift(session, allowed)
-            record_cluster(config, records)
-            make_store(handle, console)
-            with report_or_roll_back(session, settled.to_delete, rollback=give_back):
-                session = create_cluster(session, settled)
-                prepare_nodes(session.patient())
-            records.journal(UpCompleted())
+        cluster = in_first_with_room(handle, accept, create, console, wait=wait)
     if config.limits.idle is not None:
         console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")
-    return Cluster(name=config.name, nodes=session.nodes)
+    return cluster
 
 
 def make_store(handle: Handle, console: Console) -> None:

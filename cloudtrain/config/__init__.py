@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,24 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.cloud import cloud_of
 from cloudtrain.config.record import from_json, to_json
 from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, NodeGroup, Problem
+from cloudtrain.model import Candidate, ClusterConfig, NodeGroup, Problem
 from cloudtrain.shell import Secret
 
 if TYPE_CHECKING:
     from cloudtrain.config.sections import ConfigFile
     from cloudtrain.config.yaml_source import Block
 
-__all__ = ["defaults_path", "from_json", "load", "load_again", "read_secrets", "schema", "to_json"]
+__all__ = [
+    "candidate_number",
+    "defaults_path",
+    "from_json",
+    "load",
+    "load_again",
+    "read_secrets",
+    "schema",
+    "to_json",
+    "with_candidate",
+]
 
 
 def load(
@@ -36,6 +47,7 @@ def load(
     which fills in what this one leaves out; it need not exist. Raises ConfigError with every
     problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets.
     """
+    from cloudtrain.config import candidates
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
     from cloudtrain.config.validation import problem, validate
@@ -48,24 +60,32 @@ def load(
     if problems and not written:
         raise ConfigError(problems)
     tree, found = with_hosts(written, path.parent, file)
+    several = candidates.list_of(tree)
+    tree = tree if several else candidates.without_candidates(tree)
     checked = validate(tree, file, broken=[("hosts",)] if found else [])
     problems += [*found, *checked.problems, *_secret_uses(tree)]
-    for at, text in [*broken_rules(checked.file), *_name(checked.file, path)]:
+    broken = [] if several else [*broken_rules(checked.file)]
+    for at, text in [*broken, *_name(checked.file, path)]:
         if not checked.shadows(at):
             problems.append(problem(tree, file, at, text))
+    if several:
+        problems += candidates.problems_between(tree, file, checked.file)
     if problems:
         lacks_hosts = any(p.field == "hosts" and p.text.startswith("is missing") for p in problems)
         raise ConfigError(
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
             hint=HOSTS_EXAMPLE if lacks_hosts else None,
         )
-    config = replace(
-        _config(checked.file, path),
+    files = [read.file for read in candidates.readings(tree, file)] or [checked.file]
+    configs = [with_environment_defaults(_config(each, path), environ) for each in files]
+    return replace(
+        configs[0],
         overrides=tuple(overrides),
         env_file=str(env_file.absolute()) if env_file else "",
         defaults=taken,
+        candidates=tuple(map(_candidate, configs)) if several else (),
+        candidate_order="ordered" if several == "ordered" else "any_of",
     )
-    return with_environment_defaults(config, environ)
 
 
 def written_tree(
@@ -101,13 +121,22 @@ def defaults_path() -> Path:
 
 
 def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
-    """Read the config's file as it is now, with the same settings and `more` of `--set`."""
-    return load(
+    """Read the config's file as it is now, with the same settings and `more` of `--set`; of
+    candidates, as the same one reads it.
+    """
+    again = load(
         Path(config.source),
         overrides=(*config.overrides, *more),
         env_file=Path(config.env_file) if config.env_file else None,
         defaults=defaults_path() if config.defaults else None,
     )
+    number = candidate_number(config)
+    if number is None or number >= len(again.candidates):
+        return again
+    candidate = again.candidates[number]
+    same = with_candidate(again, candidate)
+    part = set(config.placement) <= set(candidate.placement)
+    return replace(same, placement=config.placement) if part else same
 
 
 def _file_variables(env_file: Path | None) -> dict[str, str]:
@@ -230,6 +259,26 @@ def _secret_uses(tree: Block) -> list[Problem]:
             at = value.place
             problems.append(Problem(file=at.file, line=at.line or None, field=field, text=text))
     return problems
+
+
+def _candidate(config: ClusterConfig) -> Candidate:
+    return Candidate(**{each.name: getattr(config, each.name) for each in fields_of(Candidate)})
+
+
+def with_candidate(config: ClusterConfig, candidate: Candidate) -> ClusterConfig:
+    """The config as that candidate reads it."""
+    return replace(
+        config, **{each.name: getattr(candidate, each.name) for each in fields_of(candidate)}
+    )
+
+
+def candidate_number(config: ClusterConfig) -> int | None:
+    """Index of the candidate whose values the config has; None without candidates."""
+    for number, each in enumerate(config.candidates):
+        of_it = _candidate(replace(config, placement=each.placement))
+        if of_it == each and set(config.placement) <= set(each.placement):
+            return number
+    return None
 
 
 def _config(file: ConfigFile, path: Path) -> ClusterConfig:

@@ -27,6 +27,9 @@ _SETUP = Effect("live", "the next `train` applies it too; what is no longer list
 _RUN = Effect("next run")
 _DATA = Effect("next run", "nodes download what they lack")
 _REPLACE = Effect("replace")
+_CANDIDATES = (
+    "a cluster that is up stays in its candidate; fields of that one have the effects of this table"
+)
 _HOST = Effect("down first", "more machines can be added")
 
 EFFECT: dict[str, Effect] = {
@@ -34,6 +37,8 @@ EFFECT: dict[str, Effect] = {
     "provider": Effect("down first"),
     "project": Effect("down first"),
     "placement": Effect("replace", "only if it no longer lists the place of the nodes"),
+    "any_of": Effect("live", _CANDIDATES),
+    "ordered": Effect("live", _CANDIDATES),
     "network.subnet": _REPLACE,
     "network.ssh_from": Effect("live", "each `up` updates the firewall"),
     "network.private": _REPLACE,

@@ -38,7 +38,8 @@ def schema() -> dict[str, Any]:
         "$schema": DIALECT,
         "title": "cloudtrain config",
         **generated,
-        "required": ["provider", "strategy"],
+        "required": ["strategy"],
+        "anyOf": [{"required": [name]} for name in ("provider", "any_of", "ordered")],
         **needs_placement,
         "$defs": definitions,
     }

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.config import defaults_path, load_again, written_tree
+from cloudtrain.config import candidate_number, defaults_path, load_again, written_tree
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 
@@ -30,6 +30,11 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
         )
     except (OSError, CloudtrainError):
         return None
+    if config.candidates:
+        from cloudtrain.config.candidates import readings
+
+        read, number = readings(tree, _shown(path)), candidate_number(config)
+        tree = read[number].tree if number is not None and number < len(read) else tree
     parts = re.findall(r"[^.\[\]]+", field)
     return place_of(tree, tuple(int(part) if part.isdecimal() else part for part in parts))
 

@@ -310,6 +310,39 @@ Nodes = Annotated[
 ]
 
 
+class CandidateNodes(Section):
+    """What a candidate has otherwise for the nodes of one role."""
+
+    of = model.NodeGroup
+    machine: kinds.Line | None = optional(
+        "Machine type of this cloud; drops the `accelerator` of `nodes`."
+    )
+    accelerator: kinds.GpuKind | None = optional(
+        "GPUs of each node; drops the `machine` of `nodes`."
+    )
+    disk_gb: kinds.Gigabytes | None = optional("Size of the root disk in GB.")
+    spot: kinds.Boolean | None = optional("Use spot capacity.")
+
+
+class CandidateEntry(Section):
+    """A cloud and places for the whole cluster. Fields that it does not have are those beside the
+    list."""
+
+    of = model.Candidate
+    provider: kinds.ProviderChoice = required("The cloud.")
+    placement: tuple[kinds.Line, ...] = required(
+        "Zones or regions; each is an offer of its own, with its price."
+    )
+    project: kinds.Line | None = optional("As beside the list.")
+    network: NetworkSection | None = optional("As beside the list; fields are merged.")
+    image: kinds.Line | None = optional("As beside the list.")
+    identity: kinds.Identity | None = optional("As beside the list.")
+    endpoints: EndpointsSection | None = optional("As beside the list; fields are merged.")
+    nodes: Annotated[dict[str, CandidateNodes], BeforeValidator(_mapping)] | None = optional(
+        "Roles with other machines here; their counts are those of `nodes`."
+    )
+
+
 class ConfigFile(Section):
     """A cluster: what to train, on what, and where the results go."""
 
@@ -320,7 +353,7 @@ class ConfigFile(Section):
     )
     provider: kinds.ProviderChoice | None = optional(
         "Where the nodes are: `local` rehearses on this machine, `hosts` uses existing machines. "
-        "Required."
+        "Required, unless `any_of` or `ordered` lists candidates."
     )
     project: kinds.Line | None = optional(
         "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
@@ -329,6 +362,13 @@ class ConfigFile(Section):
     placement: tuple[kinds.Line, ...] | None = optional(
         "Zones or regions, tried in order until one has capacity for all nodes. Required on a "
         "cloud."
+    )
+    any_of: tuple[CandidateEntry, ...] | None = optional(
+        "Instead of `provider` and `placement`: several clouds, places and machines. `up` takes "
+        "the cheapest that has room for all nodes ([any-cloud.md](any-cloud.md))."
+    )
+    ordered: tuple[CandidateEntry, ...] | None = optional(
+        "The same as `any_of`, but tried as written."
     )
     network: NetworkSection | None = optional("Network of the nodes, and who can reach them.")
     identity: kinds.Identity | None = optional(
@@ -366,10 +406,16 @@ class ConfigFile(Section):
 
 def section_at(path: tuple[str | int, ...]) -> type[Section] | None:
     """Section that holds the keys at `path`: `("nodes", "worker")` → NodesEntry."""
-    if not path:
-        return ConfigFile
-    info = ConfigFile.model_fields.get(str(path[0]))
-    return _section_in(info.annotation) if info else None
+    section: type[Section] = ConfigFile
+    for part in path:
+        info = section.by_key().get(str(part))
+        if info is None:
+            continue  # an item of a list, or a name of the user's: a role, a dataset
+        inner = _section_in(info.annotation)
+        if inner is None:
+            return None
+        section = inner
+    return section
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.cloud import cloud_of, facts_of, providers
+from cloudtrain.config.candidates import list_of
 from cloudtrain.config.fields import is_null
 from cloudtrain.config.validation import problem, validate
 from cloudtrain.config.yaml_source import (
@@ -123,18 +124,9 @@ def _leaves(tree: Tree, above: Field = ()) -> Iterator[Field]:
 
 def _fitting(tree: Block, defaults: Block, environ: Mapping[str, str]) -> Iterator[Field]:
     """Defaults that the tree lacks and that its provider has a use for."""
-    usual = _text(defaults.get("provider"))
-    provider = _text(tree.get("provider")) or usual
-    if provider not in {each.name for each in providers()} or facts_of(provider).on_this_machine:
-        return
-    cloud = cloud_of(provider)
+    useful = _useful(tree, _text(defaults.get("provider")), environ)
     for field in _leaves(defaults):
-        name = dotted(field)
-        if name in OF_ONE_CLOUD and provider != usual:
-            continue
-        if name in (*ON_CLOUDS, *OF_ONE_CLOUD) and cloud is None:
-            continue
-        if name == "project" and cloud is not None and environ.get(cloud.project_variable):
+        if dotted(field) not in useful:
             continue
         if is_null(value_at(tree, field[:1])) or value_at(tree, field[:1]) is None:
             yield field
@@ -142,6 +134,22 @@ def _fitting(tree: Block, defaults: Block, environ: Mapping[str, str]) -> Iterat
             there = value_at(tree, field)
             if there is None or is_null(there):
                 yield field
+
+
+def _useful(tree: Block, usual: str, environ: Mapping[str, str]) -> frozenset[str]:
+    """Fields for which the tree's provider has a use. Candidates name their own clouds."""
+    if list_of(tree):
+        return frozenset((*ANYWHERE, *ON_CLOUDS))
+    provider = _text(tree.get("provider")) or usual
+    if provider not in {each.name for each in providers()} or facts_of(provider).on_this_machine:
+        return frozenset()
+    cloud = cloud_of(provider)
+    if cloud is None:
+        return frozenset(("provider", *ANYWHERE))
+    own = set(OF_ONE_CLOUD if provider == usual else ())
+    if environ.get(cloud.project_variable):
+        own.discard("project")
+    return frozenset(("provider", *ANYWHERE, *ON_CLOUDS, *own))
 
 
 def _text(node: Tree | None) -> str:

@@ -30,5 +30,13 @@ def in_words(found: Estimate, config: ClusterConfig) -> str:
     return f"{text} (prices of {found.date.isoformat()}{age}; without {EXCLUDED})"
 
 
+def per_hour(found: Estimate | None) -> str:
+    """`1.60 $/hour`, `at most 3.20 $/hour` or `price not known`."""
+    if found is None or found.most is None:
+        return "price not known"
+    text = f"{dollars(found.most)}/hour"
+    return text if found.per_hour is not None else f"at most {text}"
+
+
 def dollars(amount: float) -> str:
     return f"{amount:.2f} $" if amount >= 0.1 or amount == 0 else f"{amount:.4f} $"

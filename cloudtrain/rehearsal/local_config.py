@@ -38,6 +38,7 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
         artifacts=replace(config.artifacts, store=store, create=False),
         endpoints=Endpoints(storage=config.endpoints.storage),
         limits=replace(config.limits, idle=None, max_price=None),
+        candidates=(),
     )
 
 

@@ -227,8 +227,8 @@ def test_odd_keys_and_tags_are_problems(tmp_path: Path) -> None:
 
 
 FIELDS = (
-    "artifacts, code, data, endpoints, hosts, identity, image, limits, name, network, nodes, "
-    "placement, project, provider, secrets, setup, strategy, train"
+    "any_of, artifacts, code, data, endpoints, hosts, identity, image, limits, name, network, "
+    "nodes, ordered, placement, project, provider, secrets, setup, strategy, train"
 )
 
 

@@ -14,6 +14,7 @@ from cloudtrain.cluster import session
 from cloudtrain.cluster.drift import _FIELDS, Drift, creation_facts_of, drift, serves
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
+from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.change_effects import EFFECT
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.events import ImageChosen, NodeDeletionBegun, NodeRequested, nodes_leaving
@@ -352,7 +353,7 @@ def test_nodes_whose_deletion_was_cut_off_are_known_until_something_starts() -> 
 def test_the_effect_of_every_field_of_the_file_is_told() -> None:
     fields = set()
     for name in ConfigFile.model_fields:
-        section = section_at((name,))
+        section = None if name in LISTS else section_at((name,))
         inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
         fields |= {f"{inside}.{each}" for each in section.by_key()} if section else {name}
     assert set(EFFECT) == fields

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib.font_manager  # noqa: F401 - on a new machine, its first import starts fc-list
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings

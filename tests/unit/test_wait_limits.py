@@ -16,6 +16,7 @@ UNLIMITED = {
     ("commands/logs.py", ""): "logs -f: until the run or its follower has ended, or Ctrl-C",
     ("commands/idle.py", ""): "limits.idle: its pauses grow to half an hour; `down` ends it",
     # only a pace: the limit is added where it is used
+    ("commands/place_choice.py", ""): "within --wait",
     ("runs/node_replacement.py", ""): "within limits.wait, deadline and the nodes' life (`_until`)",
     (
         "runs/restart_alone.py",

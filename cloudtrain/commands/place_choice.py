@@ -1,0 +1,188 @@
+"""Tries the choices of a cluster with candidates (`any_of`, `ordered`) until one has room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.cluster_offers import choices, standing
+from cloudtrain.cluster.session import Handle, account, recorded_config
+from cloudtrain.commands.check import exit_code, of_kind
+from cloudtrain.config import with_candidate
+from cloudtrain.console.prices import per_hour
+from cloudtrain.console.waiting import WaitingConsole
+from cloudtrain.errors import (
+    CapacityError,
+    CloudError,
+    CloudtrainError,
+    CredentialsError,
+    NodesError,
+    PermissionsError,
+    QuotaError,
+)
+from cloudtrain.events import (
+    made_here,
+    nodes_standing,
+    not_given_back,
+    pending_nodes,
+    was_ready,
+)
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Console
+from cloudtrain.retry import CLOCK, Clock, Retry
+
+T = TypeVar("T")
+
+NO_ROOM = (CapacityError, QuotaError)
+NOT_HERE = (*NO_ROOM, CredentialsError, PermissionsError)
+"""Errors after which another choice may have room; nothing may stay behind."""
+
+ROUNDS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
+"""Pauses between the rounds of `--wait`, in each of which every choice is tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A choice that was not taken, and why."""
+
+    place: str
+    error: CloudtrainError
+
+    def __str__(self) -> str:
+        """For want of room its last place is enough: each was reported when it was tried."""
+        text = self.error.message
+        if isinstance(self.error, NO_ROOM):
+            text = text.splitlines()[-1].strip()
+        return f"{self.place}: {text}".replace("\n", "\n  ")
+
+
+def in_first_with_room(
+    handle: Handle,
+    accept: Callable[[Handle, Console], None],
+    attempt: Callable[[Handle, Console], T],
+    console: Console,
+    *,
+    wait: float | None = None,
+    clock: Clock = CLOCK,
+) -> T:
+    """Attempt in each choice until one has room for all nodes; the holder of the lock calls it.
+
+    `accept` raises what rules a choice out before anything is created there, `attempt` may create
+    something: before the next choice in another account all of it is deleted. An existing cluster
+    stays where it is. `wait`: seconds in which all choices are tried again. Raises the one error
+    of all choices, or one with the text of each and the exit code for capacity if it is among them.
+    """
+    if wait is None:
+        return _one_round(handle, accept, attempt, console)
+    heard, until = console, clock.now() + wait
+
+    def round_of_all() -> T:
+        return _one_round(handle, accept, attempt, heard)
+
+    def refused(error: CloudError, pause: float, _: float) -> None:
+        nonlocal heard
+        heard = WaitingConsole(console)
+        last = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+        console.warn(
+            f"no room: {error.message.splitlines()[-1].strip()}; trying again in {pause:.0f} s, "
+            f"until {last}; {_billed_meanwhile(handle)}; Ctrl-C ends the wait"
+        )
+
+    rounds = replace(ROUNDS, within=wait)
+    return rounds.call(round_of_all, on=NO_ROOM, before_pause=refused, clock=clock)
+
+
+def _billed_meanwhile(handle: Handle) -> str:
+    names = nodes_standing(handle.records.events())
+    return f"billed meanwhile: {', '.join(names)}" if names else "nothing is billed meanwhile"
+
+
+def _one_round(
+    handle: Handle,
+    accept: Callable[[Handle, Console], None],
+    attempt: Callable[[Handle, Console], T],
+    console: Console,
+) -> T:
+    to_try = _to_try(handle.config)
+    if len(to_try) == 1:
+        here = handle if to_try[0] == handle.config else Handle(to_try[0])
+        accept(here, console)
+        return attempt(here, console)
+    refusals: list[Refusal] = []
+    for number, config in enumerate(to_try):
+        here, place = Handle(config), f"{config.provider} {', '.join(config.placement)}"
+        price = per_hour(estimate(here.plan))
+        console.say(f"trying {place}, {price}: {number + 1} of {len(to_try)}")
+        try:
+            accept(here, console)
+        except CloudtrainError as error:
+            refusals.append(Refusal(place=place, error=error))
+            console.warn(f"not in {refusals[-1]}")
+            continue
+        try:
+            return attempt(here, console)
+        except NOT_HERE as error:
+            refusals.append(Refusal(place=place, error=error))
+            console.warn(f"not in {refusals[-1]}")
+            _leave(here, next(iter(to_try[number + 1 :]), None), error, console)
+    raise _no_choice(refusals)
+
+
+def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
+    """The choices in their order. What an interrupted `up` began comes first, and is the only one
+    if its nodes were ready once.
+    """
+    found = choices(config)
+    there = standing(config)
+    events = Handle(config).records.events() if there is not None else ()
+    if there is None or not made_here(events):
+        return found
+    begun = with_candidate(config, there)
+    if was_ready(events):
+        return (begun,)
+    return (begun, *(each for each in found if not _is_part(each, begun)))
+
+
+def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
+    """True for a choice of the candidate that `whole` has with all places."""
+    same_nodes = account(choice) == account(whole) and choice.nodes == whole.nodes
+    return same_nodes and set(choice.placement) <= set(whole.placement)
+
+
+def _leave(
+    here: Handle, following: ClusterConfig | None, error: CloudtrainError, console: Console
+) -> None:
+    """Delete what the attempt left, so that the record may name another account.
+
+    A refused placement was rolled back, so nothing is asked again within one account.
+    """
+    records, events = here.records, here.records.events()
+    if not made_here(events):
+        return
+    same = following is not None and account(following) == account(recorded_config(records))
+    if same and not pending_nodes(events) and not not_given_back(events):
+        return
+    provider = here.provider
+    try:
+        with console.stage(f"roll back on {provider.name}", 1):
+            provider.destroy(here.config.name, records.journal, pending_nodes(events))
+    except CloudtrainError as second:
+        raise NodesError({"up": error, "roll back": second}) from error
+    records.close()
+
+
+def _no_choice(refusals: Sequence[Refusal]) -> CloudtrainError:
+    """One error for all choices; one for capacity if waiting may help in any of them."""
+    errors = [refusal.error for refusal in refusals]
+    if len({error.message for error in errors}) == 1:
+        return errors[0]
+    for_room = [error for error in errors if isinstance(error, NO_ROOM)]
+    worst = max(map(type, for_room or errors), key=exit_code)
+    text = "\n".join(["no candidate can provide the nodes:", *map(str, refusals)])
+    hint = next((error.hint for error in errors if error.hint and error not in for_room), None)
+    if for_room:
+        hint = "`--wait 6h` tries all of them again until one has room; or add candidates"
+    return of_kind(worst, text, hint)
