@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -32,6 +30,7 @@ from cloudtrain.model import (
     NodePlan,
     Plan,
 )
+from tests.support.gpuhunt_catalog import T4, item, publish
 
 PACKAGED = date(2025, 3, 2)
 
@@ -442,17 +441,6 @@ def test_a_spot_price_that_is_not_known_is_at_most_the_price_on_demand() -> None
 # ── refreshed ────────────────────────────────────────────────────────────────
 
 
-def item(machine: str, place: str, price: float, **more: object) -> gpuhunt.CatalogItem:
-    facts = {"cpu": 4, "memory": 16.0, "gpu_count": 0, "gpu_name": None, "gpu_memory": None}
-    facts |= {"spot": False, "disk_size": None, "provider": "aws"}
-    if more.get("gpu_count"):
-        facts["gpu_vendor"] = gpuhunt.AcceleratorVendor.NVIDIA
-    return gpuhunt.CatalogItem(
-        instance_name=machine, location=place, price=price, **{**facts, **more}
-    )
-
-
-T4 = {"gpu_count": 1, "gpu_name": "T4", "gpu_memory": 16.0}
 A100 = {"gpu_count": 8, "gpu_name": "A100"}
 ITEMS: dict[str, Sequence[gpuhunt.CatalogItem]] = {
     "aws": [
@@ -483,19 +471,7 @@ ITEMS: dict[str, Sequence[gpuhunt.CatalogItem]] = {
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """gpuhunt's catalog as its publisher lays it out, written by its own storage module."""
-    from gpuhunt._internal import storage
-
-    folder = tmp_path / "v3"
-    for cloud, items in ITEMS.items():
-        storage.dump(items, str(tmp_path / f"{cloud}.csv"))
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as archive:
-            archive.write(tmp_path / f"{cloud}.csv", f"{cloud}.csv")
-        version = folder / cloud / "20261120"
-        version.mkdir(parents=True)
-        (folder / cloud / "version").write_text("20261120\n")
-        (version / "catalog.zip").write_bytes(packed.getvalue())
+    folder = publish(tmp_path, ITEMS)
     monkeypatch.setenv("GPUHUNT_CATALOG_URL", folder.as_uri())
     return folder
 
