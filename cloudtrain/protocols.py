@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from cloudtrain.events import Event
 from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.presign import PresignedRequest, Presigner
 from cloudtrain.shell import Command
+
+if TYPE_CHECKING:
+    from cloudtrain.catalog import MachineType
 
 
 class Journal(Protocol):
@@ -61,6 +64,34 @@ class TellsMachines(Protocol):
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """Facts of the types that exist in the plan's placement, as far as this endpoint
         reports.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """How many more of a machine type an account's quotas of GPUs and vCPUs allow in a region."""
+
+    machine: str
+    accelerator: Accelerator
+    region: str
+    spot: bool
+    machines: int | None
+    """None if not known, or without a limit: `quota` says which."""
+    quota: str
+    """The scarcest: `NVIDIA_T4_GPUS: 1 of 4 in use`, or which are not reported."""
+
+
+@runtime_checkable
+class TellsQuotas(Protocol):
+    """A provider whose cloud reports an account's quotas."""
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        """What the quotas allow of each machine with its accelerator, on demand and as spot, in
+        these regions; without any, in all that the account may use. Changes nothing.
+
+        `not_asked` has the regions that did not answer. Raises CloudError.
         """
 
 

@@ -20,16 +20,17 @@ PROVIDERS = tuple(facts.name for facts in providers() if not facts.takes_hosts)
 CLOUDS = tuple(cloud.name for cloud in clouds())
 PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
 
+project_option = click.option("--project", metavar="P", help=f"{PROJECTS}.")
+
 
 def provider_options(command: Decorated) -> Decorated:
     """Options --provider and --project, for accounts that no local file names."""
-    project = click.option("--project", metavar="P", help=f"{PROJECTS}.")
     provider = click.option(
         "--provider",
         type=click.Choice(PROVIDERS),
         help="Query this provider instead of the local records.",
     )
-    return provider(project(command))
+    return provider(project_option(command))
 
 
 def accounts_of(

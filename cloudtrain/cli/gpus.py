@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli import candidates
-from cloudtrain.cli.accounts import CLOUDS
+from cloudtrain.cli.accounts import CLOUDS, accounts_of, project_option
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
 from cloudtrain.console.lines import printable
@@ -19,6 +19,7 @@ from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer
+    from cloudtrain.commands.gpu_quota import AccountQuota
     from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
 
 RENEWED_BY = "`cloudtrain gpus --refresh-prices` renews them"
@@ -27,7 +28,9 @@ NOT_SOLD = "-"
 
 @click.command(short_help=COMMANDS["gpus"], epilog="\b\nExample:\n  cloudtrain gpus A100:8 --spot")
 @click.argument("kind", required=False, metavar="[KIND[:COUNT]]", shell_complete=candidates.gpus)
+@click.option("--cloud", is_flag=True, help="Query the accounts: what their quotas allow.")
 @click.option("--provider", type=click.Choice(CLOUDS), help="Only this cloud's machines.")
+@project_option
 @click.option(
     "--region",
     "regions",
@@ -42,17 +45,24 @@ NOT_SOLD = "-"
 @debug_option
 def command(
     kind: str | None,
+    cloud: bool,
     provider: str | None,
+    project: str | None,
     regions: tuple[str, ...],
     spot: bool,
     every: bool,
     refresh_prices: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Show the GPUs that clouds rent; with KIND, the machines that have it, the cheapest first:
-    where, and at what price on demand and as spot. Offline, unless --refresh-prices.
+    where, and at what price on demand and as spot. Offline, unless --refresh-prices or --cloud:
+    how many more of each machine the quotas of your accounts allow, in each region.
     """
     name, count = parsed(kind)
+    if cloud and name is None:
+        raise UsageError("--cloud requires a KIND", hint="for example `cloudtrain gpus T4 --cloud`")
+    if project and not cloud:
+        raise UsageError("--project requires --cloud", hint="add --cloud")
     if refresh_prices:
         from cloudtrain.commands.plan import refresh_prices as fetch
 
@@ -60,11 +70,31 @@ def command(
     from cloudtrain.commands.gpus import gpus
 
     report = gpus(name, count, spot=spot, provider=provider, regions=regions)
+    answers = asked(report, provider, project, known=bool(regions), every=every) if cloud else ()
     if as_json:
-        print_json(as_document(report))
+        accounts = {"accounts": quota_json(answers)} if cloud else {}
+        print_json({**as_document(report), **accounts})
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        click.echo(printable("\n".join(text(report, every=every, spot=spot, width=width))))
+        lines = text(report, answers, every=every, spot=spot, width=width)
+        click.echo(printable("\n".join(lines)))
+    return max((answer.exit_code for answer in answers), default=0)
+
+
+def asked(
+    report: GpuReport, provider: str | None, project: str | None, *, known: bool, every: bool
+) -> tuple[AccountQuota, ...]:
+    """What the accounts allow of the machines that are shown. `known`: ask only their regions."""
+    from cloudtrain.commands.gpu_quota import account_quotas
+
+    accounts = accounts_of(None, provider, project)
+    return account_quotas(shown(report, every=every), accounts, only_known=known)
+
+
+def quota_json(answers: Sequence[AccountQuota]) -> list[dict[str, Any]]:
+    from cloudtrain.cli.gpu_quota import document
+
+    return document(answers)
 
 
 def parsed(kind: str | None) -> tuple[str | None, int | None]:
@@ -78,21 +108,45 @@ def parsed(kind: str | None) -> tuple[str | None, int | None]:
 
 
 def text(
-    report: GpuReport, *, every: bool = False, spot: bool = False, width: int | None = None
+    report: GpuReport,
+    answers: Sequence[AccountQuota] = (),
+    *,
+    every: bool = False,
+    spot: bool = False,
+    width: int | None = None,
 ) -> Iterator[str]:
     """Lines of at most `width` characters, as far as names allow; None: any."""
     if not report.machines:
         yield from table([KIND_HEAD, *map(kind_cells, report.kinds)])
     else:
-        shown = [m for m in report.machines if m.by_default or every] or list(report.machines)
-        yield from machine_lines(shown, every=every, spot=spot, width=width)
-        if len(shown) < len(report.machines):
-            yield f"{len(report.machines) - len(shown)} more machines: --all"
+        machines = shown(report, every=every)
+        yield from machine_lines(machines, every=every, spot=spot, width=width)
+        if len(machines) < len(report.machines):
+            yield f"{len(report.machines) - len(machines)} more machines: --all"
+    if answers:
+        yield from quota_lines(answers, every=every)
     yield ""
     if unfit := [kind.gpu.kind for kind in report.kinds if kind.no_tensorflow]:
         yield f"no released TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
     yield "? is not known, - is not sold"
     yield from price_lines(report)
+
+
+def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
+    """Machines of a usual shape, or all."""
+    return [m for m in report.machines if m.by_default or every] or report.machines
+
+
+def quota_lines(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[str]:
+    """How many more machines the quotas of the accounts allow."""
+    from cloudtrain.cli import gpu_quota
+
+    rows = list(gpu_quota.cells(answers, every=every))
+    yield ""
+    yield "how many more of each machine your quotas of GPUs and vCPUs allow"
+    if rows:
+        yield from table([gpu_quota.HEAD, *rows])
+    yield from gpu_quota.remarks(answers)
 
 
 KIND_HEAD = ("GPU", "GB", "CUDA", "in a machine", "clouds", "$/hour", "spot")
@@ -158,7 +212,7 @@ def dollars(offer: Offer | None) -> str:
     return "?" if offer is None or offer.price is None else f"{offer.price:.3f}"
 
 
-NUMBERS = frozenset({"GB", "CUDA", "GPUs", "vCPUs", "GiB", "$/hour", "spot", "$/GPU"})
+NUMBERS = frozenset({"GB", "CUDA", "GPUs", "vCPUs", "GiB", "$/hour", "on demand", "spot", "$/GPU"})
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -169,7 +223,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
             f"{cell:>{width}}" if name in NUMBERS else f"{cell:{width}}"
             for cell, width, name in zip(row, widths, rows[0], strict=True)
         ]
-        yield "  ".join(cells)
+        yield "  ".join(cells).rstrip()
 
 
 def price_lines(report: GpuReport) -> Iterator[str]:

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.aws import (
     checks,
     identity,
@@ -18,6 +19,7 @@ from cloudtrain.providers.aws import (
     listing,
     machine_types,
     network,
+    quota,
     requests,
     resources,
     teardown,
@@ -71,6 +73,11 @@ class AwsDriver:
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return machine_types.facts(self._ec2, self._regions_of(plan), names)
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return self._regions.ask([partial(quota.allowances, machines=machines)], regions)
 
     def _regions_of(self, plan: Plan) -> Iterator[str]:
         """Query the placement only if its regions are wanted."""

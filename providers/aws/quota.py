@@ -8,16 +8,19 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
 from cloudtrain.model import Plan
+from cloudtrain.protocols import Allowance
 from cloudtrain.providers.aws import listing, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client, mapped
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.quota import allowance
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -133,3 +136,26 @@ def _allowed(client: Any, quota: Quota, region: str) -> int | None:
             return int(client.get_aws_default_service_quota(**wanted)["Quota"]["Value"])
     except CloudError:
         return None
+
+
+def allowances(ec2: Ec2Client, region: str, machines: Sequence[MachineType]) -> list[Allowance]:
+    """Return what the vCPU quotas of a region allow of each machine, besides all that runs."""
+    running = _running(ec2, region, "")
+    client = service(ec2, "service-quotas", region)
+    wanted = [(machine, spot) for machine in machines for spot in (False, True)]
+    quotas = {quota_of(machine.name, spot=spot) for machine, spot in wanted}
+    reported: dict[str, tuple[float, float]] = {}
+    for quota in quotas:
+        allowed = None if quota is None else _allowed(client, quota, region)
+        if quota is not None and allowed is not None:
+            reported[_named(quota)] = (allowed, running.get(quota, 0))
+    found = []
+    for machine, spot in wanted:
+        quota = quota_of(machine.name, spot=spot)
+        needs = {} if quota is None else {_named(quota): machine.vcpus}
+        found.append(allowance(machine, region, needs, reported, spot=spot))
+    return found
+
+
+def _named(quota: Quota) -> str:
+    return f"{quota.code} (vCPUs of {quota.name})"

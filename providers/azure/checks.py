@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,12 +24,13 @@ from cloudtrain.providers.azure import (
     network,
     node_identity,
     permissions,
+    quota,
     requests,
 )
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.http import Tree
-from cloudtrain.providers.azure.machine_types import Sku, Skus
+from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
@@ -284,11 +285,13 @@ def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Result:
 def _quota(
     arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]
 ) -> _Result:
-    needs, unknown = need(nodes, skus.of(region) or {}, public=not plan.config.network.private)
-    left = _left(arm, region)
+    needs, unknown = quota.need(
+        nodes, skus.of(region) or {}, public=not plan.config.network.private
+    )
+    left = quota.left(arm, region)
     short, unreported = [], [f"the cores of {machine}" for machine in unknown]
     for name, wanted in needs.items():
-        found = next((left[key] for key in _keys(name) if key in left), None)
+        found = next((left[key] for key in quota.keys(name) if key in left), None)
         if found is None:
             unreported.append(name)
         elif found.limit >= 0 and found.used + wanted > found.limit:
@@ -309,71 +312,3 @@ def _quota(
         return _Result(f"not reported: {', '.join(unreported)}{words}", reported=False)
     words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
     return _Result(words or "nothing more needed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Quota:
-    name: str
-    limit: int
-    """Limit of the quota; -1 means unlimited."""
-    used: int
-
-
-def _left(arm: ArmClient, region: str) -> dict[str, _Quota]:
-    """Return the remaining quota by `_key` of its name, for compute and network together."""
-    paths = [
-        f"{arm.path}/providers/{namespace}/locations/{region}/usages"
-        for namespace in ("Microsoft.Compute", "Microsoft.Network")
-    ]
-    lists = side_by_side(
-        *(lambda p=path: ask_or_none(lambda: arm.pages(p)) or [] for path in paths)
-    )
-    found = {}
-    for usage in (usage for each in lists for usage in each):
-        name = str((usage.get("name") or {}).get("value", ""))
-        limit, used = usage.get("limit"), usage.get("currentValue")
-        if isinstance(limit, int | float) and isinstance(used, int | float):
-            found[_key(name)] = _Quota(name=name, limit=int(limit), used=int(used))
-    return found
-
-
-def _key(name: str) -> str:
-    """Return a quota name in lower case without spaces, as SKUs and usages differ in these:
-    https://github.com/skypilot-org/skypilot/issues/10120
-    """
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
-"""Quota of public addresses by its current name in `az network list-usages`; older answers lack
-`IPv4`.
-"""
-
-
-def _keys(name: str) -> tuple[str, ...]:
-    older = (_key(name.removeprefix("IPv4")),) if name == ADDRESSES else ()
-    return (_key(name), *older)
-
-
-def need(
-    nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
-) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the amount that all roles together need of each quota, and the machine types whose
-    number of cores is unknown.
-
-    Spot nodes count against `lowPriorityCores` only.
-    https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
-    """
-    needs: Counter[str] = Counter()
-    unknown = {}
-    for node in nodes:
-        sku = known.get((node.machine or "").lower())
-        if sku is None or sku.cores is None or not (node.spot or sku.family):
-            unknown[str(node.machine)] = True
-        if sku is not None and sku.cores is not None:
-            own = ["lowPriorityCores"] if node.spot else ["cores", sku.family]
-            for name in filter(None, own):
-                needs[name] += sku.cores
-        if public:
-            needs[ADDRESSES] += 1
-    return dict(needs), tuple(unknown)

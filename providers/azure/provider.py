@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers.azure import checks, credentials, network, zones
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.azure import checks, credentials, network, quota, zones
 from cloudtrain.providers.azure.client import ArmClient, endpoint_of
 from cloudtrain.providers.azure.dry_run import dry_run
 from cloudtrain.providers.azure.expiry import SOONEST, Expiries
@@ -65,6 +66,11 @@ class AzureDriver:
         return self._skus.facts(
             [zones.parse_location(p).region for p in plan.config.placement], names
         )
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return quota.allowances(self._arm, self._skus, machines, regions)
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return zones.places(self._arm, self._skus, self._services, plan)

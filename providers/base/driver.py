@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
 from cloudtrain.model import Node, NodePlan, Owner, Plan
 from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 
 NetworkT = TypeVar("NetworkT")
 
@@ -128,6 +129,11 @@ class CloudDriver(Protocol[NetworkT]):
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """Same as TellsMachines.machine_facts."""
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        """Same as TellsQuotas.allowances."""
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         """Return the places of the placement, in its order. A region is replaced by its zones that

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Generic
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.events import PlacementRefused, TriedApart
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.create import (
     Creation,
     can_retry_without_placement_group,
@@ -49,6 +50,11 @@ class CloudProvider(Generic[NetworkT]):
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return self._account.machine_facts(plan, names)
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return self._account.allowances(machines, regions)
 
     def create(
         self,

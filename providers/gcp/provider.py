@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
@@ -16,6 +17,7 @@ from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.providers.gcp import (
     checks,
     machine_types,
+    quota,
     resources,
     teardown,
     tpu_checks,
@@ -66,6 +68,11 @@ class GcpDriver:
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return machine_types.facts(self._api, self._zones_of(plan), names)
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return quota.allowances(self._api, machines, regions)
 
     def _zones_of(self, plan: Plan) -> Iterator[Location]:
         """Query the placement only if its zones are wanted."""

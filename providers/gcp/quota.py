@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cloudtrain.catalog import MachineType
+from cloudtrain.errors import RateError, TransientError
 from cloudtrain.model import NodePlan, Plan
+from cloudtrain.parallel import ask_all
+from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.protocols import Allowance
+from cloudtrain.providers.base.quota import Quotas, allowance
+from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.machine_shapes import (
     CPU_QUOTAS,
@@ -17,9 +24,6 @@ from cloudtrain.providers.gcp.machine_shapes import (
     shape,
 )
 from cloudtrain.providers.gcp.requests import least_disk
-
-Quotas = Mapping[str, tuple[float, float]]
-"""Metric → limit and usage."""
 
 SHORT_LIVED = 7 * 24 * 3600.0
 """Lifetime in seconds up to which a VM's GPUs may use preemptible quota:
@@ -124,3 +128,49 @@ def _line(metric: str, need: int, quotas: Quotas) -> str:
         return ""
     limit, usage = quotas[metric]
     return f"{metric}: {need} needed, {usage:g} of {limit:g} in use"
+
+
+def allowances(
+    api: GcpClient, machines: Sequence[MachineType], regions: Sequence[str]
+) -> PartialList[Allowance]:
+    """Return what the quotas of GPUs and CPUs allow of each machine in these regions, or in all
+    that the project's zones are in. The role in docs/gcp.md has no `regions.list`.
+    """
+    project = quotas(
+        api.get(f"project {api.project}", f"projects/{api.project}").get("quotas") or ()
+    )
+    listed = (
+        zone["name"] for page in api.pages("zones", "zones") for zone in page.get("items") or ()
+    )
+    existing = dict.fromkeys(sorted(zone.rpartition("-")[0] for zone in listed))
+    where = [region for region in existing if not regions or region in regions]
+
+    def ask(region: str) -> list[Allowance] | NotAsked:
+        try:
+            answer = api.get(f"region {region}", f"regions/{region}")
+        except (TransientError, RateError) as error:
+            return NotAsked(place=region, why=error.message)
+        there = {**project, **quotas(answer.get("quotas") or ())}
+        return [
+            allowance(machine, region, _needs(machine, there, spot=spot), there, spot=spot)
+            for machine in machines
+            for spot in (False, True)
+        ]
+
+    answers = ask_all(where, ask, name=str, workers=16)
+    return PartialList(
+        (each for answer in answers if not isinstance(answer, NotAsked) for each in answer),
+        (answer for answer in answers if isinstance(answer, NotAsked)),
+    )
+
+
+def _needs(machine: MachineType, reported: Quotas, *, spot: bool) -> dict[str, int]:
+    """Amount of each metric, of the region and the project, that one machine needs."""
+    assert machine.accelerator is not None
+    wanted, count = Shape(machine=machine.name, gpus=machine.accelerator), machine.accelerator.count
+    metric = QUOTAS.get(machine.accelerator.kind, f"{machine.accelerator.kind} GPUs")
+    needs = {_preemptible(metric, spot, reported): count, "GPUS_ALL_REGIONS": count}
+    if not wanted.bundled:
+        needs[_cpus(wanted, spot, reported)] = machine.vcpus
+        needs["CPUS_ALL_REGIONS"] = machine.vcpus
+    return needs

@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
 from cloudtrain.model import Accelerator, ArtifactRules, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.azure import checks
+from cloudtrain.providers.azure import checks, quota
 from cloudtrain.providers.azure.machine_types import Skus
 from tests.standins import azure_offer
 from tests.standins.cloud import Cloud
@@ -140,7 +140,7 @@ def test_an_older_name_of_the_address_quota_counts_too(azure: Cloud, plan: Plan)
     azure.set(untold_quotas=["*StandardSku*"])
     arm: Any = account_of(plan)._arm
     pages = arm.pages
-    left = checks._left(arm, "eastus")
+    left = quota.left(arm, "eastus")
     assert "ipv4standardskupublicipaddresses" not in left
     arm.pages = lambda path, **query: [*pages(path, **query), name]
     with pytest.raises(QuotaError, match="StandardSkuPublicIPAddresses: 3 needed, 2 of 2 left"):

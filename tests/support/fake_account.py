@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloudtrain import retry
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing
 
@@ -88,6 +89,11 @@ class FakeAccount:
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return ()
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return PartialList()
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return PLACES

@@ -331,3 +331,16 @@ def test_the_shell_completes_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     command: Any = cli.get_command(None, "gpus")  # type: ignore[arg-type]
     kind = next(one for one in command.params if one.name == "kind")
     assert candidates.gpus(None, kind, "a100") == ["A100", "A100-80GB"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--cloud"], "--cloud requires a KIND"),
+        (["T4", "--project", "p"], "--project requires --cloud"),
+        (["T4", "--cloud", "--project", "p"], "--project requires --provider"),
+    ],
+)
+def test_quotas_are_asked_for_a_kind_of_named_accounts(words: list[str], error: str) -> None:
+    message, _, code = refused(*words)
+    assert (message, code) == (error, 2)

@@ -11,11 +11,12 @@ from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
+from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CredentialsError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.model import ClusterConfig, Node, Plan
 from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
@@ -64,6 +65,11 @@ class ToyAccount:
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return ()
+
+    def allowances(
+        self, machines: Sequence[MachineType], regions: Sequence[str]
+    ) -> PartialList[Allowance]:
+        return PartialList()
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return tuple(_place(place) for place in plan.config.placement)

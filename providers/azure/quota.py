@@ -1,0 +1,163 @@
+"""Quotas of a subscription in each region: limits, usage, and what nodes need of them.
+
+https://learn.microsoft.com/rest/api/compute/usage/list
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cloudtrain.catalog import MachineType
+from cloudtrain.cloud import clouds
+from cloudtrain.errors import RateError, TransientError
+from cloudtrain.model import NodePlan
+from cloudtrain.parallel import ask_all
+from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.protocols import Allowance
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.listing import plain
+from cloudtrain.providers.azure.machine_types import Sku, Skus
+from cloudtrain.providers.base.quota import Quotas, allowance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    name: str
+    limit: int
+    """Limit of the quota; -1 means unlimited."""
+    used: int
+
+
+def left(
+    arm: ArmClient,
+    region: str,
+    namespaces: Sequence[str] = ("Microsoft.Compute", "Microsoft.Network"),
+) -> dict[str, Quota]:
+    """Return the remaining quota by `key` of its name, of these namespaces together."""
+    paths = [
+        f"{arm.path}/providers/{namespace}/locations/{region}/usages" for namespace in namespaces
+    ]
+    lists = side_by_side(
+        *(lambda p=path: ask_or_none(lambda: arm.pages(p)) or [] for path in paths)
+    )
+    found = {}
+    for usage in (usage for each in lists for usage in each):
+        name = str((usage.get("name") or {}).get("value", ""))
+        limit, used = usage.get("limit"), usage.get("currentValue")
+        if isinstance(limit, int | float) and isinstance(used, int | float):
+            found[key(name)] = Quota(name=name, limit=int(limit), used=int(used))
+    return found
+
+
+def key(name: str) -> str:
+    """Return a quota name in lower case without spaces, as SKUs and usages differ in these:
+    https://github.com/skypilot-org/skypilot/issues/10120
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+ADDRESSES = "IPv4StandardSkuPublicIpAddresses"
+"""Quota of public addresses by its current name in `az network list-usages`; older answers lack
+`IPv4`.
+"""
+
+
+def keys(name: str) -> tuple[str, ...]:
+    older = (key(name.removeprefix("IPv4")),) if name == ADDRESSES else ()
+    return (key(name), *older)
+
+
+def need(
+    nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the amount that all roles together need of each quota, and the machine types whose
+    number of cores is unknown.
+
+    Spot nodes count against `lowPriorityCores` only.
+    https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
+    """
+    needs: Counter[str] = Counter()
+    unknown = {}
+    for node in nodes:
+        sku = known.get((node.machine or "").lower())
+        if sku is None or sku.cores is None or not (node.spot or sku.family):
+            unknown[str(node.machine)] = True
+        if sku is not None and sku.cores is not None:
+            own = ["lowPriorityCores"] if node.spot else ["cores", sku.family]
+            for name in filter(None, own):
+                needs[name] += sku.cores
+        if public:
+            needs[ADDRESSES] += 1
+    return dict(needs), tuple(unknown)
+
+
+FAMILIES_IN = 6
+"""Most regions whose machine types are listed for the names of their quotas, 1 MB each; a type has
+the same family everywhere."""
+
+
+def allowances(
+    arm: ArmClient, skus: Skus, machines: Sequence[MachineType], regions: Sequence[str]
+) -> PartialList[Allowance]:
+    """Return what the quotas of cores allow in these regions, or in all of the subscription."""
+    where = [plain(region) for region in regions] or _locations(arm)
+    sizes = _sizes(skus, {machine.name.lower() for machine in machines}, where)
+
+    def ask(region: str) -> list[Allowance] | NotAsked:
+        try:
+            found = left(arm, region, ("Microsoft.Compute",))
+        except (TransientError, RateError) as error:
+            return NotAsked(place=region, why=error.message)
+        return [
+            _allowance(machine, sizes.get(machine.name.lower()), region, found, spot=spot)
+            for machine in machines
+            for spot in (False, True)
+        ]
+
+    answers = ask_all(where, ask, name=str, workers=16)
+    return PartialList(
+        (each for answer in answers if not isinstance(answer, NotAsked) for each in answer),
+        (answer for answer in answers if isinstance(answer, NotAsked)),
+    )
+
+
+def _allowance(
+    machine: MachineType,
+    sku: Sku | None,
+    region: str,
+    found: Mapping[str, Quota],
+    *,
+    spot: bool,
+) -> Allowance:
+    family = sku.family if sku is not None and sku.family else f"family of {machine.name}"
+    cores = sku.cores if sku is not None and sku.cores is not None else machine.vcpus
+    names = ["lowPriorityCores"] if spot else ["cores", family]
+    own = {name: found.get(key(name)) for name in names}
+    reported: Quotas = {
+        name: (math.inf if quota.limit < 0 else quota.limit, quota.used)
+        for name, quota in own.items()
+        if quota is not None
+    }
+    return allowance(machine, region, dict.fromkeys(names, cores), reported, spot=spot)
+
+
+def _locations(arm: ArmClient) -> list[str]:
+    locations = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
+    return sorted({plain(str(region.get("name", ""))) for region in locations or ()} - {""})
+
+
+def _sizes(skus: Skus, names: set[str], regions: Sequence[str]) -> dict[str, Sku]:
+    """Machine types by name in lower case, from the first regions that have them."""
+    first = [cloud.first_region for cloud in clouds() if cloud.name == "azure"]
+    ordered = dict.fromkeys([region for region in first if region in regions] + list(regions))
+    found: dict[str, Sku] = {}
+    for region in list(ordered)[:FAMILIES_IN]:
+        known = skus.of(region) or {}
+        found |= {name: known[name] for name in names - found.keys() if name in known}
+        if found.keys() >= names:
+            break
+    return found

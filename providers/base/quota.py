@@ -1,0 +1,45 @@
+"""How many machines a quota leaves room for, the same on all clouds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from cloudtrain.catalog import MachineType
+from cloudtrain.protocols import Allowance
+
+Quotas = Mapping[str, tuple[float, float]]
+"""Name → limit and usage. The limit is infinite if there is none."""
+
+
+def allowance(
+    machine: MachineType, region: str, needs: Mapping[str, int], quotas: Quotas, *, spot: bool
+) -> Allowance:
+    """Return how many more of this machine fit into all quotas that one of them needs.
+
+    `needs`: name → amount for one machine. Not known if a quota is not reported, unless another one
+    leaves no room.
+    """
+    assert machine.accelerator is not None
+    room = {
+        name: max(0, math.floor((quotas[name][0] - quotas[name][1]) / amount))
+        for name, amount in needs.items()
+        if name in quotas and amount and math.isfinite(quotas[name][0])
+    }
+    missing = [name for name in needs if name not in quotas]
+    scarcest = min(room, key=lambda name: room[name], default="")
+    known = bool(room) and (not missing or not room[scarcest])
+    words = f"{', '.join(missing)}: not reported" if missing else "no limit"
+    if known:
+        limit, used = quotas[scarcest]
+        words = f"{scarcest}: {used:g} of {limit:g} in use"
+    return Allowance(
+        machine=machine.name,
+        accelerator=machine.accelerator,
+        region=region,
+        spot=spot,
+        machines=room[scarcest] if known else None,
+        quota=words
+        if needs
+        else f"no quota is known of {machine.name}{' as spot' if spot else ''}",
+    )
