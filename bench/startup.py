@@ -1,4 +1,4 @@
-"""Seconds until a command that does nothing has ended: ours beside `python -c pass` and `sky`.
+"""Seconds until a command that asks nobody has ended: ours beside `python -c pass` and `sky`.
 
     python -m venv sky && sky/bin/pip install skypilot
     python bench/startup.py --sky sky/bin/sky
@@ -23,7 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-TARGETS = {"cloudtrain --help": 8.0, "cloudtrain status --offline": 15.0}
+TARGETS = {
+    "cloudtrain --help": 8.0,
+    "cloudtrain status --offline": 15.0,
+    "cloudtrain gpus T4": 25.0,
+}
 BASE = "python -c pass"
 
 
@@ -78,6 +82,7 @@ def commands(options: argparse.Namespace) -> dict[str, list[str]]:
         BASE: [sys.executable, "-c", "pass"],
         "cloudtrain --help": [*ours, "--help"],
         "cloudtrain status --offline": [*ours, "status", "--offline"],
+        "cloudtrain gpus T4": [*ours, "gpus", "T4"],
     }
     if options.sky:
         sky = options.sky.absolute()

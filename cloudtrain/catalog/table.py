@@ -90,6 +90,12 @@ def cache() -> Path:
     chosen = os.environ.get("CLOUDTRAIN_CACHE")
     if chosen:
         return Path(chosen).expanduser().absolute()
+    return _default_cache(os.environ.get("HOME"), os.environ.get("XDG_CACHE_HOME"))
+
+
+@lru_cache(maxsize=8)
+def _default_cache(_home: str | None, _xdg: str | None) -> Path:
+    """`gpus` needs it for each machine; its arguments are what platformdirs reads."""
     from platformdirs import user_cache_path
 
     return user_cache_path("cloudtrain")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,20 @@ def test_neither_libcloud_nor_gpuhunt_is_imported_for_a_plan() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_gpus_are_listed_without_any_clouds_library(tmp_path: Path) -> None:
+    code = (
+        "import sys; from cloudtrain.cli.app import run; assert run(['gpus', 'T4']) == 0\n"
+        "names = {'libcloud', 'boto3', 'google', 'azure', 'requests', 'gpuhunt', 'pydantic'}\n"
+        "print(sorted(names & set(sys.modules)), file=sys.stderr)"
+    )
+    environment = {**os.environ, "CLOUDTRAIN_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert "g4dn.xlarge" in done.stdout
 
 
 def test_a_record_is_read_without_the_libraries_that_read_files(tmp_path: Path) -> None:
