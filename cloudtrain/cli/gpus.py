@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -118,8 +119,11 @@ def text(
     """Lines of at most `width` characters, as far as names allow; None: any."""
     if not report.machines:
         yield from table([KIND_HEAD, *map(kind_cells, report.kinds)])
+        prices = [(kind.gpu.kind, (kind.on_demand, kind.spot)) for kind in report.kinds]
     else:
         machines = shown(report, every=every)
+        places = [(m, place) for m in machines for place in (m.places if every else m.places[:1])]
+        prices = [(m.name, (place.on_demand, place.spot)) for m, place in places]
         yield from machine_lines(machines, every=every, spot=spot, width=width)
         if len(machines) < len(report.machines):
             yield f"{len(report.machines) - len(machines)} more machines: --all"
@@ -130,6 +134,21 @@ def text(
         yield f"no released TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
     yield "? is not known, - is not sold"
     yield from price_lines(report)
+    yield from older_lines(report, prices)
+
+
+def older_lines(
+    report: GpuReport, prices: Sequence[tuple[str, tuple[Offer | None, Offer | None]]]
+) -> Iterator[str]:
+    """What has an older price than its cloud's table, as that lacks it; by day."""
+    older: dict[date, dict[str, None]] = {}
+    for name, offers in prices:
+        for offer in offers:
+            if offer and offer.date and offer.date < report.dates[offer.provider]:
+                older.setdefault(offer.date, {})[name] = None
+    for day, names in sorted(older.items()):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"not in newer tables, of {day}: {', '.join(list(names)[:3])}{more}"
 
 
 def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
@@ -237,8 +256,11 @@ def price_lines(report: GpuReport) -> Iterator[str]:
     days = sorted(set(report.dates.values()))
     clouds = [", ".join(name for name, day in report.dates.items() if day == each) for each in days]
     words = [f"{day} ({names})" for day, names in zip(days, clouds, strict=True)]
-    age = f"{report.age.days} days old" if len(days) == 1 else f"up to {report.age.days} days old"
-    yield f"prices of {days[0] if len(days) == 1 else ', '.join(words)}, {age}"
+    age = "1 day old" if report.age.days == 1 else f"{report.age.days} days old"
+    if len(days) == 1:
+        yield f"prices of {days[0]}, {age}"
+    else:
+        yield f"prices of {', '.join(words)}, up to {age}"
     if report.stale:
         yield f"warning: older than {STALE_AFTER.days} days: {RENEWED_BY}"
 

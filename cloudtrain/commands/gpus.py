@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from cloudtrain.catalog import availability, region_of
+from cloudtrain.catalog import as_of, availability, region_of
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.estimate import STALE_AFTER
 from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, fit
@@ -61,11 +61,12 @@ class GpuReport:
     machines: tuple[GpuMachine, ...]
     """Of the chosen kind, in order of price; empty without one."""
     dates: Mapping[str, date]
-    """Day of the oldest price shown, by provider; without providers of which none is shown."""
+    """Day of the newest table of each provider of which a price is known. What that table lacks has
+    the packaged table's price, and its day."""
 
     @property
     def age(self) -> timedelta | None:
-        """Age of the oldest price shown; None without prices."""
+        """Age of the oldest of these tables; None without prices."""
         return availability.today() - min(self.dates.values()) if self.dates else None
 
     @property
@@ -101,10 +102,8 @@ def gpus(
         raise UsageError(f"no machine has {wanted}:{count}; available: {have}")
     sold = {_of(offer) for offer in chosen}
     shown = [offer for offer in everything if _of(offer) in sold]
-    dates: dict[str, date] = {}
-    for offer in shown:
-        if offer.date is not None:
-            dates[offer.provider] = min(offer.date, dates.get(offer.provider, offer.date))
+    priced = {offer.provider for offer in shown if offer.price is not None}
+    dates = {name: as_of(name) for name in sorted(priced)}
     machines = () if wanted is None else _machines(chosen, shown, spot=spot)
     return GpuReport(kinds=_kinds(shown), machines=machines, dates=dates)
 

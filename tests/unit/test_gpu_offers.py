@@ -242,7 +242,23 @@ def test_prices_of_different_days_are_named_by_cloud(monkeypatch: pytest.MonkeyP
     lines = cloudtrain("A100:8", "--region", "us-east-1", "--region", "eastus").output.splitlines()
     assert "prices of 2025-03-02 (azure), 2026-11-20 (aws), up to 629 days old" in lines
     lines = cloudtrain("A100:8", "--region", "us-east-1").output.splitlines()
-    assert lines[-1] == "prices of 2026-11-20, 1 days old"
+    assert lines[-1] == "prices of 2026-11-20, 1 day old"
+
+
+def test_prices_that_a_newer_table_lacks_are_named_and_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on(monkeypatch, date(2026, 11, 21))
+    day = date(2026, 11, 20)
+    fetched("aws", day, row("p3.2xlarge", "V100:1", {"us-east-1": 3.0}))
+    lines = cloudtrain("V100", "--provider", "aws", "--region", "us-east-1").output.splitlines()
+    assert lines[-2:] == [
+        "prices of 2026-11-20, 1 day old",
+        "not in newer tables, of 2025-03-02: p3.8xlarge, p3.16xlarge",
+    ]
+    kinds = cloudtrain("--provider", "aws").output.splitlines()
+    assert kinds[-1] == "not in newer tables, of 2025-03-02: V100-32GB, T4, A100 and 7 more"
+    assert "warning" not in "".join(kinds)
 
 
 def test_a_kind_without_any_price_says_so() -> None:
