@@ -1,27 +1,32 @@
-"""Sixty mistakes that people make, and what they are told.
+"""Mistakes that people make, refusals of clouds and Ctrl-C at bad moments: what people are told.
 
     python bench/errors.py
 
 renews errors.md. Each case is run as a user would: the command itself, in a folder of its own,
-without credentials and without a network beyond this machine. Computed are the exit code, whether a
-line is named where the fault is in a file, whether a next step is named, and that there is no
-traceback. tests/integration/test_mistakes.py runs the same cases.
+without a network beyond this machine; without credentials, or with those of a cloud's stand-in.
+Computed are the exit code, whether a line is named where the fault is in a file, whether a next
+step is named, and that there is no traceback. tests/integration/test_mistakes.py runs the same
+cases.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
 RESULTS = Path(__file__).with_suffix(".md")
 
 GOOD = """\
@@ -42,6 +47,25 @@ artifacts:
 """
 CLOUD = GOOD.replace("provider: local", "provider: gcp\nproject: p1\nplacement: [us-central1-a]")
 CLOUD = CLOUD.replace("chief: {}", "chief: {accelerator: T4:1}")
+RENTED = {
+    "aws": ("provider: aws\nplacement: [us-east-1a]", "m6i.xlarge"),
+    "gcp": ("provider: gcp\nproject: test-project\nplacement: [us-central1-a]", "n1-standard-4"),
+    "azure": (
+        "provider: azure\nproject: 00000000-0000-4000-8000-000000000001\nplacement: [eastus]",
+        "Standard_D4s_v5",
+    ),
+}
+"""For each stand-in: where, and a machine without GPUs."""
+SLOW = """\
+name: demo
+provider: local
+strategy: custom
+nodes: {worker: {count: 2}}
+setup: {run: ["sleep SETUP"]}
+train: {command: "echo begins; sleep TRAIN"}
+limits: {max_lifetime: 10m}
+artifacts: {store: file:///tmp/cloudtrain-errors}
+"""
 
 
 NEXT_STEP = re.compile(
@@ -65,6 +89,16 @@ class Case:
     code: int = 2
     said: str = ""
     """Words that must be there, if it is no error but a note."""
+    cloud: str = ""
+    """The stand-in whose credentials the user has."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the stand-in: what it has."""
+    answer: tuple[str, int, str, str] | None = None
+    """An action of the stand-in that is refused every time: with this status, code and message."""
+    before: tuple[str, ...] = ()
+    """Commands that come first."""
+    interrupt: str = ""
+    """Ctrl-C as soon as the command has said this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,12 +270,163 @@ CASES = (
 )
 
 
+def rented(provider: str, what: str, command: str, code: int, **more: Any) -> Case:
+    """A refusal of a cloud."""
+    where, machine = RENTED[provider]
+    text = GOOD.replace("provider: local", where).replace("{count: 2}", f"{{machine: {machine}}}")
+    text = text.replace("chief: {}", f"chief: {{machine: {machine}}}")
+    text = text.replace('setup:\n  tensorflow: "2.21"\n', more.pop("setup", ""))
+    return Case(
+        what=f"{provider}: {what}",
+        command=f"{command} demo.yaml",
+        text=text + more.pop("text", ""),
+        code=code,
+        cloud=provider,
+        **more,
+    )
+
+
+def slow(what: str, command: str, interrupt: str, code: int, **more: Any) -> Case:
+    """Ctrl-C during a command on local nodes."""
+    seconds = {"SETUP": more.pop("setup", 0), "TRAIN": more.pop("train", 0)}
+    text = SLOW
+    for word, value in seconds.items():
+        text = text.replace(word, str(value))
+    return Case(what=what, command=command, text=text, interrupt=interrupt, code=code, **more)
+
+
+DENIED = "You are not authorized to perform this operation."
+CASES += (
+    rented(
+        *("aws", "refused keys", "check", 4),
+        answer=(
+            *("*", 401, "AuthFailure"),
+            "AWS was not able to validate the provided access credentials",
+        ),
+    ),
+    rented(
+        *("aws", "expired session", "up --yes", 4),
+        answer=("RunInstances *", 400, "RequestExpired", "Request has expired."),
+    ),
+    rented(
+        *("aws", "a right that is missing in `up`", "up --yes --ignore permissions", 4),
+        answer=("RunInstances *", 403, "UnauthorizedOperation", DENIED),
+    ),
+    rented(
+        *("aws", "an account that was never verified", "up --yes --ignore permissions", 4),
+        answer=("RunInstances *", 400, "PendingVerification", "Your account is being verified."),
+    ),
+    rented(
+        *("aws", "no capacity anywhere", "up --yes", 3),
+        attributes={"capacity": {"m6i.xlarge us-east-1a": 0}},
+    ),
+    rented("aws", "an image that is not there", "check", 2, text="image: ami-0123456789abcdef0\n"),
+    rented(
+        *("gcp", "a quota that is too small", "check", 3),
+        attributes={"quotas": {"us-central1/CPUS": 4.0}},
+    ),
+    rented(*("gcp", "no capacity anywhere", "up --yes", 3), attributes={"capacity": {"*": 0}}),
+    rented(
+        *("gcp", "an API that is not enabled", "check", 4),
+        answer=(
+            *("projects.get", 403, "accessNotConfigured"),
+            "Compute Engine API has not been used in project 1 before or it is disabled.",
+        ),
+    ),
+    rented(
+        *("gcp", "a project that does not exist", "check", 2),
+        answer=("projects.get", 404, "notFound", "The resource 'projects/p' was not found"),
+    ),
+    rented("gcp", "an image that is not there", "check", 2, text="image: my-project/no-such\n"),
+    rented(
+        *("azure", "a subscription that is not there", "check", 4),
+        answer=(
+            *("*subscriptions*", 404, "SubscriptionNotFound"),
+            "The subscription 'x' could not be found.",
+        ),
+    ),
+    rented(
+        *("azure", "a machine that the subscription may not use", "check", 3),
+        attributes={"restricted": ["eastus/*"]},
+    ),
+    rented(
+        *("azure", "a quota that is too small", "check", 3),
+        attributes={"quotas": {"eastus/cores": 4}},
+    ),
+    rented(*("azure", "no capacity anywhere", "up --yes", 3), attributes={"capacity": {"*": 0}}),
+    rented(
+        *("azure", "a policy that refuses", "up --yes", 4),
+        answer=(
+            *("PUT virtualMachines *", 403, "RequestDisallowedByPolicy"),
+            "Resource 'demo-chief0' was disallowed by policy: Require a tag on resources.",
+        ),
+    ),
+    # Ctrl-C
+    rented(
+        *("gcp", "Ctrl-C while nodes are created", "up --yes", 130),
+        attributes={"delay": 0.7},
+        interrupt="nodes on gcp",
+        said="no node of demo exists, nothing is billed",
+    ),
+    slow("Ctrl-C during setup", "up demo.yaml", "sleep 20", 130, setup=20),
+    slow(
+        "Ctrl-C in train: it detaches",
+        "train demo.yaml",
+        "attempt 1: done",
+        130,
+        train=5,
+        before=("up demo.yaml",),
+        said="stop-run",
+    ),
+    slow(
+        "Ctrl-C in run: all is taken down",
+        "run demo.yaml",
+        "sleep 20",
+        130,
+        setup=20,
+        said="lists nothing of it any more",
+    ),
+    slow(
+        "Ctrl-C in logs -f: the run goes on",
+        "logs demo.yaml -f",
+        "begins",
+        130,
+        said="interrupted",
+        train=4,
+        before=("up demo.yaml", "train demo.yaml --detach"),
+    ),
+)
+
+
+@contextlib.contextmanager
+def account(case: Case) -> Iterator[Mapping[str, str]]:
+    """The variables of a user with an account on the case's stand-in."""
+    if not case.cloud:
+        yield {}
+        return
+    from tests.standins.cloud import running
+    from tests.standins.faults import EVER
+
+    with running(case.cloud) as cloud:
+        cloud.set(**case.attributes)
+        if case.answer is not None:
+            action, status, code, text = case.answer
+            cloud.fault(
+                *("answer",), action=action, status=status, code=code, message=text, times=EVER
+            )
+        yield cloud.environment
+
+
 def run(case: Case) -> Told:
-    with tempfile.TemporaryDirectory(prefix="errors-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="errors-") as name,
+        account(case) as credentials,
+    ):
         folder = Path(name)
         if case.text is not None:
             text = case.text if isinstance(case.text, bytes) else case.text.encode()
-            (folder / "demo.yaml").write_bytes(text)
+            own = text.replace(b"file:///tmp/cloudtrain-errors", f"file://{name}/store".encode())
+            (folder / "demo.yaml").write_bytes(own)
         for path, content in case.files.items():
             (folder / path).write_text(content)
         kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG")}
@@ -254,21 +439,39 @@ def run(case: Case) -> Told:
             "NO_GCE_CHECK": "true",
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "100",
+            **credentials,
             **case.environment,
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "cloudtrain", *case.command.split()],
+        for command in case.before:
+            said(command, folder, environment)
+        code, text = said(case.command, folder, environment, case.interrupt)
+        if case.before or case.interrupt:
+            said("down demo.yaml --yes --discard", folder, environment)
+        return Told(case=case, code=code, text=text.replace(name, "FOLDER").strip())
+
+
+def said(
+    command: str, folder: Path, environment: Mapping[str, str], interrupt: str = ""
+) -> tuple[int, str]:
+    """Exit code of a command, and what it printed; `interrupt`: SIGINT once it has said that."""
+    output = folder / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cloudtrain", *command.split()],
             cwd=folder,
             env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
+            stdout=file,
+            stderr=file,
             stdin=subprocess.DEVNULL,
-            check=False,
-            timeout=120,
         )
-        text = (done.stdout + done.stderr).replace(name, "FOLDER")
-        return Told(case=case, code=done.returncode, text=text.strip())
+    deadline = time.monotonic() + 120
+    while interrupt and process.poll() is None and time.monotonic() < deadline:
+        if interrupt in output.read_text(errors="replace"):
+            process.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.05)
+    code = process.wait(timeout=120)
+    return code, output.read_text(errors="replace")
 
 
 def message(told: Told) -> str:
@@ -291,11 +494,11 @@ def table(told: Sequence[Told]) -> str:
     wrong = sum(bool(one.faults) for one in told)
     return "\n".join(
         [
-            "# Sixty mistakes, and what is said",
+            "# Mistakes, refusals and Ctrl-C, and what is said",
             "",
-            f"Written by bench/errors.py, {time.strftime('%Y-%m-%d')}: {len(told)} mistakes, "
+            f"Written by bench/errors.py, {time.strftime('%Y-%m-%d')}: {len(told)} cases, "
             f"{wrong} answered badly. Good means: the documented exit code, the line of",
-            "the file if the fault is in one, a next step, no traceback.",
+            "the file if the fault is in one, a next step, no traceback. Clouds are stand-ins.",
             "",
             "| mistake | command | exit code | grade | what is said |",
             "|---|---|---|---|---|",

@@ -25,10 +25,12 @@ def report_or_roll_back(
     start = len(session.records.events())
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         if rollback:
             roll_back(session, kept, start)
         report_existing(session)
+        if not isinstance(error, CloudtrainError):
+            report_interrupted(session)
         raise
 
 
@@ -77,3 +79,21 @@ def report_existing(session: Session) -> None:
             f"`cloudtrain down {session.config.name}` destroys them (`up --give-back` deletes "
             "what it created when it fails)"
         )
+
+
+def report_interrupted(session: Session) -> None:
+    """Report what an interrupted `up` leaves, if `report_existing` had nothing to say."""
+    name, ways = session.config.name, "`cloudtrain up` continues, `cloudtrain down"
+    try:
+        nodes = session.provider.nodes(name)
+    except CloudtrainError:
+        return
+    if nodes and is_cloud(session.config.provider):
+        return
+    if nodes:
+        session.console.warn(f"interrupted: {len(nodes)} nodes are kept; {ways} {name}` ends them")
+    elif pending_nodes(session.records.events()):
+        late = "requested nodes may be listed later"
+        session.console.warn(f"interrupted: no node of {name} exists yet; {late}: {ways} {name}`")
+    else:
+        session.console.warn(f"interrupted: no node of {name} exists, nothing is billed")
