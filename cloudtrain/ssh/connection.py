@@ -122,6 +122,13 @@ class SshConnection:
 
     def _mismatch(self, why: str) -> HostKeyMismatch:
         node = self._node
+        if self._node.state == "unknown":  # its provider could not read its host key
+            return HostKeyMismatch(
+                self._node.name,
+                self._node.fault,
+                hint="its host key could not be checked, so nothing was sent to it; "
+                "`cloudtrain check` says what to mend",
+            )
         return HostKeyMismatch(
             node.name,
             f"another machine answers at {node.address}:{node.ssh_port}: {why}",

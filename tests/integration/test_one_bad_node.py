@@ -100,8 +100,23 @@ def with_another_host_key(machine: SshdNode) -> Callable[[], None]:
     return lambda: known.write_text(before) and None
 
 
+def with_refused_login(machine: SshdNode) -> Callable[[], None]:
+    """Somebody has removed the user's key."""
+    files = [path for path in machine.home.parent.rglob("authorized_keys*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+
+    def restore() -> None:
+        for path, content in before.items():
+            path.write_bytes(content)
+
+    for path in files:
+        path.write_bytes(b"")
+    return restore
+
+
 BAD: dict[str, Callable[[SshdNode], Callable[[], None]]] = {
     "another host key": with_another_host_key,
+    "a refused login": with_refused_login,
     "rubbish": lambda machine: with_other_tools(machine, r"printf 'x\0y\nz \377 rubbish\n'"),
     "no end": lambda machine: with_other_tools(machine, "exec yes rubbish-rubbish-rubbish"),
     "a killed session": lambda machine: with_other_tools(machine, "kill -9 $PPID; sleep 1"),
@@ -110,6 +125,7 @@ BAD: dict[str, Callable[[SshdNode], Callable[[], None]]] = {
 
 SAID = {
     "another host key": "does not match your known_hosts",
+    "a refused login": "accepts none of your keys: Authentication failed.",
     "rubbish": "uname, python3 and df answer 'Linux x86_64, xy z",
     "no end": "its answer exceeds 1 MB",
     "a killed session": "ended the session unanswered",
@@ -129,10 +145,12 @@ def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str
     done = cluster.project.cloudtrain("exec", name, "--", "echo", "here")
     assert "chief0 │ here" in done.stdout
     assert "worker1 │ here" in done.stdout
-    is_stranger = kind == "another host key"
-    assert done.returncode == int(is_stranger), "of the bad one the shell itself still works"
+    is_stranger, is_refused = kind == "another host key", kind == "a refused login"
+    closed = is_stranger or is_refused
+    assert done.returncode == int(closed), "of the bad one the shell itself still works"
     assert ("skipped: worker0 (untrusted" in done.stderr) == is_stranger
-    checked = cluster.says("check", cluster.path, code=1)
+    assert ("skipped: worker0 (unknown" in done.stderr) == is_refused
+    checked = cluster.says("check", cluster.path, code=4 if is_refused else 1)
     assert SAID[kind] in checked
     assert "hint: " in checked
     assert "Traceback" not in checked
@@ -143,6 +161,7 @@ def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str
         assert f"Host {name}-{task}" in config or is_stranger
     down = cluster.says("down", name, "--yes", code=5)
     assert bad in down
+    assert SAID[kind] in down or not is_refused, "the reason is named, not a guess"
     assert f"{name}-chief0:" not in down
     assert cluster.landed() == {"chief0", "worker1"}, "what the others hold has landed"
     mend()
