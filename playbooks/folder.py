@@ -87,7 +87,7 @@ def archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
         for entry in entries:
             _add(total, entry, _pack(tar, root, entry))
         if total.hexdigest()[:16] != digest:
-            raise _changed(root)
+            raise _changed(root, _newest(root, entries))
 
     return Archive(pack)
 
@@ -107,7 +107,7 @@ def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:
         try:
             tar.addfile(info, reader)
         except OSError:  # raised by tarfile for a file that became shorter
-            raise _changed(root) from None
+            raise _changed(root, entry.path) from None
     return reader.sum.digest()
 
 
@@ -214,7 +214,7 @@ def _opened(root: Path, entry: FolderEntry) -> IO[bytes]:
     try:
         return (root / entry.path).open("rb")
     except OSError:
-        raise _changed(root) from None
+        raise _changed(root, entry.path) from None
 
 
 def _add(total: hashlib._Hash, entry: FolderEntry, content: bytes) -> None:
@@ -222,8 +222,24 @@ def _add(total: hashlib._Hash, entry: FolderEntry, content: bytes) -> None:
     total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
 
 
-def _changed(root: Path) -> CloudtrainError:
-    return CloudtrainError(f"{root} changed while it was read", hint="run the command again")
+def _changed(root: Path, path: str) -> CloudtrainError:
+    return CloudtrainError(
+        f"{root} changed while it was read: {_shown(Path(path))}",
+        hint="run the command again; list a file that is written all the time, such as this "
+        f"command's own output, in {root}/.cloudtrainignore",
+    )
+
+
+def _newest(root: Path, entries: Sequence[FolderEntry]) -> str:
+    """Path of the file that was written last."""
+
+    def written(entry: FolderEntry) -> float:
+        try:
+            return (root / entry.path).lstat().st_mtime
+        except OSError:
+            return 0.0
+
+    return max(entries, key=written).path
 
 
 def _problem(config: ClusterConfig, text: str) -> Problem:

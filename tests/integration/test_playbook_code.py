@@ -109,14 +109,14 @@ def test_everything_that_cannot_be_delivered_is_named_at_once(tmp_path: Path) ->
 
 def test_a_folder_that_changes_under_the_stream_is_noticed(tmp_path: Path) -> None:
     src = write(tmp_path / "src", {"a.py": "1", "b.py": "2"})
-    for change in (
-        lambda: (src / "a.py").write_text("3"),
-        lambda: (src / "a.py").write_text(""),
-        lambda: (src / "b.py").unlink(),
+    for change, file in (
+        (lambda: (src / "a.py").write_text("3"), "a.py"),
+        (lambda: (src / "a.py").write_text(""), "a.py"),
+        (lambda: (src / "b.py").unlink(), "b.py"),
     ):
         source = code.resolve(config(tmp_path, path="src"))
         change()
-        with pytest.raises(CloudtrainError, match="changed while it was read"):
+        with pytest.raises(CloudtrainError, match=f"changed while it was read: {file}"):
             delivered(code.steps(source, "mnist"), tmp_path)
 
 
