@@ -243,8 +243,8 @@ class ClusterConfig:
     """Absolute path of `--env-file`, which is read again for the secrets; "" for none."""
     candidates: tuple[Candidate, ...] = ()
     """All candidates as written; empty without `any_of` and `ordered`."""
-    candidate_order: Literal["any_of", "ordered"] = "any_of"
-    """Whether candidates are tried by price or as written."""
+    candidate_order: Literal["", "any_of", "ordered"] = ""
+    """Whether candidates are tried by price or as written; "" without candidates."""
 
     @property
     def folder(self) -> Path:

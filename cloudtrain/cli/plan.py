@@ -150,7 +150,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "provider": config.provider,
         "strategy": config.strategy,
         "placement": list(config.placement),
-        "candidate_order": config.candidate_order if config.candidates else None,
+        "candidate_order": config.candidate_order or None,
         "offers": [_offer_json(each) for each in report.offers],
         "nodes": [_task_json(task) for task in report.tasks],
         "deciding": list(report.deciding),

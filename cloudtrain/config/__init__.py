@@ -84,7 +84,7 @@ def load(
         env_file=str(env_file.absolute()) if env_file else "",
         defaults=taken,
         candidates=tuple(map(_candidate, configs)) if several else (),
-        candidate_order="ordered" if several == "ordered" else "any_of",
+        candidate_order=several,
     )
 
 

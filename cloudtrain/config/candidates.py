@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cloudtrain.cloud import clouds, is_cloud
 from cloudtrain.config.fields import is_null
@@ -13,7 +13,7 @@ from cloudtrain.config.validation import problem, validate
 from cloudtrain.config.yaml_source import Block, Items, Path, Tree, value_at
 from cloudtrain.model import Problem
 
-LISTS = ("any_of", "ordered")
+LISTS: tuple[Literal["any_of", "ordered"], ...] = ("any_of", "ordered")
 """Fields with candidates: tried by price, or as written."""
 OF_EACH = ("provider", "placement", "hosts")
 """Fields that a file with candidates has in each of them, if at all."""
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     file: ConfigFile
 
 
-def list_of(tree: Block) -> str:
+def list_of(tree: Block) -> Literal["", "any_of", "ordered"]:
     """The field with candidates, "" for none."""
     return next((name for name in LISTS if name in tree and not is_null(tree[name])), "")
 

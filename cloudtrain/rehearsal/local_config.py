@@ -39,6 +39,7 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
         endpoints=Endpoints(storage=config.endpoints.storage),
         limits=replace(config.limits, idle=None, max_price=None),
         candidates=(),
+        candidate_order="",
     )
 
 
