@@ -11,6 +11,9 @@ from typing import Any
 SUFFIX = ".metrics.jsonl"
 """Of a task's samples, beside its log."""
 
+IDLE = 5.0
+"""Percent up to which a GPU counts as idle."""
+
 LATEST_BYTES = 1 << 16
 """Bytes at the end of a file that hold the latest samples: `status --watch` reads them every two
 seconds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from cloudtrain.metrics import Sample, latest_samples
+from cloudtrain.metrics import IDLE, Sample, latest_samples
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records
 
@@ -16,9 +16,6 @@ LATEST = 30.0
 IDLE_FOR = 120.0
 """Seconds after which a GPU that computes nothing is named: longer than most pauses to save or
 evaluate."""
-
-IDLE = 5.0
-"""Percent up to which a GPU counts as idle."""
 
 DIFFERS = 25.0
 """Percentage points from the median of its role from which a node is named."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
-from cloudtrain.metrics import Sample
+from cloudtrain.metrics import IDLE, Sample
 from cloudtrain.report.facts import Chart, Series, TaskUse
 from cloudtrain.run_record import Task
 
@@ -14,9 +14,6 @@ BUCKETS = 120
 
 SHORT = 180.0
 """Seconds up to which a run's time is counted in seconds."""
-
-IDLE = 5.0
-"""Percent up to which a GPU counts as idle, as in `status`."""
 
 Samples = Mapping[Task, Sequence[Sample]]
 """Of each task in each of its attempts."""

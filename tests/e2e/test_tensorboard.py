@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.standins import stores
 from tests.support.project import Project, until
 
 SCRIPT = """\
@@ -87,6 +88,41 @@ def test_a_landed_run_is_served_from_its_store(
     found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 30)
     assert found == dict.fromkeys(BOTH, 10)
     assert "as it goes on" not in project.stdout
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
+def test_a_landed_run_is_served_from_each_kind_of_store_and_its_report_read(
+    project: Project, served: list[subprocess.Popen[str]], kind: str
+) -> None:
+    with stores.KINDS[kind]() as place:
+        project.environment |= place.environment
+        path = config(project, 10, 0.0)
+        path.write_text(path.read_text().replace(project.store.as_uri(), place.uri))
+        done = project.cloudtrain("run", path)
+        assert done.returncode == 0, done.stderr
+        project.environment["CLOUDTRAIN_HOME"] = str(project.folder / "another machine")
+        served.append(project.start("tensorboard", path))
+        address = url(project)
+        found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 30)
+        assert found == dict.fromkeys(BOTH, 10)
+        report = project.cloudtrain("report", path, "--json")
+        assert report.returncode == 0, report.stderr
+        assert json.loads(report.stdout)["run"]["state"] == "succeeded"
+
+
+def test_a_report_of_a_run_that_goes_on_says_so(project: Project) -> None:
+    path = config(project, 10_000, 0.1)
+    assert project.cloudtrain("up", path, "--yes").returncode == 0
+    assert project.cloudtrain("train", path, "--detach").returncode == 0
+    done = project.cloudtrain("report", path, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["run"]["state"] == "running"
+    assert [attempt["ended"] for attempt in report["run"]["attempts"]] == [None]
+    page = project.folder / "page.html"
+    assert project.cloudtrain("report", path, "--output", page).returncode == 0
+    assert "running for" in page.read_text()
+    assert project.cloudtrain("down", path, "--yes").returncode == 0
 
 
 def test_a_live_run_is_followed_on_its_nodes(

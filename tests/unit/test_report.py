@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -457,8 +458,15 @@ def test_a_fault_of_the_report_is_a_warning_and_a_slow_one_is_given_up() -> None
 
     assert warned(said.append, lambda: sources(samples=broken)) == {}
     assert said == ["the run's report was not written: no such thing"]
+    over = threading.Event()
+
+    def slow(_task: Task) -> list[Sample]:
+        over.wait()
+        return []
+
     with pytest.raises(TimeoutError):
-        written(sources(), limit=0.0)
+        written(sources(samples=slow), limit=0.0)
+    over.set()
 
 
 def test_a_part_that_cannot_be_read_is_a_note() -> None:
