@@ -1,0 +1,110 @@
+"""The first-run page of each cloud: its `cloudtrain` commands run as they stand there, against the
+cloud's stand-in with booted nodes, and print the words below them.
+
+What cannot be here is replaced: TensorFlow, which nodes would download, by a script without it, and
+the bucket by a folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.standins.cloud import DESCRIPTIONS, running
+from tests.standins.nodes import Nodes, unavailable
+from tests.support.cloud_user import READY
+from tests.support.project import DATA, ROOT, Project
+
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def page(cloud: str) -> str:
+    return (ROOT / "docs" / f"first-run-{cloud}.md").read_text("utf-8")
+
+
+def steps(cloud: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Commands of each block that can be run here, with the words that follow the block."""
+    blocks = BLOCK.findall(page(cloud))
+    for number, (kind, text) in enumerate(blocks):
+        if kind == "sh":
+            lines = [line for line in text.splitlines() if re.match("cloudtrain |sed ", line)]
+            follows = blocks[number + 1] if number + 1 < len(blocks) else ("", "")
+            yield lines, follows[1].splitlines() if follows[0] == "text" else []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cloud", READY)
+def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_path: Path) -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
+    project = Project(tmp_path / "project")
+    (text,) = [text for kind, text in BLOCK.findall(page(cloud)) if kind == "yaml"]
+    text = text.replace('setup: {tensorflow: "2.21"}\n', "")
+    text = text.replace("command: python ", "command: python3 ")  # TensorFlow's brings `python`
+    text = re.sub(r"store: \S+", f"store: {project.store.as_uri()}", text)
+    (project.folder / "first.yaml").write_text(text)
+    (project.folder / "train.py").write_bytes((DATA / "rank.py").read_bytes())
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "cloudtrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cloudtrain "$@"\n')
+    (tools / "cloudtrain").chmod(0o755)
+    path = project.environment["PATH"]
+    project.environment |= {"PATH": f"{tools}:{path}", "CLOUDTRAIN_CACHE": str(tmp_path / "cache")}
+    ran = 0
+    with Nodes() as nodes, running(cloud, nodes=nodes) as account:
+        project.environment.update(account.environment)
+        if cloud == "gcp":
+            project.environment["GOOGLE_CLOUD_PROJECT"] = str(DESCRIPTIONS[cloud].project)
+        for commands, words in steps(cloud):
+            for command in commands:
+                done = subprocess.run(
+                    ["bash", "-euc", command],
+                    cwd=project.folder,
+                    env=project.environment,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                said = done.stdout + done.stderr
+                assert done.returncode == 0, (command, said)
+                assert [line for line in words if line not in said] == [] or (
+                    command != commands[-1]
+                ), (command, said)
+                ran += 1
+        assert account.holdings() == []
+    assert ran >= 9
+    assert (project.folder / "first.html").is_file()
+    assert list((project.folder / "results").rglob("chief0.txt"))
+
+
+@pytest.mark.parametrize("cloud", READY)
+def test_a_first_run_page_has_every_step_and_the_names_of_the_code(cloud: str) -> None:
+    text = page(cloud)
+    for command in ("plan", "check", "run", "fetch", "report", "cost", "ls --cloud", "gpus"):
+        assert f"cloudtrain {command}" in text, command
+    for command in ("cloudtrain down", "cloudtrain gc", "first-real-run.md", "tutorial.md"):
+        assert command in text
+    quota = importlib.import_module(f"cloudtrain.providers.{cloud}.quota")
+    source = Path(str(quota.__file__)).read_text("utf-8")
+    names = {"gcp": ["GPUS_ALL_REGIONS"], "aws": ["L-DB2E81BA", "G and VT"], "azure": []}[cloud]
+    for name in names:
+        assert name in source, name
+        assert name in text, name
+
+
+def test_the_buckets_policy_has_the_actions_of_the_table() -> None:
+    """`artifacts.create` and keys of one's own, which a first run has not, need more."""
+    (policy,) = [text for kind, text in BLOCK.findall(page("aws")) if kind == "json"]
+    given = {action for each in json.loads(policy)["Statement"] for action in each["Action"]}
+    reference = (ROOT / "docs" / "aws.md").read_text("utf-8")
+    section = reference.split("## Permissions for an `s3://` store")[1].split("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `s3:") and "create" not in row]
+    assert given == {action for row in rows for action in re.findall(r"`(s3:\w+)`", row)}
