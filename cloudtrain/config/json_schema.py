@@ -31,7 +31,10 @@ def schema() -> dict[str, Any]:
         0, {"title": "shell line", "type": ["string", "number", "boolean"]}
     )
     needs_placement = {
-        "if": {"properties": {"provider": {"enum": [cloud.name for cloud in clouds()]}}},
+        "if": {
+            "required": ["provider"],
+            "properties": {"provider": {"enum": [cloud.name for cloud in clouds()]}},
+        },
         "then": {"required": ["placement"]},
     }
     return {
