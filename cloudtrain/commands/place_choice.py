@@ -33,6 +33,7 @@ from cloudtrain.events import (
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.state import Records
 
 T = TypeVar("T")
 
@@ -122,12 +123,14 @@ def _one_round(
             refusals.append(Refusal(place=place, error=error))
             console.warn(f"not in {refusals[-1]}")
             continue
+        _leave_other_account(here.records, config, console)
         try:
             return attempt(here, console)
         except NOT_HERE as error:
             refusals.append(Refusal(place=place, error=error))
             console.warn(f"not in {refusals[-1]}")
-            _leave(here, next(iter(to_try[number + 1 :]), None), error, console)
+            _clear(here, error, console)
+    _leave_other_account(handle.records, None, console)
     raise _no_choice(refusals)
 
 
@@ -152,25 +155,32 @@ def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
     return same_nodes and set(choice.placement) <= set(whole.placement)
 
 
-def _leave(
-    here: Handle, following: ClusterConfig | None, error: CloudtrainError, console: Console
-) -> None:
-    """Delete what the attempt left, so that the record may name another account.
+def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
+    """Delete nodes that a refused attempt may have left: its rollback failed, or nobody knows."""
+    events = here.records.events()
+    if pending_nodes(events) or not_given_back(events):
+        try:
+            _leave(here, console)
+        except CloudtrainError as second:
+            raise NodesError({"up": error, "roll back": second}) from error
 
-    A refused placement was rolled back, so nothing is asked again within one account.
+
+def _leave_other_account(records: Records, config: ClusterConfig | None, console: Console) -> None:
+    """Delete all that the record knows in another account than the config's (None: in any), before
+    the record may name that one.
     """
-    records, events = here.records, here.records.events()
-    if not made_here(events):
+    if not records.is_open() or not made_here(records.events()):
         return
-    same = following is not None and account(following) == account(recorded_config(records))
-    if same and not pending_nodes(events) and not not_given_back(events):
-        return
-    provider = here.provider
-    try:
-        with console.stage(f"roll back on {provider.name}", 1):
-            provider.destroy(here.config.name, records.journal, pending_nodes(events))
-    except CloudtrainError as second:
-        raise NodesError({"up": error, "roll back": second}) from error
+    recorded = recorded_config(records)
+    if config is None or account(recorded) != account(config):
+        _leave(Handle(recorded), console)
+
+
+def _leave(handle: Handle, console: Console) -> None:
+    """Delete everything of the cluster in this account; the cloud is asked what is left."""
+    records, provider = handle.records, handle.provider
+    with console.stage(f"roll back on {provider.name}", 1):
+        provider.destroy(handle.config.name, records.journal, pending_nodes(records.events()))
     records.close()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.standins.nodes import unavailable
 from tests.support.project import until
@@ -81,6 +82,24 @@ def test_where_nothing_has_room_nothing_is_left_and_each_offer_says_why(user: Th
     assert error[-1].startswith("hint: `--wait 6h` tries all of them again")
     assert user.holding() == {}
     assert "nothing of it" in user.do("down", file, "--yes").stderr
+
+
+def test_what_one_account_refused_is_left_before_another_is_recorded(user: ThreeClouds) -> None:
+    """Also where a candidate between the two was not even tried."""
+    user.fill("gcp")
+    file = user.config(["gcp", "gcp", "aws"], field="ordered")
+    values = yaml.safe_load(file.read_text())
+    values["ordered"][1]["nodes"] = {"worker": {"machine": "n1-standard-999"}}
+    file.write_text(yaml.safe_dump(values))
+    user.do("up", file, "--yes")
+    assert list(user.holding()) == ["aws"]
+    (journal,) = user.project.home.glob("clusters/*/events.jsonl")
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    gone = max(number for number, event in enumerate(events) if event["event"] == "gone")
+    places = {event["placement"] for event in events[gone:] if event["event"] == "place"}
+    assert places == {"us-east-1a"}, "nothing of the other cloud counts for this cluster"
+    user.do("down", file, "--yes")
+    assert user.holding() == {}
 
 
 def test_a_wait_says_a_line_each_round_and_takes_the_first_room(user: ThreeClouds) -> None:
