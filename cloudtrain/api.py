@@ -248,19 +248,30 @@ def down(
     discard: bool = False,
     adopt: bool = False,
     owner: str | None = None,
+    order_key: str | os.PathLike[str] | None = None,
     console: Console | None = None,
 ) -> None:
     """Land the artifacts, delete everything, and check that nothing is left. Asks for no
     confirmation.
 
-    Blocks until nothing is left. Raises NotLanded, with every node kept, unless `discard`;
-    LeftoverError, which names what still exists; UsageError, LockedError.
+    `order_key`: private key with which the desk of a cluster that is away is ended from another
+    machine than the one that sent it. Blocks until nothing is left. Raises NotLanded, with every
+    node kept, unless `discard`; LeftoverError, which names what still exists; UsageError,
+    LockedError.
     """
     from cloudtrain.commands.down import down
 
     name, config = _target(cluster)
     with _shown(console) as shown:
-        down(name, config, discard=discard, adopt=adopt, owner=owner, console=shown)
+        down(
+            name,
+            config,
+            discard=discard,
+            adopt=adopt,
+            owner=owner,
+            order_key=None if order_key is None else Path(order_key),
+            console=shown,
+        )
 
 
 def _target(

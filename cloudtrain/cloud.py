@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Literal
 
-Market = Literal["on-demand", "spot", "flex-start", "reservation"]
+from cloudtrain.model import Market, Provisioning
 
 EVERYWHERE: tuple[Market, ...] = ("on-demand", "spot")
+EVERY_WAY: tuple[Market, ...] = (*EVERYWHERE, "flex-start", "reservation")
 WAITED_FOR: tuple[Market, ...] = ("spot", "flex-start", "reservation")
 
 
@@ -110,22 +110,22 @@ class TokenQuery(MetadataQuery):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeIdentity:
-    """What `identity:` takes on a cloud, with its source."""
+class ResourceName:
+    """What a field takes on a cloud that names one of the account's own resources, with its
+    source."""
 
     word: str
     """In words, with its article: `the name or ARN of an instance profile`."""
     example: str
     pattern: str
-    """Pattern of the value, without regard to case. Equal groups mean the same identity."""
-    token: TokenQuery
+    """Pattern of the value, without regard to case. Equal groups mean the same resource."""
     source: str
 
     def accepts(self, value: str) -> bool:
         return re.fullmatch(self.pattern, value, re.IGNORECASE) is not None
 
     def same(self, one: str | None, other: str | None) -> bool:
-        """True if both name the same identity; None and "" name none."""
+        """True if both name the same resource; None and "" name none."""
         if not one or not other:
             return not one and not other
         return self._key(one) == self._key(other)
@@ -136,14 +136,120 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """What an expired node leaves behind, billed until `down`: its disk and address."""
+class ProxyFault:
+    """What a command of `network.ssh_proxy` writes to stderr when it fails, and what to do."""
 
-    disks: tuple[tuple[int, float], ...]
-    """(GiB, $ a month): price of a disk up to that size; ascending."""
-    address: float
-    """$ a month."""
+    written: str
+    """Pattern in what it has written, without regard to case."""
+    hint: str
+    lasting: bool = True
+    """Whether it fails alike until somebody has done that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshService:
+    """A cloud's own service that connects to the SSH port of nodes without a public address."""
+
+    field: str
+    """Its field in `network.ssh_proxy`."""
+    programs: Mapping[str, str]
+    """Programs that must be installed → where they are to be had."""
+    versions: tuple[str, ...]
+    """Command that prints a version, or fails if a part of the program is missing."""
+    faults: tuple[ProxyFault, ...]
     source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeIdentity(ResourceName):
+    """What `identity:` takes."""
+
+    token: TokenQuery
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagRules:
+    """What a cloud accepts in `tags:`, with its source."""
+
+    name: str
+    """Pattern of a tag's name."""
+    value: str
+    """Pattern of a tag's value."""
+    words: str
+    """Both patterns in words, after "must have"."""
+    most: int
+    """Maximum number of the user's own tags: the cloud's limit less those of cloudtrain."""
+    reserved: tuple[str, ...] = ()
+    """Beginnings of names that the cloud keeps for itself, in lower case."""
+    taken: tuple[str, ...] = ()
+    """Names of tags that cloudtrain sets itself."""
+    ignores_case: bool = False
+    """True if names that differ only in case are the same tag."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationName(ResourceName):
+    """What `reservation:` or `capacity_block:` takes. Two values name the same one if the named
+    groups that both have are equal: a longer form adds groups.
+    """
+
+    def same(self, one: str | None, other: str | None) -> bool:
+        parts = [re.fullmatch(self.pattern, value or "", re.IGNORECASE) for value in (one, other)]
+        if parts[0] is None or parts[1] is None:
+            return one == other
+        mine, theirs = parts[0].groupdict(), parts[1].groupdict()
+        return all(
+            mine[name].lower() == theirs[name].lower()
+            for name in mine
+            if mine[name] is not None and theirs[name] is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPrice:
+    """List price of one kind of disk that nodes get, in the cloud's `first_region`."""
+
+    kind: str
+    machines: str = ".*"
+    """Pattern of the machine types whose nodes get it."""
+    gpus: bool | None = None
+    """Only with (True) or without (False) GPUs; None: both."""
+    per_gb: float = 0.0
+    """$ for each GB and month."""
+    fixed: float = 0.0
+    """$ a month for each disk besides, such as for throughput."""
+    steps: tuple[tuple[int, float], ...] = ()
+    """(GiB, $ a month): price of a disk up to that size, ascending; instead of `per_gb`."""
+
+    def serves(self, machine: str, *, gpus: bool) -> bool:
+        right = self.gpus is None or self.gpus == gpus
+        return right and re.fullmatch(self.machines, machine, re.IGNORECASE) is not None
+
+    def per_month(self, gb: int) -> float | None:
+        """$ a month in the first region; None for a disk larger than the steps."""
+        if not self.steps:
+            return self.per_gb * gb + self.fixed
+        return next((price for size, price in self.steps if gb <= size), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeParts:
+    """Prices of what is billed beside a node's machine: its root disk and its public address."""
+
+    disks: tuple[DiskPrice, ...]
+    """The first that serves a machine counts."""
+    address: float
+    """$ an hour of a public IPv4 address that is in use."""
+    regions: Mapping[str, float]
+    """Region → its disk prices as a multiple of those of the first region."""
+    elsewhere: float
+    """The same for all other regions: an upper bound."""
+    gpu_disk_gb: int = 0
+    """GB that count for a disk without `disk_gb` with GPUs, where its image decides: an upper
+    bound. 0: the cloud's `gpu_disk_gb`."""
+    source: str
+    read: date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +305,48 @@ class Cloud(ProviderFacts):
     """URI schemes under which scripts name buckets of this cloud."""
     identity: NodeIdentity | None = None
     """None: nodes cannot get an identity."""
+    resource_group: ResourceName | None = None
+    """What `resource_group:` takes; None: the cloud has no such groups."""
+    disk_key: ResourceName | None = None
+    """What `disk_key:` takes; `{region}` in a value is the region of the node."""
+    vpc: ResourceName | None = None
+    """What `network.vpc` takes; None: `network.subnet` names the subnet itself."""
+    firewall: ResourceName | None = None
+    """What `network.firewall` takes for an existing one."""
+    most_firewalls: int = 1
+    """Maximum number of these on a node."""
+    firewalls_of_subnets: bool = False
+    """True if the rules of a network or subnet can hold for nodes to which nothing is attached."""
+    tags: TagRules | None = None
+    """None: its resources have no tags."""
+    ssh_proxy: SshService | None = None
+    """Its own service for nodes without a public address."""
+    os_login: bool = False
+    """Whether `network.os_login` is for it."""
     machines: Path
     """Dated table of its machine types and prices, written by tools/catalog.py."""
     gpuhunt: str = ""
     """Its name in gpuhunt's catalog, the source of newer prices; "": not in it."""
     default_machine: str
     """Machine type of a node with neither `machine` nor `accelerator`: 4 vCPUs, 16 GiB."""
+    markets: tuple[Market, ...] = EVERYWHERE
+    """Values of `provisioning:` that its driver can request."""
+    usual_markets: tuple[Market, ...] = EVERYWHERE
+    """How machines without GPUs are sold, and those with GPUs that no row of `families` names."""
+    run_times: Mapping[Market, tuple[float, float]] = field(default_factory=dict)
+    """Seconds between which `limits.max_lifetime` must be for machines of that market."""
+    reservations: Mapping[Market, ReservationName] = field(default_factory=dict)
+    """Names of its reservations, by the market that needs one; without a row any text is taken."""
+    desk_machine: str
+    """Machine type that attends to `run --away`: 2 vCPUs and at least 4 GiB, for this program, SSH
+    to all nodes and what is uploaded through it."""
+    project_is_local: bool = False
+    """Whether `project:` names something on this machine, which another one does not have."""
+    address_variables: tuple[str, ...] = ()
+    """Environment variables with addresses of its services, and no credential, that its SDKs or we
+    read: a desk gets them."""
+    desk_variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of a desk itself."""
     gpu_machines: str
     """Pattern of the machines with GPUs, including those that the table lacks."""
     attaches: str = ""
@@ -224,8 +366,14 @@ class Cloud(ProviderFacts):
     """Why the expiry of a running node cannot be changed; "": it can."""
     stopped_keeps_address: bool = False
     """Whether a stopped node's public address is billed."""
-    leftover: Leftover | None = None
-    """None: an expired node leaves nothing behind."""
+    parts: NodeParts
+    """Prices of disks and addresses."""
+    keeps_parts: bool = False
+    """Whether an expired node's disk and address stay, billed until `down`."""
+    end_takes: float
+    """Seconds at most from a node's expiry until nothing of its machine is billed any more."""
+    soonest_end: float = 60.0
+    """Least seconds between now and an expiry that the cloud can hold."""
     egress: Egress | None = None
     """None: not known."""
     disk_gb: int = 0
@@ -243,6 +391,12 @@ class Cloud(ProviderFacts):
     """Its TPUs; empty: none."""
     tpu_end: str = ""
     """Why a TPU does not end by itself at `limits.max_lifetime`; "": it does."""
+
+    def same_purchase(self, one: Provisioning, other: Provisioning) -> bool:
+        """True if both buy in the same way, however the reservation is spelled."""
+        if one.market != other.market or one.market not in self.reservations:
+            return one == other
+        return self.reservations[one.market].same(one.name, other.name)
 
     def region_of(self, place: str) -> str:
         """Region of a zone; a region is returned unchanged."""

@@ -20,6 +20,7 @@ CloudtrainError                      exit
 │       └── NotAskedError             6     places that did not answer: their contents are unknown
 ├── NodeError                         1     a failure on one node
 │   ├── NodeUnreachable               1     no answer over SSH
+│   ├── NodeGone                      1     its cloud took it while it booted
 │   ├── HostKeyMismatch               1     another machine answers at that address
 │   └── StepFailed                    1     a playbook step
 ├── NodesError                        *     all failures of several nodes
@@ -177,6 +178,12 @@ class NodeError(CloudtrainError):
 class NodeUnreachable(NodeError):
     began = True
     """Whether the command may have been started; False if there was no connection."""
+    lasting = False
+    """Whether no further try helps before somebody has done what the hint says."""
+
+
+class NodeGone(NodeError):
+    pass
 
 
 class HostKeyMismatch(NodeError):

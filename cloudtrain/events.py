@@ -56,6 +56,16 @@ class ClusterGone(Event, word="gone"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetContinued(Event, word="budget continued"):
+    """The next candidate is tried: what the earlier ones cost since then counts against the same
+    `limits.budget`.
+    """
+
+    since: float
+    """Unix time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpBegun(Event, word="up"):
     """`up` is about to create these nodes."""
 
@@ -98,6 +108,8 @@ class EndMoveBegun(Event, word="move end"):
     lifetime: float | None
     expires: float | None
     """Unix time."""
+    budget: float | None = None
+    """`limits.budget`, if it is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +118,7 @@ class EndMoved(Event, word="end moved"):
 
     lifetime: float | None
     expires: float | None
+    budget: float | None = None
 
 
 # ── Creation and deletion, written by providers ──────────────────────────────
@@ -117,6 +130,15 @@ class PlacementTried(Event, word="place"):
 
     placement: str
     region: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpotOrderChosen(Event, word="spot order"):
+    """The zones of a region are tried in another order, by what the cloud says of spot there."""
+
+    places: tuple[str, ...]
+    text: str
+    """The evidence, with its source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +201,20 @@ class NodesShareFiles(Event, word="shared"):
 @dataclass(frozen=True, kw_only=True)
 class NodesPlaced(Event, word="placed"):
     """Every node runs; places by node name, and prices in $/hour as known then, null if not.
-    Earlier versions wrote no prices.
+    Earlier versions wrote no prices, or only those of the machines.
     """
 
     places: Mapping[str, str]
     prices: Mapping[str, float | None] = field(default_factory=dict)
+    """Of the machines."""
     ceilings: Mapping[str, float | None] = field(default_factory=dict)
     """Upper bounds of the prices."""
+    disks: Mapping[str, float | None] = field(default_factory=dict)
+    addresses: Mapping[str, float] = field(default_factory=dict)
+    kept: bool = False
+    """Whether disks and addresses are billed after the nodes' end."""
+    expires: Mapping[str, float | None] = field(default_factory=dict)
+    """When the cloud ends each node, Unix time; None: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +301,12 @@ def to_line(event: Event, *, time: float, pid: int) -> dict[str, Any]:
     del facts["time"]
     if isinstance(event, NodeRequested) and event.made is None:
         del facts["made"]
-    if isinstance(event, NodesPlaced) and not (event.prices or event.ceilings):
-        del facts["prices"], facts["ceilings"]
+    if isinstance(event, NodesPlaced):
+        for name in ("prices", "ceilings", "disks", "addresses", "kept", "expires"):
+            if not facts[name]:
+                del facts[name]
+    if isinstance(event, EndMoveBegun | EndMoved) and event.budget is None:
+        del facts["budget"]
     return {"time": time, "pid": pid, "event": event.word, **facts}
 
 
@@ -292,6 +325,10 @@ def from_line(line: Line) -> Event | None:
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if _is_number(value) else None
 
 
 def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
@@ -420,6 +457,12 @@ def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
     return tuple(made.values())
 
 
+def lacks_room(lines: Iterable[Line]) -> bool:
+    """True if a placement has refused the nodes and none has taken them since."""
+    told = [e for e in _of_this_cluster(lines) if isinstance(e, PlacementRefused | NodesPlaced)]
+    return bool(told) and isinstance(told[-1], PlacementRefused)
+
+
 def made_here(lines: Iterable[Line]) -> bool:
     """True if anything of the cluster was created from this record since the last `down`."""
     made = False
@@ -462,11 +505,12 @@ def images(lines: Iterable[Line]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEnd:
-    """New expiry of the whole cluster; both fields None for no limit."""
+    """New expiry of the whole cluster, and the limits that set it; None for no limit."""
 
     lifetime: float | None
     expires: float | None
     """Unix time."""
+    budget: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -477,30 +521,33 @@ class Lifetime:
     """`limits.max_lifetime` at their creation, or as changed since."""
     born: float
     """When the first of them was requested, Unix time."""
+    budget: float | None = None
+    """`limits.budget` at their creation, or as changed since."""
     moving: ClusterEnd | None = None
     """A change that was begun and not completed."""
 
 
 def known_end(lines: Iterable[Line]) -> Lifetime | None:
     """Lifetime of the nodes; None if not recorded: by an earlier version, or without nodes."""
-    lifetimes: list[float | None] = []
+    lifetimes: list[tuple[float | None, float | None]] = []
     born: float | None = None
     moving: ClusterEnd | None = None
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeRequested) and "lifetime" in (event.made or {}):
-            lifetime = (event.made or {})["lifetime"]
-            lifetimes.append(lifetime if _is_number(lifetime) else None)
+            lifetime, budget = (event.made or {})["lifetime"], (event.made or {}).get("budget")
+            lifetimes.append((_number(lifetime), _number(budget)))
             born = event.time if born is None else born
         elif isinstance(event, EndMoveBegun):
-            moving = ClusterEnd(lifetime=event.lifetime, expires=event.expires)
+            moving = ClusterEnd(lifetime=event.lifetime, expires=event.expires, budget=event.budget)
         elif isinstance(event, EndMoved):
-            lifetimes.append(event.lifetime)
+            lifetimes.append((event.lifetime, event.budget))
             moving = None
         elif _empties(event):
             lifetimes, born, moving = [], None, None
     if born is None:
         return None
-    return Lifetime(lifetime=lifetimes[-1], born=born, moving=moving)
+    lifetime, budget = lifetimes[-1]
+    return Lifetime(lifetime=lifetime, budget=budget, born=born, moving=moving)
 
 
 def _empties(event: Event) -> bool:

@@ -77,6 +77,18 @@ def last_loss(lines: Iterable[Line]) -> float | None:
     return last
 
 
+def repeated_of(attempts: Iterable[list[int]]) -> int:
+    """How many steps or epochs attempts began that an earlier one had begun, by the numbers of
+    each.
+    """
+    found = reached = 0
+    for numbers in attempts:
+        if numbers:
+            found += max(0, min(reached, max(numbers)) - numbers[0] + 1)
+            reached = max(reached, *numbers)
+    return found
+
+
 def repeated(before: Iterable[Line], after: Iterable[Line], unit: Unit) -> int | None:
     """Steps or epochs that were begun before a fault and again after it; None if there is no number
     on both sides.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from cloudtrain.codec import PATH
 from cloudtrain.shell import Secret
@@ -50,6 +50,37 @@ class Accelerator:
         return f"{self.kind}:{self.count}"
 
 
+Market = Literal["on-demand", "spot", "flex-start", "reservation", "capacity-block"]
+"""How a cloud sells machines."""
+MARKETS: tuple[Market, ...] = get_args(Market)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provisioning:
+    """How machines are bought: `provisioning:` of a role."""
+
+    market: Market = "on-demand"
+    name: str = ""
+    """The reservation or capacity block, by the cloud's name or id."""
+
+    @property
+    def spot(self) -> bool:
+        return self.market == "spot"
+
+    @property
+    def shown(self) -> str:
+        """Text beside a machine; "" on demand."""
+        return "" if self.market == "on-demand" else str(self)
+
+    def __str__(self) -> str:
+        words = self.market if self.market == "flex-start" else self.market.replace("-", " ")
+        return f"{words} {self.name}".rstrip()
+
+
+ON_DEMAND = Provisioning()
+SPOT = Provisioning(market="spot")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeGroup:
     """All nodes of one role."""
@@ -58,13 +89,45 @@ class NodeGroup:
     machine: str | None = None
     accelerator: Accelerator | None = None
     disk_gb: int | None = None
-    spot: bool = False
+    provisioning: Provisioning = ON_DEMAND
+
+    @property
+    def spot(self) -> bool:
+        return self.provisioning.spot
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshProxy:
+    """What SSH connections to the nodes go through; exactly one field is set."""
+
+    jump: str | None = None
+    """Jump hosts as for `ssh -J`: `[user@]host[:port]`, separated by commas."""
+    iap: bool = False
+    """GCP's Identity-Aware Proxy, over the gcloud CLI."""
+    ssm: bool = False
+    """AWS' Session Manager, over the aws CLI and its plugin."""
+    bastion: str | None = None
+    """Azure Bastion, over the az CLI: `GROUP/NAME` or its resource ID."""
+    command: str | None = None
+    """A command whose stdin and stdout are the connection, with placeholders; no shell runs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     subnet: str | None = None
+    vpc: str | None = None
+    """Existing network whose subnet in each place is used; None with `subnet`."""
+    firewall: tuple[str, ...] | None = None
+    """Existing firewalls that nodes get, never changed or deleted: `Cloud.firewall` says in which
+    form. Empty: nodes get none, as those of their subnet hold. None: our own."""
+    http_proxy: str | None = None
+    """Proxy by which rented nodes reach the internet, without credentials."""
+    no_proxy: tuple[str, ...] = ()
+    """Hosts that nodes reach without it, besides each other and the metadata service."""
     ssh_from: str = "auto"
+    ssh_proxy: SshProxy | None = None
+    os_login: bool = False
+    """Whether the nodes have GCP's OS Login, besides our own user."""
     private: bool = False
     close: Literal["auto", "on", "off"] = "auto"
     """Whether nodes are placed close together, in the cloud's placement group."""
@@ -169,13 +232,27 @@ class Endpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`max_lifetime`, `idle` and `wait` in seconds, `max_price` in $/hour for the whole cluster."""
+    """`max_price` in $/hour for the whole cluster, `budget` in $ for all of its time, the others in
+    seconds."""
 
     max_lifetime: float | None = 12 * 3600.0
     idle: float | None = None
     max_price: float | None = None
+    budget: float | None = None
     wait: float | None = 1800.0
     """Time to wait for capacity for a lost node; `up` does not wait."""
+    give_back: float | Literal["auto"] | None = "auto"
+    """How long the other nodes are kept meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Away:
+    """The `away:` section: the small machine (the desk) that attends to `run --away`."""
+
+    identity: str | None = None
+    """An existing identity of the account for the desk alone, in the form of `identity`."""
+    machine: str | None = None
+    """Machine type; None: `Cloud.desk_machine`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +277,8 @@ class Candidate:
     network: Network = field(default_factory=Network)
     identity: str | None = None
     image: str = "auto"
+    resource_group: str | None = None
+    disk_key: str | None = None
     endpoints: Endpoints = field(default_factory=Endpoints)
     nodes: Mapping[str, NodeGroup] = field(default_factory=dict)
 
@@ -223,6 +302,15 @@ class ClusterConfig:
     identity: str | None = None
     """An existing identity of the account, which every node gets: `Cloud.identity` says in which
     form."""
+    resource_group: str | None = None
+    """An existing resource group (Azure) for everything that is created, which is never changed or
+    deleted; None: one of our own for each cluster and region."""
+    disk_key: str | None = None
+    """An existing encryption key for the nodes' disks: `Cloud.disk_key` says in which form. None:
+    the cloud's own."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the user's own for every resource that is created: `Cloud.tags` says what a cloud
+    accepts."""
     image: str = "auto"
     setup: Setup = field(default_factory=Setup)
     code: Code = field(default_factory=Code)
@@ -231,6 +319,7 @@ class ClusterConfig:
     data: Mapping[str, DataSource] = field(default_factory=dict)
     endpoints: Endpoints = field(default_factory=Endpoints)
     limits: Limits = field(default_factory=Limits)
+    away: Away = field(default_factory=Away)
     hosts: tuple[Host, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Name in the task's environment → name of the local variable with the value. Never a value."""
@@ -245,6 +334,10 @@ class ClusterConfig:
     """All candidates as written; empty without `any_of` and `ordered`."""
     candidate_order: Literal["", "any_of", "ordered"] = ""
     """Whether candidates are tried by price or as written; "" without candidates."""
+
+    def disk_key_in(self, region: str) -> str | None:
+        """The key for disks in a region."""
+        return self.disk_key and self.disk_key.replace("{region}", region)
 
     @property
     def folder(self) -> Path:
@@ -288,10 +381,14 @@ class NodePlan(TaskId):
     machine: str | None = None
     accelerator: Accelerator | None = None
     disk_gb: int | None = None
-    spot: bool = False
+    provisioning: Provisioning = ON_DEMAND
     internal: str = ""
     """Internal address that the node must have, as TF_CONFIG of running tasks names it; "" for
     any."""
+
+    @property
+    def spot(self) -> bool:
+        return self.provisioning.spot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +401,9 @@ class Plan:
     images: Mapping[str, str] = field(default_factory=dict)
     """Images of the existing nodes: the provider's key for `image:` → the cloud's id. New nodes of
     the cluster get the same."""
+    latest_end: float | None = None
+    """Unix time after which no node may go on, as `limits.budget` is spent then; None: no such
+    time."""
 
     def accelerator(self, node: str) -> Accelerator | None:
         """Accelerator of the node with that name."""
@@ -344,9 +444,12 @@ class Node(TaskId):
     """Ports that its provider reserves for its TensorFlow server, in order of preference."""
     host_keys: tuple[str, ...] = ()
     """Host keys that its provider vouches for, if the key was not created by us."""
+    ssh_proxy: tuple[str, ...] = ()
+    """Command whose stdin and stdout are a connection to its SSH port; empty: TCP to `address`."""
     machine: str = ""
     """The cloud's machine type."""
-    spot: bool = False
+    provisioning: Provisioning = ON_DEMAND
+    """How it was bought, as the cloud lists it."""
     disk_gb: int | None = None
     """Size of the root disk, if the cloud lists it."""
     identities: tuple[str, ...] | None = None
@@ -359,6 +462,10 @@ class Node(TaskId):
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)
+
+    @property
+    def spot(self) -> bool:
+        return self.provisioning.spot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Pla
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.presign import PresignedRequest, Presigner
 from cloudtrain.shell import Command
+from cloudtrain.spot_evidence import SpotEvidence
 
 if TYPE_CHECKING:
     from cloudtrain.catalog import MachineType
@@ -92,6 +93,30 @@ class TellsQuotas(Protocol):
         these regions; without any, in all that the account may use. Changes nothing.
 
         `not_asked` has the regions that did not answer. Raises CloudError.
+        """
+
+
+@runtime_checkable
+class TellsSpotEvidence(Protocol):
+    """A provider whose cloud says where spot machines are likely to be had."""
+
+    def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
+        """Evidence on the places of the plan, in their order; empty if the plan has no spot nodes
+        or the cloud says nothing. Changes nothing. Raises CloudError.
+        """
+
+
+@runtime_checkable
+class DeletesItself(Protocol):
+    """A provider whose machines can delete themselves."""
+
+    def delete_from_inside(self, cluster: str, journal: Journal) -> None:
+        """Delete the cluster of the machine that runs this program: all that can be deleted before
+        that machine, then the machine, in one last call.
+
+        This process may end at any moment after that call. What the machine used until its end (a
+        network, a security group) stays, without a price, for `destroy` from elsewhere. Raises
+        CloudError.
         """
 
 
@@ -298,9 +323,9 @@ class ArtifactStore(Protocol):
 class StoreBackend(ArtifactStore, Protocol):
     """Interface of each kind of store in stores/: artifacts, the bucket, and a cluster's lease."""
 
-    def create(self, location: str | None) -> bool:
-        """Create the bucket near `location` (a region of its cloud) if it does not exist. Returns
-        True if it was created."""
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
+        """Create the bucket near `location` (a region of its cloud), with these tags if its
+        service has any, if it does not exist. Returns True if it was created."""
 
     def check(self) -> None:
         """Write, read and delete a small file, so that a refusal comes before any cost."""

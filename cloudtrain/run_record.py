@@ -53,6 +53,7 @@ class Cause:
         "not_clustered",
         "stalled",
         "deadline",
+        "budget",
         "require",
     ] = field(metadata=ANY_TEXT)
     text: str

@@ -34,3 +34,17 @@ def total(costs: Iterable[CostSoFar]) -> CostSoFar:
         most += each.most or 0.0
         known = known and each.most is not None
     return CostSoFar(least=least, most=most if known else None)
+
+
+KEPT_FOR = 72 * 3600.0
+"""Seconds that a budget pays for what ended nodes leave behind until `down`: a weekend."""
+
+
+def lasts(amount: float, *, per_hour: float, after_end: float, end_takes: float) -> float:
+    """Seconds until the nodes must end so that `amount` $ pay for them, for the `end_takes` seconds
+    that their end takes, and for KEPT_FOR of `after_end` $/hour.
+
+    Negative if the amount is too small; infinite if nothing costs anything.
+    """
+    left = amount - after_end * KEPT_FOR / 3600
+    return left / per_hour * 3600 - end_takes if per_hour > 0 else float("inf")

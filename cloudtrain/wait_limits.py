@@ -65,6 +65,18 @@ HOST_ANSWER = _limit(
     until="a machine of your own (`hosts`) has answered one question of the provider",
     then="it counts as a machine that does not answer",
 )
+PROXY_ANSWER = _limit(
+    "PROXY_ANSWER",
+    60.0,
+    until="the command of `network.ssh_proxy` has connected to the node",
+    then="the node counts as one that does not answer, with what the command wrote",
+)
+PROXY_END = _limit(
+    "PROXY_END",
+    1.0,
+    until="the command of `network.ssh_proxy` has ended with its connection",
+    then="it is sent TERM, and after as long again KILL",
+)
 NODE_STARTS = _limit(
     "NODE_STARTS",
     300.0,
@@ -205,4 +217,16 @@ IDLE_DOWN = _limit(
     3600.0,
     until="a `down` that `limits.idle` has started is over",
     then="`down` is refused, naming that process; nothing is destroyed",
+)
+ORDER_RECEIVED = _limit(
+    "ORDER_RECEIVED",
+    300.0,
+    until="the desk of a run that is away confirms an order",
+    then="`stop-run` and `down` fail, and say how to end the run without its desk",
+)
+ORDER_DONE = _limit(
+    "ORDER_DONE",
+    3600.0,
+    until="a desk has carried out the order that it has confirmed",
+    then="`stop-run` and `down` fail; the desk goes on",
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from cloudtrain import config
 from cloudtrain.catalog import learned
@@ -23,7 +23,11 @@ from tests.support.second_runs import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary"]
 
-settings.register_profile("dev", max_examples=10)  # of `make quick`; all else keeps hypothesis' own
+# No test is judged by its time: a busy machine is slow to draw and to run an example.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("whole", _UNTIMED)
+settings.register_profile("dev", _UNTIMED, max_examples=10)  # of `make quick`
+settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

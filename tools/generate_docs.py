@@ -17,9 +17,11 @@ from typing import Any, get_args, get_type_hints
 from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
 from cloudtrain.cloud import clouds
 from cloudtrain.config import schema
+from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.change_effects import EFFECT, KINDS
 from cloudtrain.config.section import Section, defaults
 from cloudtrain.config.sections import ConfigFile, section_at
+from cloudtrain.model import Provisioning
 from cloudtrain.runs import state_table
 from cloudtrain.wait_limits import WAITS
 
@@ -197,6 +199,9 @@ def tables() -> str:
         if section and name != "ordered":  # as any_of
             title = TITLES.get(name, name)
             text += table(f"`{title}`", section)
+            for field in section.by_key() if name not in LISTS else ():
+                inner = section_at((name, field))
+                text += table(f"`{title}.{field}`", inner) if inner else ""
     return text + effects()
 
 
@@ -247,6 +252,8 @@ def type_of(node: dict[str, Any]) -> str:
 def default_of(value: Any, kind: str) -> str:
     if kind == "section" or value in (None, (), {}, ""):
         return "off" if kind.endswith("off") else "–"
+    if isinstance(value, Provisioning):
+        value = value.market
     if kind.startswith("duration"):
         unit, size = next((u, s) for u, s in (("h", 3600), ("m", 60), ("s", 1)) if value % s == 0)
         return f"`{value // size:.0f}{unit}`"

@@ -29,6 +29,7 @@ from cloudtrain.artifacts.sync import (
     unchanged,
 )
 from cloudtrain.artifacts.upload import Upload
+from cloudtrain.console.forwarding import SilentStage
 from cloudtrain.errors import (
     CloudtrainError,
     NodeError,
@@ -87,6 +88,7 @@ class Closing:
 
     def __init__(self, landing: Landing, run: Run, nodes: Mapping[str, Node]) -> None:
         self._landing, self._sources = landing, landing.sources(run, nodes)
+        self._attempts = {task.name: task.attempt for task in run.tasks}
         self._ledger = _opened(landing, run)
         ingest_spools_into(self._ledger, landing, run, nodes)
 
@@ -107,6 +109,7 @@ class Closing:
                 if synced.detour is not None:
                     landing.console.say(f"{source.node.name}: {synced.detour}")
                 refuse_unsettled(source, synced)
+                ledger.landed_all(source.task, self._attempts[source.task])
                 stage.done(source.node.name, _summary(synced))
 
             _on_every_node(landing, ledger, self._sources, work)
@@ -170,7 +173,7 @@ def pending_files(
         ]
         lists = fan_out(
             asked,
-            lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or _Quiet()),
+            lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or SilentStage()),
             name=lambda item: item[1].node.name,
         )
     except CloudtrainError as error:
@@ -372,13 +375,3 @@ def _summary(synced: SyncResult) -> str:
 def _names(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return ", ".join(shown(path) for path in paths[:SHOWN]) + more
-
-
-class _Quiet:
-    """A stage without output."""
-
-    def node(self, name: str, text: str) -> None:
-        pass
-
-    def done(self, name: str, text: str = "") -> None:
-        pass

@@ -35,6 +35,8 @@ class Manifest:
     checkpoint: Checkpoint | None = None
     complete: bool = False
     warnings: tuple[str, ...] = ()
+    landed_attempts: Mapping[str, int] = field(default_factory=dict)
+    """Task → its attempt after whose end all of its files have landed."""
 
     def with_files(self, landed: Iterable[Artifact]) -> Manifest:
         """Add files. One that takes the place of a folder, or the reverse, replaces it."""
@@ -91,6 +93,7 @@ class _Record:
     warnings: tuple[str, ...]
     checkpoint: Checkpoint | None = None
     files: tuple[Artifact, ...]
+    landed_attempts: Mapping[str, int] = field(default_factory=dict)
 
 
 def _folders(path: str) -> list[str]:
@@ -141,6 +144,7 @@ def to_json(manifest: Manifest) -> dict[str, Any]:
         "complete": manifest.complete,
         "warnings": list(manifest.warnings),
         "checkpoint": checkpoint and asdict(checkpoint),
+        "landed_attempts": dict(manifest.landed_attempts),
         "files": [_file_to_json(manifest.files[path]) for path in sorted(manifest.files)],
     }
 
@@ -173,4 +177,5 @@ def from_json(data: object) -> Manifest:
         checkpoint=checkpoint,
         complete=record.complete,
         warnings=record.warnings,
+        landed_attempts=record.landed_attempts,
     )

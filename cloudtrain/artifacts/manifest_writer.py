@@ -89,6 +89,12 @@ class ManifestWriter:
             self.manifest = replace(self.manifest, warnings=(*others, *of_task))
             return new
 
+    def landed_all(self, task: str, attempt: int) -> None:
+        """Record that all files of a task have landed after the end of this attempt."""
+        with self._lock:
+            landed = {**self.manifest.landed_attempts, task: attempt}
+            self.manifest = replace(self.manifest, landed_attempts=landed)
+
     def save(self) -> None:
         with self._lock:
             self._save()

@@ -3,7 +3,7 @@
 A machine's facts are those that its cloud reported to `check` or `up`, else the packaged table's.
 Prices come from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0.
 Prices are
-$/hour of the machine with its accelerators, without disks, addresses and traffic. Sources:
+$/hour of the machine with its accelerators; `node_parts` has those of disks and addresses. Sources:
 docs/machines.md.
 """
 
@@ -19,8 +19,12 @@ from cloudtrain.catalog import availability, table, tpus
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.learned import learned_row
 from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
-from cloudtrain.model import Accelerator, NodeGroup, NodePlan
+from cloudtrain.model import ON_DEMAND, Accelerator, Market, NodeGroup, NodePlan
 
+PREPAID: frozenset[Market] = frozenset({"capacity-block"})
+"""Markets whose machines are paid in advance, in one sum that no table has: an hour adds nothing to
+the bill. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-pricing-billing.html
+"""
 VCPUS_PER_GPU = 4
 """Minimum for machines chosen by us, to keep the GPU busy: as AWS's and Azure's smallest T4 has."""
 
@@ -104,7 +108,11 @@ def takes_accelerators(cloud: Cloud, machine: str) -> bool:
 
 
 def cheapest(
-    provider: str, accelerator: Accelerator, *, spot: bool = False, regions: Sequence[str] = ()
+    provider: str,
+    accelerator: Accelerator,
+    *,
+    market: Market = "on-demand",
+    regions: Sequence[str] = (),
 ) -> MachineType | None:
     """Return the cheapest machine with these accelerators, by the packaged table.
 
@@ -127,11 +135,11 @@ def cheapest(
     if not all_rows:
         return None
     on_sale = [row for row in all_rows if availability.is_sold(cloud, row.machine)]
-    rows = [row for row in on_sale if availability.is_sold(cloud, row.machine, spot=spot)]
+    rows = [row for row in on_sale if availability.is_sold(cloud, row.machine, market=market)]
     rows = rows or on_sale or all_rows
     best = min(rows, key=lambda row: (row.vcpus, row.memory_gib)).machine
     for region in [*regions, cloud.first_region]:
-        prices = _comparable(provider, rows, region, spot=spot)
+        prices = _comparable(provider, rows, region, spot=market == "spot")
         if prices:
             best = min(prices, key=lambda machine: prices[machine])
             break
@@ -177,7 +185,8 @@ def resolve_group(provider: str, group: NodeGroup, regions: Sequence[str]) -> No
     if accelerator is not None:
         accelerator = replace(accelerator, kind=canonical_name(accelerator.kind))
     if machine is None and accelerator is not None:
-        chosen = cheapest(provider, accelerator, spot=group.spot, regions=regions)
+        market = group.provisioning.market
+        chosen = cheapest(provider, accelerator, market=market, regions=regions)
         machine = chosen.name if chosen else None
     elif machine is None:
         machine = cloud.default_machine
@@ -189,6 +198,9 @@ def resolve_group(provider: str, group: NodeGroup, regions: Sequence[str]) -> No
 
 # ── prices ───────────────────────────────────────────────────────────────────
 
+PRICED: tuple[Market, ...] = ("on-demand", "spot")
+"""Markets whose prices the tables have."""
+
 
 def price(provider: str, node: NodePlan, place: str) -> float | None:
     """$/hour of this node in a zone or region, on its market. None if not known."""
@@ -196,17 +208,22 @@ def price(provider: str, node: NodePlan, place: str) -> float | None:
 
 
 def highest_price(provider: str, node: NodePlan, place: str) -> float | None:
-    """Upper bound in $/hour: without a known spot price, the on-demand price.
+    """Upper bound in $/hour: without a known price on its market, the on-demand price.
 
-    No cloud bills a spot machine above that unless the request names a price of its own.
+    No cloud bills a spot machine above that unless the request names a price of its own, and Google
+    sells flex-start at a discount. A reservation is billed with or without nodes, up to that price.
     """
     known = price(provider, node, place)
-    return price(provider, replace(node, spot=False), place) if known is None else known
+    dearer = replace(node, provisioning=ON_DEMAND)
+    return price(provider, dearer, place) if known is None else known
 
 
 def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | None, date | None]:
     """The price, and the date of the table that has it."""
-    if node.machine is None or not is_cloud(provider):
+    market = node.provisioning.market
+    if node.machine is not None and is_cloud(provider) and market in PREPAID:
+        return 0.0, as_of(provider)
+    if node.machine is None or not is_cloud(provider) or market not in PRICED:
         return None, None
     region = region_of(provider, place)
     if tpus.tpu_type(provider, node.machine):
@@ -220,6 +237,8 @@ def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]
     regions in which it is not known. Not for TPUs.
     """
     found: dict[str, tuple[float, date]] = {}
+    if node.provisioning.market not in PRICED:
+        return found
     for each in (table.packaged(provider), table.refreshed(provider)):
         row = _price_row(each, provider, node) if each else None
         if each is not None and row is not None:
@@ -275,7 +294,11 @@ def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
     if machine:
         yield from filter(
             None,
-            [availability.unavailable_reason(cloud, machine, spot=node.spot, own_image=own_image)],
+            [
+                availability.unavailable_reason(
+                    cloud, machine, market=node.provisioning.market, own_image=own_image
+                )
+            ],
         )
     known = machine_type(provider, machine) if machine else None
     if known is not None and known.arm:

@@ -7,10 +7,12 @@ shows the others (tools/generate_docs.py).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date
 
 from cloudtrain.catalog import table
 from cloudtrain.cloud import Cloud, Family
+from cloudtrain.model import Market
 
 
 def today() -> date:
@@ -35,14 +37,15 @@ def equivalent(cloud: Cloud, row: Family) -> str:
 
 
 def unavailable_reason(
-    cloud: Cloud, machine: str, *, spot: bool, own_image: bool = False
+    cloud: Cloud, machine: str, *, market: Market, own_image: bool = False
 ) -> str | None:
     """Reason why no such machine can be rented, with an alternative; None if nothing is known
     against it.
     """
     row = family(cloud, machine)
     if row is None:
-        return None
+        sold = markets_of(cloud, machine)
+        return None if _has(sold, market) else _not_sold(cloud, sold, machine, market, "")
     other = equivalent(cloud, row)
     if row.gone(today()):
         since = f" since {row.retired}" if row.retired else ""
@@ -52,16 +55,57 @@ def unavailable_reason(
         return f"{machine} is an ARM machine, but cloudtrain's images are x86-64{instead}"
     if row.unfit and not own_image:
         return f"{machine} cannot be used: {row.unfit}{instead}"
-    market = "spot" if spot else "on-demand"
-    return None if market in row.markets else _not_sold(cloud, row, machine, market)
+    sold = row.markets
+    return None if _has(sold, market) else _not_sold(cloud, sold, machine, market, other)
 
 
-def _not_sold(cloud: Cloud, row: Family, machine: str, market: str) -> str:
-    words = " or ".join(filter(None, [", ".join(row.markets[:-1]), row.markets[-1]]))
-    text = f"{cloud.vendor} does not sell {machine} {market.replace('-', ' ')}: only {words}"
-    if "spot" in row.markets:
-        return f"{text}; set `spot: true`"
-    return f"{text}, which this version does not support; use {equivalent(cloud, row)}"
+def _has(sold: Sequence[Market], market: Market) -> bool:
+    """True if a machine with these markets can be had on that one: what is sold on demand can also
+    be reserved, on each cloud that has reservations.
+    """
+    return market in sold or (market == "reservation" and "on-demand" in sold)
+
+
+def markets_of(cloud: Cloud, machine: str) -> tuple[Market, ...]:
+    """How the machine is sold; every way that the driver knows for an unknown one with GPUs."""
+    row = family(cloud, machine)
+    if row is not None:
+        return row.markets
+    known = machine.lower() in table.packaged(cloud.name).by_name
+    return cloud.markets if named_for_gpus(cloud, machine) and not known else cloud.usual_markets
+
+
+def _not_sold(
+    cloud: Cloud, sold: tuple[Market, ...], machine: str, market: Market, other: str
+) -> str:
+    text = f"{cloud.vendor} does not sell {machine} {_HOW[market]}: only {_either(sold)}"
+    offered = [f"`{in_file(each)}`" for each in sold if each in cloud.markets]
+    if offered:
+        return f"{text}; set {_either(offered)}"
+    return f"{text}, which this version does not support; use {other}"
+
+
+_HOW: dict[Market, str] = {
+    "on-demand": "on demand",
+    "spot": "as spot",
+    "flex-start": "by flex-start",
+    "reservation": "by reservation",
+    "capacity-block": "by capacity block",
+}
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def in_file(market: Market) -> str:
+    """`spot: true`, or `provisioning: {reservation: NAME}`."""
+    forms = {
+        "spot": "spot: true",
+        "reservation": "provisioning: {reservation: NAME}",
+        "capacity-block": "provisioning: {capacity_block: ID}",
+    }
+    return forms.get(market, f"provisioning: {market}")
 
 
 def retirement_notice(cloud: Cloud, machine: str) -> str | None:
@@ -73,14 +117,12 @@ def retirement_notice(cloud: Cloud, machine: str) -> str | None:
     return f"{cloud.vendor} retires it on {row.retired}; use {other}"
 
 
-def is_sold(cloud: Cloud, machine: str, *, spot: bool | None = None) -> bool:
-    """True if the machine is sold on that market, or on any market if `spot` is None."""
+def is_sold(cloud: Cloud, machine: str, *, market: Market | None = None) -> bool:
+    """True if the machine is sold on that market, or on any market if that is None."""
     row = family(cloud, machine)
-    if row is None:
-        return True
-    if row.gone(today()) or row.arm or row.unfit:
+    if row is not None and (row.gone(today()) or row.arm or row.unfit):
         return False
-    return spot is None or ("spot" if spot else "on-demand") in row.markets
+    return market is None or market in markets_of(cloud, machine)
 
 
 def retired_kind(cloud: Cloud, kind: str) -> str | None:

@@ -15,8 +15,8 @@ from cloudtrain.catalog import availability, table
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
-from cloudtrain.cloud import Cloud, clouds
-from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.cloud import EVERYWHERE, Cloud, clouds
+from cloudtrain.model import MARKETS, Accelerator, Market, NodePlan, Provisioning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,17 @@ class Offer:
     accelerator: Accelerator
     vcpus: int
     memory_gib: float
-    spot: bool
+    market: Market
     price: float | None
     """$/hour of the machine with its GPUs, without disks, addresses and traffic; None: unknown."""
     date: date | None
     """Day of the price; None without one."""
     by_default: bool = True
     """False for shapes that are never chosen for an `accelerator` alone: highmem and small n1."""
+
+    @property
+    def spot(self) -> bool:
+        return self.market == "spot"
 
     @property
     def price_per_gpu(self) -> float | None:
@@ -55,8 +59,8 @@ def offers(
     """Offers in order of price, those without a known price last.
 
     `kind`: under any of its names; None: all kinds. `count`: GPUs of a machine. `spot`: one market;
-    None: both. `providers`, `regions`: only these; empty: all. With `regions`, machines of which no
-    region is known are left out. A region counts as known for both markets if one has a price.
+    None: all. `providers`, `regions`: only these; empty: all. With `regions`, machines of which no
+    region is known are left out. A region counts as known for all markets if one has a price.
     """
     wanted = None if kind is None else canonical_name(kind)
     found: list[Offer] = []
@@ -74,7 +78,7 @@ def offers(
     return tuple(sorted(kept, key=_order))
 
 
-def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, bool]:
+def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, int]:
     return (
         offer.price is None,
         offer.price or 0.0,
@@ -83,7 +87,7 @@ def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, bool]:
         offer.provider,
         offer.machine,
         offer.region,
-        offer.spot,
+        MARKETS.index(offer.market),
     )
 
 
@@ -103,16 +107,19 @@ def _machines(cloud: Cloud) -> Iterator[tuple[catalog.MachineType, Accelerator]]
 def _of_machine(
     cloud: Cloud, machine: catalog.MachineType, accelerator: Accelerator
 ) -> Iterator[Offer]:
-    prices: dict[bool, Mapping[str, tuple[float, date]]] = {
-        spot: catalog.region_prices(cloud.name, _node(machine, accelerator, spot=spot))
-        for spot in (False, True)
+    sold = [
+        market
+        for market in cloud.markets
+        if availability.is_sold(cloud, machine.name, market=market)
+    ]
+    prices: dict[Market, Mapping[str, tuple[float, date]]] = {
+        market: catalog.region_prices(cloud.name, _node(machine, accelerator, market))
+        for market in {*EVERYWHERE, *sold}
     }
-    places = sorted(prices[False].keys() | prices[True].keys()) or [""]
-    for spot in (False, True):
-        if not availability.is_sold(cloud, machine.name, spot=spot):
-            continue
+    places = sorted({region for known in prices.values() for region in known}) or [""]
+    for market in sold:
         for region in places:
-            price, day = prices[spot].get(region, (None, None))
+            price, day = prices[market].get(region, (None, None))
             yield Offer(
                 provider=cloud.name,
                 region=region,
@@ -120,14 +127,14 @@ def _of_machine(
                 accelerator=accelerator,
                 vcpus=machine.vcpus,
                 memory_gib=machine.memory_gib,
-                spot=spot,
+                market=market,
                 price=price,
                 date=day,
                 by_default=catalog.chosen_by_default(machine.name, machine.vcpus, accelerator),
             )
 
 
-def _node(machine: catalog.MachineType, accelerator: Accelerator, *, spot: bool) -> NodePlan:
+def _node(machine: catalog.MachineType, accelerator: Accelerator, market: Market) -> NodePlan:
     return NodePlan(
         name="",
         role="",
@@ -135,5 +142,5 @@ def _node(machine: catalog.MachineType, accelerator: Accelerator, *, spot: bool)
         port=0,
         machine=machine.name,
         accelerator=accelerator,
-        spot=spot,
+        provisioning=Provisioning(market=market),
     )

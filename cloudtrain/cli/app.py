@@ -46,9 +46,9 @@ MODULES = {"import": "import_file"}
 """Modules that cannot be named as their command."""
 LINES = frozenset({"logs"})
 """Commands whose --json is one object a line."""
-HIDDEN = frozenset({"attend", "idle"})
-"""Background processes, not for users: the supervisor of a detached run, and what ends an idle
-cluster."""
+HIDDEN = frozenset({"attend", "desk", "idle"})
+"""Background processes, not for users: the supervisor of a detached run, what ends an idle cluster,
+and what a desk does (`run --away`)."""
 
 SYNONYMS = {
     "launch": "run",

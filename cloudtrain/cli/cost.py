@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cloudtrain.spent import CostSoFar
 
 BASIS = (
-    "computed from the prices agreed at `up` and the hours on record here, without disks, "
-    "addresses and traffic: not the cloud's bill"
+    "computed from the prices agreed at `up` and the hours on record here, without traffic and "
+    "stores: not the cloud's bill"
 )
 
 
@@ -58,6 +58,8 @@ def lines(report: CostReport, now: float) -> Iterator[str]:
 def _cluster(cluster: ClusterCost, now: float) -> Iterator[str]:
     hours = f"{cluster.node_hours:.1f} node hours"
     yield f"{cluster.name}  {cluster.provider or 'unknown'}  {cluster.cost}  {hours}"
+    if any(spent.least for name, spent in cluster.parts.items() if name != "machines"):
+        yield "  " + ", ".join(f"{name} {spent}" for name, spent in cluster.parts.items())
     for month, spent in cluster.months.items():
         yield f"  {month}  {spent}"
     for role, spent in cluster.roles.items():
@@ -81,6 +83,7 @@ def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
         "name": cluster.name,
         "provider": cluster.provider,
         **_amount(cluster.cost),
+        "parts": {name: _amount(spent) for name, spent in cluster.parts.items()},
         "node_hours": round(cluster.node_hours, 4),
         "months": {month: _amount(spent) for month, spent in cluster.months.items()},
         "roles": {role: _amount(spent) for role, spent in cluster.roles.items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from cloudtrain.cli.accounts import provider_options
@@ -13,6 +15,7 @@ from cloudtrain.cli.options import (
     events_option,
     json_option,
     name_argument,
+    order_key_option,
     print_json,
     shown,
     yes_option,
@@ -30,6 +33,7 @@ from cloudtrain.state import Records
 @yes_option
 @adopt_option
 @click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
+@order_key_option
 @provider_options
 @events_option
 @json_option
@@ -40,6 +44,7 @@ def command(
     yes: bool,
     adopt: bool,
     owner: str | None,
+    order_key: Path | None,
     provider: str | None,
     project: str | None,
     as_json: bool,
@@ -47,7 +52,7 @@ def command(
     """Land the artifacts, delete everything, and report what the provider still lists. Keeps the
     nodes (exit code 5) if something that only a node holds cannot be landed, unless --discard is
     given. Leftovers are named (exit code 6). With --provider, a cluster without a local record is
-    found by its labels.
+    found by its labels. One that is away is ended by its desk.
     """
     target = resolve_target(name, provider, project)
     show_owner(target, owner)
@@ -60,7 +65,15 @@ def command(
     from cloudtrain.commands.down import down
 
     with shown(as_json=as_json) as screen:
-        down(target.name, target.config, discard=discard, adopt=adopt, owner=owner, console=screen)
+        down(
+            target.name,
+            target.config,
+            discard=discard,
+            adopt=adopt,
+            owner=owner,
+            order_key=order_key,
+            console=screen,
+        )
     if as_json:
         print_json({"name": target.name, "left": []})
 

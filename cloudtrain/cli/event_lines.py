@@ -37,6 +37,7 @@ def _facts(event: Event) -> dict[str, Any]:
 TEXTS: dict[type[Event], str] = {
     events.UpBegun: "up: {nodes} nodes",
     events.UpCompleted: "up: every node is ready",
+    events.SpotOrderChosen: "spot: {text}",
     events.PlacementTried: "creating nodes in {placement}",
     events.PlacementRefused: "no capacity in {placement}: {text}",
     events.CleanupFailed: "a rollback failed: {text}",

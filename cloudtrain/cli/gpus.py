@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer
     from cloudtrain.commands.gpu_quota import AccountQuota
     from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
+    from cloudtrain.model import Market
 
 RENEWED_BY = "`cloudtrain gpus --refresh-prices` renews them"
 NOT_SOLD = "-"
@@ -125,6 +127,7 @@ def text(
         places = [(m, place) for m in machines for place in (m.places if every else m.places[:1])]
         prices = [(m.name, (place.on_demand, place.spot)) for m, place in places]
         yield from machine_lines(machines, every=every, spot=spot, width=width)
+        yield from other_markets(machines, width)
         if len(machines) < len(report.machines):
             yield f"{len(report.machines) - len(machines)} more machines: --all"
     if answers:
@@ -209,6 +212,19 @@ def machine_lines(
             yield line
             if name:
                 yield f"       {name}"
+
+
+def other_markets(machines: Sequence[GpuMachine], width: int | None) -> Iterator[str]:
+    """How else the machines are sold: a line for each group with the same markets of a cloud."""
+    groups: dict[tuple[str, tuple[Market, ...]], dict[str, None]] = {}
+    for machine in machines:
+        others = tuple(dict.fromkeys(other for place in machine.places for other in place.others))
+        if others:
+            groups.setdefault((machine.provider, others), {})[machine.name] = None
+    for (provider, others), names in groups.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        line = f"{', '.join(list(names)[:3])}{more} of {provider}: also {', '.join(others)}"
+        yield from textwrap.wrap(line, width or len(line), subsequent_indent="  ")
 
 
 def machine_cells(machine: GpuMachine, place: Place, *, spot: bool) -> tuple[str, ...]:
@@ -318,7 +334,8 @@ def _place_json(place: Place) -> dict[str, Any]:
     offered = {"on_demand": place.on_demand, "spot": place.spot}
     return {
         "region": place.region or None,
-        "sold": [market for market, offer in offered.items() if offer is not None],
+        "sold": [market for market, offer in offered.items() if offer is not None]
+        + [market.replace("-", "_") for market in place.others],
         "price_per_hour": place.on_demand.price if place.on_demand else None,
         "spot_price_per_hour": place.spot.price if place.spot else None,
         "price_date": min(dates).isoformat() if dates else None,

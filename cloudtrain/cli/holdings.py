@@ -54,7 +54,7 @@ def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
     """Facts to know before a cluster is deleted: age, what runs, expiry, price."""
     from cloudtrain.catalog.estimate import price_of
 
-    prices = [price_of(config, node) for node in nodes if node.state != "stopped"]
+    prices = [price_of(config, node).per_hour for node in nodes if node.state != "stopped"]
     known = sum(price for price in prices if price)
     price = [f"at least {known:.2f} $/hour"] if known else []
     return ", ".join([*facts(nodes), *price])

@@ -15,6 +15,7 @@ from cloudtrain.cli.event_lines import told_events
 from cloudtrain.cli.status_lines import (
     cluster_state,
     cost_so_far,
+    desk_lines,
     failure_lines,
     progress_line,
     report_text,
@@ -110,6 +111,8 @@ def screen(report: StatusReport, now: float, height: int) -> list[str]:
 def cluster_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
     yield "  ".join(filter(None, [cluster.name, cluster.provider, cluster.strategy]))
     yield f"  {cluster_state(cluster)}"
+    if cluster.away is not None:
+        yield from (f"  {line}" for line in desk_lines(cluster.away, now))
     billed = "  ·  ".join(money(cluster, now))
     if billed:
         yield f"  {billed}"
@@ -130,6 +133,8 @@ def money(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"{sum(prices):.2f} $/h"
     if so_far is not None:
         yield f"cost so far {so_far}"
+    if cluster.budget is not None:
+        yield f"budget {cluster.budget}"
     if cluster.ends is not None:
         left = cluster.ends - now
         yield f"expires in {duration(left)}" if left > 0 else "expired"
@@ -209,7 +214,7 @@ class Changes:
         ]
 
     def _of(self, cluster: ClusterStatus, now: float) -> Iterator[str]:
-        facts = [cluster_state(cluster), *exceptions(cluster)]
+        facts = [cluster_state(cluster), *desk_words(cluster, now), *exceptions(cluster)]
         if cluster.utilization is not None:
             facts += idle_words(cluster.utilization.notes)
         kept = {f"{cluster.name} {text}" for text in facts}
@@ -224,6 +229,14 @@ class Changes:
         if cluster.progress is not None and since >= PROGRESS_EVERY:
             self._progress_at[cluster.name] = now
             yield progress_line(cluster.progress)
+
+
+def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
+    """What the desk of a cluster that is away does, without figures that change with every look."""
+    if cluster.away is None:
+        return []
+    silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
+    return [f"away: {cluster.away.phase}{silent}"]
 
 
 def idle_words(notes: Sequence[str]) -> list[str]:

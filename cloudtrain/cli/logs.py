@@ -103,9 +103,10 @@ def command(
     store: str | None,
     full_log: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Show every task's output, each line prefixed with the task's name. Works after the nodes
-    are gone, and on other machines from the store that FILE or --store names.
+    are gone, and on other machines from the store that FILE or --store names. A run that is away is
+    followed through its store, and ends with its exit code.
     """
     cluster, config = landed_target(name, store)
     from cloudtrain.cli.run_panel import run_panel
@@ -119,7 +120,7 @@ def command(
         if by_line:
             show = print_object if as_json else show_line(screen, timestamps=timestamps)
             view = LineView(screen, show, since=since, pattern=pattern)
-        logs(
+        code = logs(
             cluster,
             config=config,
             store=store,
@@ -132,6 +133,7 @@ def command(
         )
         if view is not None:
             view.flush()
+    return code
 
 
 def print_object(line: LogLine) -> None:

@@ -51,7 +51,8 @@ def listed(as_json: bool) -> int:
         print_json(report_json(report, time.time()))
         return 0
     for cluster in report.clusters:
-        state = "up (by the local record)" if cluster.open else "down"
+        is_open = "away" if cluster.is_away else "up"
+        state = f"{is_open} (by the local record)" if cluster.open else "down"
         click.echo(printable(f"{cluster.name}  {cluster.provider or 'unknown'}  {state}"))
     if not report.clusters:
         click.echo("no known clusters; `cloudtrain ls --cloud` queries the accounts")

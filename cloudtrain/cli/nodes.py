@@ -38,7 +38,7 @@ def _line(node: Node, width: int) -> Iterator[str]:
 
 
 def _kind(node: Node) -> tuple[str, ...]:
-    return (node.placement, node.machine, "spot" if node.spot else "")
+    return (node.placement, node.machine, node.provisioning.shown)
 
 
 def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
@@ -86,6 +86,7 @@ def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
         "placement": node.placement,
         "machine": node.machine,
         "spot": node.spot,
+        "provisioning": str(node.provisioning),
         "created": node.created,
         "expires": node.expires,
         "overdue": bool(overdue([node], time.time() if now is None else now)),

@@ -162,6 +162,13 @@ def run_option(meaning: str) -> Callable[[Decorated], Decorated]:
     )
 
 
+order_key_option = click.option(
+    "--order-key",
+    metavar="PATH",
+    envvar="CLOUDTRAIN_ORDER_KEY",
+    type=click.Path(path_type=Path),
+    help="Key with which a run that is away is ended from another machine.",
+)
 refresh_prices_option = click.option(
     "--refresh-prices",
     is_flag=True,

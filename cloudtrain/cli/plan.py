@@ -92,6 +92,7 @@ def offer_lines(plan: dict[str, Any]) -> list[str]:
             f"  {title:9}  {number + 1:2}  {place:{width}}  {each['price']:{max(map(len, prices))}}"
         )
         line += f"  {each['machines']}  prices of {each['price_date']}"
+        line += f"  egress: {each['egress']}" if each["egress"] else ""
         lines.append(line)
         if each["refused"]:
             lines += [f"               not taken: {text}" for text in each["refused"].splitlines()]
@@ -111,7 +112,8 @@ def network_text(network: dict[str, dict[str, Any]]) -> str:
 
 def node_text(node: dict[str, Any], others: int = 0) -> list[str]:
     """One node, or the first of several equal ones."""
-    kind = [node["machine"], node["accelerator"], "spot" if node["spot"] else None]
+    bought = node["provisioning"] if node["provisioning"] != "on demand" else None
+    kind = [node["machine"], node["accelerator"], bought]
     kind.append(f"{node['disk_gb']} GB" if node["disk_gb"] else None)
     kind.append(f"{node['price_per_hour']:.4g} $/hour" if node["price_per_hour"] else None)
     name = f"  {node['name']}" + (f" and {others} more" if others else "")
@@ -166,6 +168,11 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "price": words,
         "price_per_hour": rounded(cost.per_hour if cost else 0.0),
         "price_per_hour_at_most": rounded(cost.most if cost else 0.0),
+        "price_parts": {
+            "machines": rounded(cost.machines if cost else 0.0),
+            "disks": rounded(cost.disks if cost else 0.0),
+            "addresses": rounded(cost.addresses if cost else 0.0),
+        },
         "price_at_most": rounded(report.price_at_most),
         "price_place": cost.place if cost else None,
         "price_date": cost.date.isoformat() if cost else None,
@@ -178,7 +185,7 @@ def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
     offer = planned.offer
     cost, nodes = offer.price, offer.plan.nodes
     kinds = dict.fromkeys(
-        f"{'spot ' if node.spot else ''}{node.machine}"
+        f"{node.provisioning.shown} {node.machine}".lstrip()
         + (f" {node.accelerator}" if node.accelerator else "")
         for node in nodes
     )
@@ -191,6 +198,7 @@ def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
         "price_per_hour": rounded(cost.per_hour if cost else None),
         "price_per_hour_at_most": rounded(cost.most if cost else None),
         "price_date": cost.date.isoformat() if cost else None,
+        "egress": planned.egress or None,
         "refused": planned.refused or None,
     }
 
@@ -205,6 +213,7 @@ def _task_json(task: PlannedTask) -> dict[str, Any]:
         "accelerator": str(node.accelerator) if node.accelerator else None,
         "disk_gb": node.disk_gb,
         "spot": node.spot,
+        "provisioning": str(node.provisioning),
         "price_per_hour": rounded(task.price_per_hour),
         "port": node.port,
         "command": task.command,

@@ -27,6 +27,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.run_record import Run, run_to_json
 
 if TYPE_CHECKING:
+    from cloudtrain.cluster.budget import BudgetState
     from cloudtrain.model import ClusterConfig
 
 
@@ -98,7 +99,11 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "cost_at_most": cost.most if cost else None,
         "ends": cluster.ends,
         "still_billed": cluster.still_billed,
+        "budget": None if cluster.budget is None else budget_json(cluster.budget),
         "idle": None if cluster.idle is None else vars(cluster.idle),
+        "away": None
+        if cluster.away is None
+        else {**asdict(cluster.away), "silent": cluster.away.is_silent(now)},
         "runs": [_run_json(run, cluster) for run in cluster.runs],
         "progress": None if cluster.progress is None else vars(cluster.progress),
         "utilization": None if cluster.utilization is None else asdict(cluster.utilization),
@@ -107,6 +112,18 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "error": None
         if error is None
         else {"message": error.message, "hint": error.hint, "exit_code": cluster.exit_code(now)},
+    }
+
+
+def budget_json(budget: BudgetState) -> dict[str, float | None]:
+    """In $ and Unix time; `spent` is null if a price is not known."""
+    return {
+        "limit": budget.limit,
+        "spent": budget.spent.exact,
+        "spent_at_least": budget.spent.least,
+        "spent_at_most": budget.spent.most,
+        "goes_down": budget.stop,
+        "end": budget.end,
     }
 
 

@@ -12,6 +12,8 @@ from cloudtrain.console.times import clock, duration
 from cloudtrain.run_record import Run, resumed
 
 if TYPE_CHECKING:
+    from cloudtrain.away.published import AwayState
+    from cloudtrain.cluster.budget import BudgetState
     from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.commands.utilization import RoleUse, Utilization
 
@@ -39,6 +41,10 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     )
     if cluster.holder is not None:
         yield f"  at work: {cluster.holder}"
+    if cluster.away is not None:
+        yield from (f"  {line}" for line in desk_lines(cluster.away, now))
+    elif cluster.is_away:
+        yield "  away: no report of its desk"
     yield from node_lines(cluster.nodes or ())
     yield from _cost(cluster, now)
     if cluster.error is not None:
@@ -59,6 +65,28 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  no local record: these runs landed in {cluster.store}"
     for fault in cluster.faults:
         yield f"  unreadable: {fault}"
+
+
+def desk_lines(state: AwayState, now: float) -> Iterator[str]:
+    """What the desk of a cluster that is away last reported; one line if it has ended."""
+    from cloudtrain.commands.away_logs import silence
+
+    ended = state.phase == "ended"
+    doing = ": ".join(filter(None, [state.phase, state.text]))
+    if ended:
+        doing = f"ended, exit code {state.exit_code or 0}"
+    age = clock(state.as_of) if ended else f"{duration(max(0.0, now - state.as_of))} ago"
+    yield "  ".join(filter(None, ["away", doing, state.run, f"as of {age}"]))
+    if state.error:
+        yield f"  {state.error}".replace("\n", "\n  ")
+    if ended:
+        return
+    price = None if state.price_per_hour is None else f"{state.price_per_hour:.3g} $/hour"
+    expires = None if state.expires is None else f"expires {clock(state.expires)}"
+    since = f"since {clock(state.began)}"
+    yield "  ".join(filter(None, ["desk", state.node, state.place, price, since, expires]))
+    if state.is_silent(now):
+        yield from silence(state, now).split("\n")
 
 
 def progress_line(progress: RunProgress) -> str:
@@ -91,17 +119,28 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     """Cost so far and expiry; nothing if nothing is billed."""
     so_far = cost_so_far(cluster, now)
     if so_far is not None:
-        without = "" if so_far == "not known" else ", without disks"
-        yield f"  cost so far  {so_far}{without}"
+        yield f"  cost so far  {so_far}"
     yield from (f"  {line}" for line in billing_lines(cluster.nodes or (), cluster.provider, now))
     if cluster.still_billed is not None:
         yield f"  still billed  {cluster.still_billed}, until `cloudtrain down {cluster.name}`"
+    if cluster.budget is not None:
+        yield f"  budget  {budget_words(cluster.budget, cluster.ends, now)}"
     if cluster.ends is not None and cluster.ends >= now:
         yield f"  expires  {clock(cluster.ends)}, {_when(cluster.ends - now)}"
     if cluster.idle is not None and cluster.idle.due is not None:
         yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
     if cluster.idle is not None and cluster.idle.fault is not None:
         yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
+
+
+def budget_words(budget: BudgetState, ends: float | None, now: float) -> str:
+    """`12.30 $ of 50 $ (25 %), goes down at 2026-11-24 18:40, in 3h 10m`."""
+    words = [str(budget)]
+    if budget.stop is not None and (ends is None or budget.stop < ends):
+        words.append(f"goes down at {clock(budget.stop)}, {_when(budget.stop - now)}")
+    elif ends is not None:
+        words.append("the nodes expire before it is spent")
+    return ", ".join(words)
 
 
 def cost_so_far(cluster: ClusterStatus, now: float) -> str | None:

@@ -76,6 +76,16 @@ def name_of(argument: str | None) -> str:
     return resolve(name)
 
 
+def desk_target(argument: str | None) -> ClusterTarget | None:
+    """The cluster of a FILE that is away, sent from another machine; None for any other."""
+    if argument is None or not is_file(argument):
+        return None
+    target = target_of(argument)
+    from cloudtrain.commands.find_away import find_away
+
+    return target if find_away(*target) is not None else None
+
+
 def refuse_file_of_another_folder(argument: str | None) -> None:
     """Refuse a FILE whose name belongs to another project's cluster."""
     name, config = target_of(argument)

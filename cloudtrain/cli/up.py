@@ -98,7 +98,7 @@ def nodes(plan: Plan) -> str:
     for role, group in plan.config.nodes.items():
         node = next(node for node in plan.nodes if node.role == role)
         accelerator = str(node.accelerator) if node.accelerator else None
-        kind = ", ".join(filter(None, [node.machine, accelerator, "spot" if node.spot else None]))
+        kind = ", ".join(filter(None, [node.machine, accelerator, node.provisioning.shown]))
         texts.append(f"{group.count} {role}" + (f" ({kind})" if kind else ""))
     return ", ".join(texts)
 
@@ -109,11 +109,12 @@ def where(plan: Plan) -> str:
     """
     from cloudtrain.catalog.estimate import estimate
     from cloudtrain.cluster.cluster_offers import cluster_offers, each_candidate
+    from cloudtrain.cluster.on_demand import fallback_price
     from cloudtrain.console.prices import dollars, per_hour
 
     config, price = plan.config, per_hour(estimate(plan))
     if each_candidate(config) == (config,):
-        return f"{config.provider}, {price}"
+        return "; ".join(filter(None, [f"{config.provider}, {price}", fallback_price(plan)]))
     found = cluster_offers(config)
     prices = [offer.price.most if offer.price else None for offer in found]
     known = [each for each in prices if each is not None]

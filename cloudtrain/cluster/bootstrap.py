@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.cluster.host_key_rotation import HOST_KEY, rotate_host_key
-from cloudtrain.errors import HostKeyMismatch, NodeError, NodeUnreachable
+from cloudtrain.errors import CloudError, HostKeyMismatch, NodeError, NodeGone, NodeUnreachable
 from cloudtrain.model import Identity, Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import HostKeys, Stage, Transport
@@ -21,6 +23,9 @@ BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=FIRST_LOGIN)
 SETTLE = Retry(pause=0.5, backoff=1.5, longest=10.0, within=CLOUD_INIT)
 """Checks for a cloud-init that is still running then: it could interfere with a playbook."""
 
+ASKED_EVERY = 20.0
+"""Seconds between two questions whether the cloud still has the nodes."""
+
 
 def await_first_login(
     nodes: Sequence[Node],
@@ -32,18 +37,21 @@ def await_first_login(
     *,
     clock: Clock | None = None,
     place: str = HOST_KEY,
+    listed: Callable[[], Iterable[Node]] | None = None,
 ) -> None:
     """Wait until every node accepts our login, and give it a host key that was never in its user
     data.
 
     `folder` is the cluster's, `host_keys` those that `transport` accepts. No other machine is ever
     accepted for a node: while it boots, another host key means only that it is not ready yet.
-    Raises NodeUnreachable, HostKeyMismatch, StepFailed, or NodesError with every node's failure.
-    Ctrl-C ends the wait at once.
+    `listed` lists the nodes that the cloud has now: it may take a spot node while that boots.
+    Raises NodeUnreachable, NodeGone, HostKeyMismatch, StepFailed, or NodesError with every node's
+    failure. Ctrl-C ends the wait at once.
     """
     interrupted = threading.Event()
     clock = clock or Clock(sleep=interrupted.wait)
-    wait = _Wait(transport, stage, clock)
+    presence = _Presence(listed, clock) if listed is not None else None
+    wait = _Wait(transport, stage, clock, presence)
 
     def enter(node: Node) -> None:
         began = clock.monotonic()
@@ -68,11 +76,41 @@ def await_first_login(
     )
 
 
+class _Presence:
+    """Whether the cloud still has the nodes, asked once for all that wait; one missing list may be
+    late, two are not.
+    """
+
+    def __init__(self, listed: Callable[[], Iterable[Node]], clock: Clock) -> None:
+        self._listed, self._clock = listed, clock
+        self._asked = clock.monotonic()
+        self._seen: deque[frozenset[str]] = deque(maxlen=2)
+        self._lock = threading.Lock()
+
+    def refuse_gone(self, node: Node) -> None:
+        """Raise NodeGone if the last two lists lack the node."""
+        with self._lock:
+            if self._clock.monotonic() - self._asked >= ASKED_EVERY:
+                self._asked = self._clock.monotonic()
+                with suppress(CloudError):
+                    self._seen.append(
+                        frozenset(
+                            each.name
+                            for each in self._listed()
+                            if each.state in ("starting", "running")
+                        )
+                    )
+            gone = len(self._seen) == 2 and not any(node.name in names for names in self._seen)
+        if gone:
+            raise NodeGone(node.name, "its cloud took it while it booted")
+
+
 @dataclass(frozen=True)
 class _Wait:
     transport: Transport
     stage: Stage
     clock: Clock
+    presence: _Presence | None
 
     def for_login(self, node: Node) -> None:
         """Wait for a login. A refusal, silence, another host key or a missing user key are part of
@@ -82,15 +120,23 @@ class _Wait:
         def show(error: NodeError, *_: float) -> None:
             self.stage.node(node.name, f"booting: {_words(node, error)}")
 
+        def login() -> None:
+            if self.presence is not None:
+                self.presence.refuse_gone(node)
+            self.transport.ask(node, ":")
+
         closed = (NodeUnreachable, HostKeyMismatch)
         try:
             BOOT.call(
-                lambda: self.transport.ask(node, ":"),
+                login,
                 on=closed,
+                unless=_is_lasting,
                 before_pause=show,
                 clock=self.clock,
             )
         except closed as error:
+            if _is_lasting(error):
+                raise
             raise _never(node, error) from error
 
     def for_cloud_init(self, node: Node) -> None:
@@ -112,6 +158,11 @@ class _Wait:
 _CLOUD_INIT_WORKS = "pgrep -f '/usr/bin/cloud-init( |$)' >/dev/null"
 
 
+def _is_lasting(error: NodeError) -> bool:
+    """True for what no boot ends: the command of `network.ssh_proxy` is missing, or refused."""
+    return isinstance(error, NodeUnreachable) and error.lasting
+
+
 def _never(node: Node, last: NodeError) -> NodeError:
     words = _words(node, last)
     if isinstance(last, HostKeyMismatch):
@@ -124,7 +175,8 @@ def _never(node: Node, last: NodeError) -> NodeError:
     return NodeUnreachable(
         node.name,
         f"no login within {BOOT.within:.0f} s: {words}",
-        hint="check the node's boot log in the cloud's console, and whether your address, "
+        hint=(last.hint if node.ssh_proxy else None)
+        or "check the node's boot log in the cloud's console, and whether your address, "
         "`network.ssh_from` and the network's routes allow SSH; `cloudtrain up` continues",
     )
 

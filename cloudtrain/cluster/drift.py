@@ -15,7 +15,7 @@ from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
-from cloudtrain.model import ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.task_id import TaskId
 
 SHOWN = 3
@@ -91,7 +91,7 @@ _FIELDS = (
         words={None: "default disk size"},
         form="disk_gb {}",
     ),
-    _Field(name="nodes.{role}.spot", key="spot", words={True: "spot", False: "on demand"}),
+    _Field(name="nodes.{role}.provisioning", key="provisioning"),
     _Field(name="image", key="image", form="image {}"),
     _Field(
         name="network.subnet",
@@ -100,9 +100,30 @@ _FIELDS = (
         form="subnet {}",
     ),
     _Field(
+        name="network.vpc",
+        key="vpc",
+        words={None: "cloudtrain's own choice of network"},
+        form="vpc {}",
+    ),
+    _Field(
+        name="network.firewall",
+        key="firewall",
+        words={None: "cloudtrain's own firewall"},
+        form="firewall {}",
+    ),
+    _Field(name="network.http_proxy", key="proxy", words={None: "no proxy"}, form="proxy {}"),
+    _Field(name="network.no_proxy", key="no_proxy", words={"": "none"}),
+    _Field(
         name="network.private",
         key="private",
         words={True: "no public address", False: "public address"},
+    ),
+    _Field(name="disk_key", key="disk_key", words={None: "no disk_key"}, form="disk_key {}"),
+    _Field(name="tags", key="tags", words={None: "no tags"}, form="tags {}"),
+    _Field(
+        name="network.os_login",
+        key="os_login",
+        words={True: "OS Login", False: "no OS Login"},
     ),
     _Field(name="identity", key="identity", words={None: "no identity"}, form="identity {}"),
 )
@@ -121,13 +142,26 @@ def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
         "machine": node.machine,
         "accelerator": str(node.accelerator) if node.accelerator else None,
         "disk_gb": node.disk_gb,
-        "spot": node.spot,
+        "provisioning": str(node.provisioning),
         "image": config.image,
         "subnet": config.network.subnet,
+        "vpc": config.network.vpc,
+        "firewall": _firewall(config),
+        "proxy": config.network.http_proxy,
+        "no_proxy": ", ".join(config.network.no_proxy),
         "private": config.network.private,
+        "disk_key": config.disk_key,
+        "tags": ", ".join(f"{k}={v}" for k, v in sorted(config.tags.items())) or None,
+        "os_login": config.network.os_login,
         "identity": config.identity,
         "lifetime": config.limits.max_lifetime,
+        **({} if config.limits.budget is None else {"budget": config.limits.budget}),
     }
+
+
+def _firewall(config: ClusterConfig) -> str | None:
+    given = config.network.firewall
+    return None if given is None else ", ".join(given) or "existing"
 
 
 def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
@@ -148,7 +182,7 @@ def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
 def drift_by_record(plan: Plan, recorded: Mapping[str, Made]) -> Drift:
     """Return the drift of the recorded nodes, from the record alone."""
     planned = {node.name for node in plan.nodes}
-    there = {name: facts for name, facts in recorded.items() if name in planned}
+    there = {name: _as_now(facts) for name, facts in recorded.items() if name in planned}
     return Drift(
         extra=tuple(name for name in recorded if name not in planned),
         changes=tuple(_merged(_changes(plan, there))),
@@ -172,15 +206,15 @@ def refuse_drift(found: Drift, config: ClusterConfig) -> None:
 
 def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig) -> dict[str, Any]:
     """Return the facts of one node: those recorded, overridden by what the cloud reports now."""
-    facts = dict(recorded)
+    facts = _as_now(recorded)
     if not is_cloud(config.provider):
         return facts
     if node.machine:
         same = node.machine.lower() == (planned.machine or "").lower()
         facts["machine"] = planned.machine if same else node.machine
-    # A restart may have replaced a spot node with one on demand (spot_retries).
-    may_be_dearer = planned.spot and config.train.spot_retries is not None
-    facts["spot"] = node.spot or may_be_dearer
+    cloud, bought = cloud_of(config.provider), node.provisioning
+    same = cloud is not None and cloud.same_purchase(bought, planned.provisioning)
+    facts["provisioning"] = str(planned.provisioning if same else bought)
     if node.placement:
         facts["placement"] = node.placement
     if node.disk_gb and planned.disk_gb and node.disk_gb < planned.disk_gb:
@@ -189,6 +223,14 @@ def _facts(node: Node, planned: NodePlan, recorded: Made, config: ClusterConfig)
     if node.identities is not None and config.identity is not None:
         own = [each for each in node.identities if _same_identity(config, each, config.identity)]
         facts["identity"] = config.identity if own else ", ".join(node.identities) or None
+    return facts
+
+
+def _as_now(recorded: Made) -> dict[str, Any]:
+    """Facts as they are recorded today: earlier versions recorded `spot` as true or false."""
+    facts = dict(recorded)
+    if "spot" in facts:
+        facts["provisioning"] = str(SPOT if facts.pop("spot") else ON_DEMAND)
     return facts
 
 
@@ -230,12 +272,15 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
-    """True if the difference comes from a default rather than from the file, which does not count
+    """True if the difference comes from a default or a fallback of the file, which does not count
     as a change of the file, or from another spelling.
     """
     group = config.nodes[node.role]
     if key == "identity":
         return _same_identity(config, facts[key], config.identity)
+    if key == "provisioning":  # `up --wait` or a restart may have fallen back to on demand
+        fallen_back = node.spot and facts[key] == str(ON_DEMAND)
+        return fallen_back and config.train.spot_retries is not None
     if key == "machine":
         same = facts.get("accelerator", node.accelerator and str(node.accelerator))
         return group.machine is None and same == (node.accelerator and str(node.accelerator))

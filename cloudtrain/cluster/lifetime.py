@@ -1,10 +1,13 @@
-"""Applies a new `limits.max_lifetime`: moves the end of existing nodes, if the cloud can."""
+"""Applies a new `limits.max_lifetime` or `limits.budget`: moves the end of existing nodes, if the
+cloud can.
+"""
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
 from datetime import datetime
 
+from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, StepFailed, UsageError
 from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
@@ -19,40 +22,54 @@ SAME = 60.0
 def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
     """Return the new end; None if it is unchanged.
 
-    It counts from the creation of the cluster. Raises UsageError for one that is in the past.
+    By `limits.max_lifetime` it counts from the creation of the cluster; `limits.budget` may bring
+    it nearer. Raises UsageError for one that is in the past.
     """
     known = known_end(session.records.events())
-    wanted = session.config.limits.max_lifetime
+    limits = session.config.limits
     if known is None or not session.nodes:
         return None
-    if known.moving is None and known.lifetime == wanted:
-        return None
-    if known.moving is not None and known.moving.lifetime == wanted:
+    stands = known.moving or known
+    if (stands.lifetime, stands.budget) == (limits.max_lifetime, limits.budget):
         return known.moving
-    if wanted is None:
-        return ClusterEnd(lifetime=None, expires=None)
-    expires = _counted(session, known, wanted)
-    if expires < (time.time() if now is None else now) + LEAST:
+    by_lifetime = _by_lifetime(session, known)
+    end = ClusterEnd(lifetime=limits.max_lifetime, expires=by_lifetime, budget=limits.budget)
+    by_budget = paid_until(session, session.plan)
+    if by_budget is not None and (by_lifetime is None or by_budget < by_lifetime):
+        end = replace(end, expires=by_budget)
+    if (
+        end.expires is not None
+        and end.expires < (session.clock.now() if now is None else now) + LEAST
+    ):
         name = session.config.name
+        field = f"limits.max_lifetime of {words(limits.max_lifetime)}"
+        if end.expires == by_budget:
+            field = f"limits.budget of {limits.budget:g} $"
         raise UsageError(
-            f"limits.max_lifetime of {words(wanted)}: {name} was created at {moment(known.born)}, "
-            f"so it would have ended at {moment(expires)}",
+            f"{field}: {name} was created at {moment(known.born)}, "
+            f"so it would have ended at {moment(end.expires)}",
             hint=f"run `cloudtrain down {name}` to destroy it now",
         )
-    return ClusterEnd(lifetime=wanted, expires=expires)
+    return end
 
 
-def _counted(session: Session, known: Lifetime, wanted: float) -> float:
+def _by_lifetime(session: Session, known: Lifetime) -> float | None:
+    wanted = session.config.limits.max_lifetime
+    if wanted is None:
+        return None
     ends = [node.expires for node in session.nodes if node.expires is not None]
     agree = len(ends) == len(session.nodes) and max(ends) - min(ends) <= SAME
-    if known.moving is None and known.lifetime is not None and agree:
+    by_lifetime = known.budget is None and session.config.limits.budget is None
+    if known.moving is None and known.lifetime is not None and agree and by_lifetime:
         return min(ends) + wanted - known.lifetime
     return known.born + wanted
 
 
 def record_move(session: Session, end: ClusterEnd) -> None:
     """Record the move before anything is moved, so that an interrupted move is continued."""
-    session.records.journal(EndMoveBegun(lifetime=end.lifetime, expires=end.expires))
+    session.records.journal(
+        EndMoveBegun(lifetime=end.lifetime, expires=end.expires, budget=end.budget)
+    )
 
 
 def move_ends(session: Session, end: ClusterEnd) -> Session:
@@ -82,7 +99,7 @@ def settle_end(session: Session, end: ClusterEnd) -> Session:
             f"the end of {', '.join(left)} was not moved: the cloud reports another one",
             hint="run `cloudtrain up` to try again",
         )
-    session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires))
+    session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires, budget=end.budget))
     return session
 
 

@@ -42,7 +42,7 @@ def make_plan(config: ClusterConfig) -> Plan:
                     machine=group.machine,
                     accelerator=group.accelerator,
                     disk_gb=group.disk_gb,
-                    spot=group.spot,
+                    provisioning=group.provisioning,
                 )
             )
     return Plan(config=config, nodes=tuple(nodes))
@@ -127,8 +127,24 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
             found[f"nodes.{node.role}: {end}"] = None
         found.update((f"nodes.{node.role}{text}", None) for text in _with_care(plan, node))
         found.update((f"nodes.{node.role}: {text}", None) for text in _of_tpu(plan, node))
+    found.update(dict.fromkeys(_billed_anyway(plan)))
     found.update(dict.fromkeys(_first_steps(plan)))
     return tuple(found)
+
+
+def _billed_anyway(plan: Plan) -> Iterator[str]:
+    """Notes on reservations, which are the user's own: their nodes cost no more than they do."""
+    for bought in dict.fromkeys(node.provisioning for node in plan.nodes):
+        if bought.market == "reservation":
+            yield (
+                f"{bought}: the cloud bills it with or without nodes, until it is deleted or ends; "
+                "`down` does not delete it"
+            )
+        elif bought.market in catalog.PREPAID:
+            yield (
+                f"{bought} is paid in advance, whatever is used of it: its machines count as "
+                "0 $/hour here"
+            )
 
 
 def _of_tpu(plan: Plan, node: NodePlan) -> Iterator[str]:

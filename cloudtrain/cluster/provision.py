@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cloudtrain.catalog.estimate import prices_of
+from cloudtrain.catalog.estimate import price_of
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.bootstrap import await_first_login
+from cloudtrain.cluster.budget_check import within_budget
+from cloudtrain.cluster.budget_end import charges
 from cloudtrain.cluster.drift import creation_facts_of
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
@@ -17,6 +19,7 @@ from cloudtrain.errors import (
     CloudtrainError,
     HostKeyMismatch,
     NodeError,
+    NodeGone,
     NodesError,
     NodeUnreachable,
     QuotaError,
@@ -30,13 +33,14 @@ from cloudtrain.events import (
     NodesShareFiles,
     PlacementRefused,
     ResourceRequested,
+    SpotOrderChosen,
     images,
     nodes_leaving,
     nodes_requested,
     pending_nodes,
     was_ready,
 )
-from cloudtrain.model import Identity, Node, NodePlan, Plan
+from cloudtrain.model import ClusterConfig, Identity, Node, NodePlan, Plan
 from cloudtrain.protocols import Journal, Stage
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
@@ -74,7 +78,9 @@ def plan_with_existing(session: Session) -> Session:
     nodes = tuple(node for node in session.nodes if node.name not in going)
     planned = {node.name for node in session.plan.nodes}
     others = tuple(
-        NodePlan(name=node.name, role=node.role, index=node.index, port=0, spot=node.spot)
+        NodePlan(
+            name=node.name, role=node.role, index=node.index, port=0, provisioning=node.provisioning
+        )
         for node in nodes
         if node.name not in planned
     )
@@ -129,9 +135,10 @@ def create_nodes(session: Session, plan: Plan) -> Session:
         replace(session, plan=with_same_image(session, session.plan)),
         with_same_image(session, plan),
     )
+    session, plan = within_budget(session, plan)
     plan = replace(plan, owner=current_owner(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
-        journal = shown_journal(session, stage)
+        journal = shown_journal(session, stage, plan)
         expected = pending_nodes(session.records.events())
         try:
             made = session.provider.create(plan, identity_for(session), journal, expected)
@@ -142,18 +149,12 @@ def create_nodes(session: Session, plan: Plan) -> Session:
         refuse_missing_nodes(made, plan)
         for node in made:
             stage.done(node.name, node.address)
-    priced = {node.name: prices_of(session.config, node) for node in made}
-    session.records.journal(
-        NodesPlaced(
-            places={node.name: node.placement for node in made},
-            prices={name: price for name, (price, _) in priced.items()},
-            ceilings={name: ceiling for name, (_, ceiling) in priced.items()},
-        )
-    )
+    session.records.journal(_placed(session.config, made))
     nodes = merge_created(session, made)
     identity = load_identity(session.records.folder)
     if is_cloud(session.config.provider):
         with (
+            preemption_as_no_capacity(),
             serial_logs_shown(session),
             session.console.stage("first login", len(made)) as stage,
         ):
@@ -164,10 +165,29 @@ def create_nodes(session: Session, plan: Plan) -> Session:
                 session.transport,
                 session.host_keys,
                 stage,
+                listed=lambda: session.provider.nodes(session.config.name),
             )
         identity = load_identity(session.records.folder)
     write_ssh_config(session.records, identity, nodes)
     return replace(session, identity=identity, nodes=nodes)
+
+
+def _placed(config: ClusterConfig, made: Sequence[Node]) -> NodesPlaced:
+    """Where these nodes are, what they cost and when they end."""
+    places = {node.name: node.placement for node in made}
+    if not is_cloud(config.provider):
+        free = dict.fromkeys(places, 0.0)
+        return NodesPlaced(places=places, prices=free, ceilings=free)
+    prices = {node.name: price_of(config, node) for node in made}
+    return NodesPlaced(
+        places=places,
+        prices={name: price.machine for name, price in prices.items()},
+        ceilings={name: price.ceiling for name, price in prices.items()},
+        disks={name: price.disk for name, price in prices.items()},
+        addresses={name: price.address for name, price in prices.items()},
+        kept=any(price.kept for price in prices.values()),
+        expires={node.name: node.expires for node in made},
+    )
 
 
 def with_same_image(session: Session, plan: Plan) -> Plan:
@@ -191,6 +211,22 @@ def with_same_image(session: Session, plan: Plan) -> Plan:
         return replace(node, machine=machines.get((node.role, accelerator), node.machine))
 
     return replace(plan, nodes=tuple(map(same, plan.nodes)), images=images(events))
+
+
+@contextmanager
+def preemption_as_no_capacity() -> Iterator[None]:
+    """Raise CapacityError if nodes were taken while they booted and nothing else went wrong: they
+    are created again like nodes for which there was no room.
+    """
+    try:
+        yield
+    except NodeGone as gone:
+        raise CapacityError(gone.message) from gone
+    except NodesError as failure:
+        gone_too = [e for e in failure.failures.values() if isinstance(e, NodeGone)]
+        if len(gone_too) < len(failure.failures):
+            raise
+        raise CapacityError("; ".join(e.message for e in gone_too)) from failure
 
 
 @contextmanager
@@ -261,14 +297,22 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
     return True
 
 
-def shown_journal(session: Session, stage: Stage) -> Journal:
-    """Return the journal; it also shows each event on the console as it happens."""
+def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> Journal:
+    """Return the journal; it also shows each event on the console as it happens.
+
+    `plan`: the nodes as they are requested, which may be dearer than the session's.
+    """
 
     planned = {node.name: node for node in session.plan.nodes}
+    requested = planned if plan is None else {node.name: node for node in plan.nodes}
 
     def journal(event: Event, /) -> None:
         if isinstance(event, NodeRequested) and event.node in planned:
-            event = replace(event, made=creation_facts_of(session.config, planned[event.node]))
+            node = planned[event.node]
+            made = creation_facts_of(session.config, node)
+            if is_cloud(session.config.provider):
+                made |= charges(session, requested.get(node.name, node))
+            event = replace(event, made=made)
         session.records.journal(event)
         if isinstance(event, NodeRequested):
             stage.node(event.node, "requested")
@@ -276,6 +320,8 @@ def shown_journal(session: Session, stage: Stage) -> Journal:
             stage.node(event.node, "deleting")
         elif isinstance(event, ResourceRequested):
             stage.node(event.name, f"creating the {event.what}")
+        elif isinstance(event, SpotOrderChosen):
+            session.console.say(f"spot: {event.text}: tried in this order")
         elif isinstance(event, PlacementRefused):
             session.console.warn(f"{event.placement}: {event.text}")
         elif isinstance(event, NodesShareFiles):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from cloudtrain.cloud import cloud_of
+from cloudtrain.cluster.budget import latest_end
 from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
-from cloudtrain.cluster.lifetime import words
+from cloudtrain.cluster.lifetime import SAME, moment, words
+from cloudtrain.cluster.node_hours import charged_hours
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
 from cloudtrain.config import load_again
 from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.events import Made, known_end, nodes_standing
+from cloudtrain.events import Line, Made, known_end, nodes_standing
 from cloudtrain.model import ClusterConfig, Node, Plan
 from cloudtrain.state import Records
 
@@ -87,34 +90,72 @@ def fixed_end(config: ClusterConfig) -> str:
 
 
 def lifetime_note(plan: Plan) -> tuple[str, ...]:
-    """Note on a changed lifetime that `up` would apply, from the record."""
+    """Notes on a changed lifetime or budget that `up` would apply, from the record."""
     config = plan.config
     known = known_end(Records(config.name).events())
-    wanted = config.limits.max_lifetime
-    if fixed_end(config) or known is None or known.lifetime == wanted:
+    if fixed_end(config) or known is None:
         return ()
-    place = place_in_file(config, "limits.max_lifetime")
-    return (
-        f"{config.name} was created with max_lifetime {words(known.lifetime)}, {place} says "
-        f"{words(wanted)}: `up` moves the end of its nodes",
+    limits = config.limits
+    changes = (
+        ("max_lifetime", words(known.lifetime), words(limits.max_lifetime)),
+        ("budget", dollars(known.budget), dollars(limits.budget)),
+    )
+    return tuple(
+        f"{config.name} was created with {field} {before}, "
+        f"{place_in_file(config, f'limits.{field}')} says {wanted}: `up` moves the end of its nodes"
+        for field, before, wanted in changes
+        if before != wanted
     )
 
 
+def dollars(amount: float | None) -> str:
+    return "off" if amount is None else f"{amount:g} $"
+
+
 def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
-    """Return the drift of the lifetime on clouds that cannot move the end of a running node."""
+    """Return the drift of the lifetime, and of a lower budget, on clouds that cannot move the end
+    of a running node.
+    """
     config = plan.config
-    known = known_end(Records(config.name).events())
+    events = Records(config.name).events()
+    known = known_end(events)
     wanted = config.limits.max_lifetime
     why = fixed_end(config)
-    if not why or known is None or known.lifetime == wanted:
+    if not why or known is None:
         return ()
     planned = [node.name for node in plan.nodes]
     names = [node if isinstance(node, str) else node.name for node in nodes]
+    if known.lifetime == wanted:
+        return _exceeded_budget(config, events, tuple(n for n in names if n in planned))
     return (
         Change(
             nodes=tuple(name for name in names if name in planned),
             field="limits.max_lifetime",
             there=f"created with max_lifetime {words(known.lifetime)} ({why})",
             wanted=words(wanted),
+        ),
+    )
+
+
+def _exceeded_budget(
+    config: ClusterConfig, events: Sequence[Line], names: tuple[str, ...]
+) -> tuple[Change, ...]:
+    """Drift of nodes whose end, which stays as it is, a lower budget does not pay for."""
+    known, limit, cloud = known_end(events), config.limits.budget, cloud_of(config.provider)
+    if known is None or limit is None or limit == known.budget or cloud is None:
+        return ()
+    spans, now = charged_hours(events), time.time()
+    end = latest_end(limit, cloud, spans, now)
+    ends = [span.expires for span in spans if span.end is None and span.expires is not None]
+    if end is not None and max(ends, default=0.0) <= end + SAME:
+        return ()
+    there = f"created with a budget of {dollars(known.budget)}"
+    last = f", and end at {moment(max(ends))}" if ends else ""
+    return (
+        Change(
+            nodes=names,
+            field="limits.budget",
+            there=f"{there}{last} ({cloud.fixed_end})",
+            wanted=dollars(limit),
         ),
     )

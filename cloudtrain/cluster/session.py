@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from cloudtrain.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.cluster.on_demand import on_demand
 from cloudtrain.cluster.ownership import refuse_other_owners
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, to_json, with_environment_defaults
@@ -42,6 +43,8 @@ class Handle:
         self._plan, self._lock = plan, threading.RLock()
         self._provider: Provider | None = None
         self._store: StoreBackend | None = None
+        self.on_demand: frozenset[str] = frozenset()
+        """Nodes to request on demand, although the config says spot (`train.spot_retries`)."""
 
     @property
     def plan(self) -> Plan:
@@ -49,7 +52,7 @@ class Handle:
         deleted.
         """
         self._plan = self._plan or make_plan(self.config)
-        return self._plan
+        return on_demand(self._plan, self.on_demand)
 
     def plan_again(self) -> None:
         """Compute the plan again, when more is known about its machines."""
@@ -291,17 +294,32 @@ def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool)
     )
 
 
-def account(config: ClusterConfig) -> tuple[str, str | None, str | None]:
-    return (config.provider, config.project, config.endpoints.compute)
+def refuse_away(records: Records) -> None:
+    """Raise UsageError for a cluster that a desk attends to: the nodes' keys are there."""
+    if records.is_open() and records.is_away():
+        name = records.name
+        raise UsageError(
+            f"{name} is away: the desk of `run --away` attends to it",
+            hint=f"`cloudtrain status {name}` shows what it does; `cloudtrain down {name}` ends "
+            "it, and deletes what a desk that has ended left",
+        )
+
+
+def account(config: ClusterConfig) -> tuple[str | None, ...]:
+    """Where a cluster is looked for: equal for two configs that mean the same one."""
+    return (config.provider, config.project, config.endpoints.compute, config.resource_group)
 
 
 def _words(config: ClusterConfig) -> str:
     hosts = ", ".join(host.address for host in config.hosts)
-    return " ".join(filter(None, [config.provider, config.project, hosts]))
+    group = config.resource_group and f"in resource group {config.resource_group}"
+    return " ".join(filter(None, [config.provider, config.project, hosts, group]))
 
 
 def record_cluster(config: ClusterConfig, records: Records) -> None:
+    """Record a cluster that this machine is about to create or change."""
     records.create()
+    records.end_away()
     records.save_config(to_json(config))
 
 

@@ -131,7 +131,9 @@ def accounts() -> tuple[AccountRef, ...]:
             continue
         if not facts_of(config.provider).takes_hosts:
             account = AccountRef(config=config, named=Records(name).is_open())
-            found.setdefault(account.key, account)
+            # A resource group is all that some may list.
+            if account.key not in found or config.resource_group:
+                found[account.key] = account
     asked = {account.config.provider for account in found.values()}
     for row in sorted(providers(), key=lambda row: isinstance(row, Cloud)):
         if row.takes_hosts or row.name in asked or missing_extra(row.name) is not None:

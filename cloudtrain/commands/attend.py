@@ -5,6 +5,7 @@ from __future__ import annotations
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.billing_notice import report_billed_on_failure
+from cloudtrain.commands.spent_budget import down_when_spent
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
 from cloudtrain.runs.background import DOING
@@ -23,6 +24,7 @@ def attend(name: str, *, console: Console, wait: float = ATTEND_LOCK) -> Run | N
         handle = Handle(recorded_config(records))
         with (
             holding_lease(handle, DOING, console, must=False),
+            down_when_spent(handle, console),
             open_session(handle, console) as session,
             report_billed_on_failure(session),
         ):

@@ -45,7 +45,7 @@ def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
     """Format `still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`."""
     names = ", ".join(node.name for node in nodes[:NAMED])
     more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-    price = total(price_of(config, node) for node in nodes)
+    price = total(price_of(config, node).per_hour for node in nodes)
     cost = f"{dollars(price)}/hour" if price is not None else "price not known"
     ends = [node.expires for node in nodes]
     last = max((end for end in ends if end is not None), default=None)

@@ -14,8 +14,9 @@ from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.bucket_notes import bucket_notes, unusable
-from cloudtrain.commands.data_check import data_findings
+from cloudtrain.commands.data_check import CheckedData, checked_data, egress_finding
 from cloudtrain.commands.offline_checks import (
+    access_note,
     evaluator_note,
     launched,
     setup_problems,
@@ -25,6 +26,8 @@ from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.price import price
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.commands.script_notes import script_notes
+from cloudtrain.commands.spot_finding import spot_finding
+from cloudtrain.commands.ssh_access import access_findings
 from cloudtrain.commands.trial_machine import try_machine
 from cloudtrain.config import read_secrets
 from cloudtrain.errors import (
@@ -58,20 +61,27 @@ def check(
     read = each_candidate(plan.config)
     if len(read) == 1:
         found = findings(handle, deep=deep, ignore=ignore)
-        return (*found, *offline, *drift_finding(handle.plan))
+        return (*found, *spot_finding(handle, found), *offline, *drift_finding(handle.plan))
 
     def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
         place = f"{config.provider} {', '.join(config.placement)}"
+        here = Handle(config)
         try:
-            found = findings_of_place(Handle(config), deep=deep, ignore=ignore)
+            found = findings_of_place(here, deep=deep, ignore=ignore)
+            found = (*found, *spot_finding(here, found))
         except CloudtrainError as error:
             kind, text, hint = type(error), error.message, error.hint
             found = (Finding(what="provider", ok=False, text=text, hint=hint, error=kind),)
         return tuple(replace(each, place=place) for each in found)
 
+    data = checked_data(handle.plan, priced=False)
     asked = ask_all(read, of_place, name=lambda config: config.provider)
-    places = [finding for found in asked for finding in found]
-    return (*findings_of_all(handle, ignore=ignore), *offline, *places)
+    places = [
+        replace(each, place=found[0].place) if found else each
+        for config, found in zip(read, asked, strict=True)
+        for each in (*found, *egress_finding(config, data.traffic))
+    ]
+    return (*findings_of_all(handle, ignore=ignore, data=data), *offline, *places)
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -80,6 +90,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
     about_script = [note for note in script_notes(config) if note != missing]
     refused = unusable(config)
     found = (
+        access_note(config),
         evaluator_note(config),
         tensorflow.keras_warning(config),
         *about_script,
@@ -133,16 +144,19 @@ def findings_of_place(
     return (*(Finding(what="machine facts", ok=True, text=text) for text in news), *fitting)
 
 
-def findings_of_all(handle: Handle, *, ignore: Collection[str]) -> tuple[Finding, ...]:
-    """Findings that are the same wherever the cluster is."""
+def findings_of_all(
+    handle: Handle, *, ignore: Collection[str], data: CheckedData | None = None
+) -> tuple[Finding, ...]:
+    """Findings that are the same wherever the cluster is. `data`: if that is checked already."""
     config, plan = handle.config, handle.plan
+    data = data or checked_data(plan)
     return (
         setup(config),
         *command(plan),
         code(config),
         secrets(config),
         store(handle),
-        *ignored(data_findings(plan), ignore),
+        *ignored(data.findings, ignore),
     )
 
 
@@ -161,7 +175,8 @@ def fitting_findings(
     if not all(finding.ok for finding in fitting):
         return fitting, None
     queried = ignored(handle.provider.check(plan), ignore)
-    return (*fitting, *ignored(price(plan), ignore), *queried), queried
+    access = ignored(access_findings(plan.config), ignore)
+    return (*fitting, *access, *ignored(price(plan), ignore), *queried), queried
 
 
 def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]]:

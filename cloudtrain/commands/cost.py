@@ -33,6 +33,8 @@ class ClusterCost:
     """From the record; None if that cannot be read."""
     cost: CostSoFar
     node_hours: float
+    parts: Mapping[str, CostSoFar] = field(default_factory=dict)
+    """By what was billed: machines, disks, addresses."""
     runs: tuple[RunCost, ...] = ()
     roles: Mapping[str, CostSoFar] = field(default_factory=dict)
     months: Mapping[str, CostSoFar] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class CostReport:
 
 
 def cost(name: str | None, *, now: float | None = None) -> CostReport:
-    """Cost of one cluster, or of all on record here, without disks, addresses and traffic.
+    """Cost of one cluster, or of all on record here, without traffic and stores.
 
     Computed from the prices on record and the times at which nodes were created and deleted, also
     of clusters of the same name before. No provider is asked, and no bill is read.
@@ -82,10 +84,19 @@ def _of(records: Records, now: float) -> ClusterCost:
         provider=provider,
         cost=total(span.cost(0.0, now) for span in spans),
         node_hours=sum(span.hours(0.0, now) for span in spans),
+        parts=_parts(spans, now),
         runs=tuple(_run_cost(run, spans, now) for run in records.runs()),
         roles={role: total(costs) for role, costs in roles.items()},
         months=_by_month(spans, now),
     )
+
+
+def _parts(spans: Iterable[NodeHours], now: float) -> dict[str, CostSoFar]:
+    found: dict[str, list[CostSoFar]] = {}
+    for span in spans:
+        for name, amount in span.parts(0.0, now).items():
+            found.setdefault(name, []).append(amount)
+    return {name: total(amounts) for name, amounts in found.items()}
 
 
 def _run_cost(run: Run, spans: Iterable[NodeHours], now: float) -> RunCost:
@@ -98,7 +109,7 @@ def _by_month(spans: Iterable[NodeHours], now: float) -> dict[str, CostSoFar]:
     found: dict[str, list[CostSoFar]] = {}
     for span in spans:
         for month, begin, end in _months(span.begin, min(now, span.end or now)):
-            if span.hours(begin, end):
+            if span.hours(begin, end, parts=True):
                 found.setdefault(month, []).append(span.cost(begin, end))
     return {month: total(found[month]) for month in sorted(found)}
 

@@ -11,9 +11,9 @@ from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import list_dataset, opened_source
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.datasets.transfer import transfer_cost
+from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.model import Plan
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding
 
 AT_ONCE = 8
@@ -24,24 +24,67 @@ RELAYED = "nodes cannot read it themselves: it goes through this machine"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What all nodes together read of one dataset."""
+
+    name: str
+    uri: str
+    location: str
+    """Region of its store; "" if not known."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedData:
+    """Findings on all datasets, and what is read of those that could be listed."""
+
+    findings: tuple[Finding, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Checked:
     """A dataset's finding; `split` has the files of each node, None if it could not be listed."""
 
     finding: Finding
+    traffic: Traffic | None = None
     split: tuple[tuple[DataFile, ...], ...] | None = None
 
 
-def data_findings(plan: Plan) -> tuple[Finding, ...]:
-    """A finding for each dataset, listed and read with this machine's credentials, and one on the
-    disks if they are too small; none without `data:`."""
+def egress_finding(config: ClusterConfig, traffic: Sequence[Traffic]) -> tuple[Finding, ...]:
+    """What reading this data in one candidate's place costs, and landing artifacts from there."""
+    texts = [
+        f"data.{each.name}: {cost}"
+        for each in traffic
+        if (cost := transfer_cost(config, each.uri, each.location, each.size))
+    ]
+    rate = landing_rate(config)
+    if rate is not None:
+        texts.append(f"artifacts: {rate} (estimate)")
+    return (Finding(what="egress", ok=True, text="; ".join(texts)),) if texts else ()
+
+
+def checked_data(plan: Plan, *, priced: bool = True) -> CheckedData:
+    """A finding for each dataset, listed and read with this machine's credentials, one on the disks
+    if they are too small, and what is read; nothing without `data:`.
+
+    `priced`: with the cost of its transfer to the plan's place, in the dataset's finding; for
+    several places there is `egress_finding`.
+    """
     names = tuple(plan.config.data)
     if not names:
-        return ()
+        return CheckedData()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        checked = dict(zip(names, pool.map(lambda name: _checked(plan, name), names), strict=True))
+        checked = dict(
+            zip(names, pool.map(lambda name: _checked(plan, name, priced), names), strict=True)
+        )
     splits = {name: each.split for name, each in checked.items() if each.split is not None}
     full = too_small(plan, splits)
-    return (*(each.finding for each in checked.values()), *([_disks(full)] if full else []))
+    return CheckedData(
+        findings=(*(each.finding for each in checked.values()), *([_disks(full)] if full else [])),
+        traffic=tuple(each.traffic for each in checked.values() if each.traffic is not None),
+    )
 
 
 def _disks(full: Sequence[str]) -> Finding:
@@ -49,7 +92,7 @@ def _disks(full: Sequence[str]) -> Finding:
     return Finding(what="disk", ok=False, text="\n".join(full), hint=hint, error=UsageError)
 
 
-def _checked(plan: Plan, name: str) -> _Checked:
+def _checked(plan: Plan, name: str, priced: bool) -> _Checked:
     config = plan.config
     try:
         store = opened_source(config, name)
@@ -60,7 +103,8 @@ def _checked(plan: Plan, name: str) -> _Checked:
         shared = facts_of(config.provider).on_this_machine
         total = dataset.size if shared else _total(split)
         relayed = not shared and signer.sign(dataset.files[0], expires_in=60) is None
-        cost = transfer_cost(config, dataset.source.source, signer.location(), total)
+        read = Traffic(name=name, uri=dataset.source.source, location=signer.location(), size=total)
+        cost = transfer_cost(config, read.uri, read.location, total)
     except CloudtrainError as error:
         text = error.message.removeprefix(f"data.{name}: ")
         return _Checked(
@@ -69,9 +113,17 @@ def _checked(plan: Plan, name: str) -> _Checked:
             )
         )
     text = "; ".join(
-        filter(None, (_described(dataset, split, shared=shared), RELAYED if relayed else "", cost))
+        filter(
+            None,
+            (
+                _described(dataset, split, shared=shared),
+                RELAYED if relayed else "",
+                cost if priced else "",
+            ),
+        )
     )
-    return _Checked(finding=Finding(what=f"data.{name}", ok=True, text=text), split=split)
+    finding = Finding(what=f"data.{name}", ok=True, text=text)
+    return _Checked(finding=finding, split=split, traffic=read)
 
 
 def _total(split: Sequence[Sequence[DataFile]]) -> int:

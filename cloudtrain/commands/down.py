@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.cluster_offers import each_account
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
 from cloudtrain.cluster.ownership import refuse_other_owners, refuse_other_owners_resources
 from cloudtrain.cluster.session import (
     Handle,
@@ -20,11 +21,13 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
     without_keys,
 )
+from cloudtrain.commands.away_down import end_desk, report_end
 from cloudtrain.commands.landing_steps import land_everything
 from cloudtrain.commands.spools import ingest_before_down
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.errors import (
     CloudtrainError,
+    LeasedError,
     LeftoverError,
     NodesError,
     NotLanded,
@@ -35,12 +38,16 @@ from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Console, Provider, Stage
+from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import DOING
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 from cloudtrain.wait_limits import IDLE_DOWN
+
+LEASE_OF_DESK = Retry(pause=5.0, within=LASTS + EVERY)
+"""Until the lease of a deleted desk is over."""
 
 
 def down(
@@ -50,23 +57,37 @@ def down(
     discard: bool,
     adopt: bool = False,
     owner: str | None = None,
+    order_key: Path | None = None,
     console: Console,
+    clock: Clock = CLOCK,
 ) -> None:
     """Delete everything of the cluster, after landing what is only on its nodes.
 
-    A cluster with candidates that is not on record here is looked for in all their accounts.
-    Raises NotLanded (exit 5, nodes kept) unless `discard`, LeftoverError (exit 6), LockedError.
+    A cluster with candidates that is not on record here is looked for in all their accounts. One
+    that is away is ended by its desk, which is then deleted too. Raises NotLanded (exit 5, nodes
+    kept) unless `discard`, LeftoverError (exit 6), LockedError.
     """
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
-    handle = Handle(config)
-    with (
-        records.lock("down", wait=await_lock(records, console)),
-        holding_lease(handle, "down", console),
-    ):
-        _destroy_everywhere(each_account(config), discard, owner, console)
+    desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
+    if desk is not None:
+        with desk.records.lock("down"), holding_lease(desk, "down", console):
+            destroy_cluster(desk, discard=True, owner=owner, console=console)
+
+    def destroy() -> None:
+        with (
+            records.lock("down", wait=await_lock(records, console)),
+            holding_lease(Handle(config), "down", console),
+        ):
+            _destroy_everywhere(each_account(config), discard, owner, console)
+
+    if desk is None:
+        destroy()
+    else:
+        LEASE_OF_DESK.call(destroy, on=LeasedError, clock=clock)
+        report_end(config, console, clock)
 
 
 def _destroy_everywhere(
@@ -123,6 +144,10 @@ def destroy_cluster(
         except UsageError:
             raise
         except CloudtrainError as error:
+            if lost := lost_meanwhile(provider, config.name, nodes):
+                console.warn(f"{', '.join(lost)} lost meanwhile: landing what the others hold")
+                destroy_cluster(handle, discard=discard, owner=owner, console=console)
+                return
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
             raise not_landed(error) from error
     if not discard:
@@ -145,6 +170,17 @@ def destroy_cluster(
     if records.left_out:
         console.warn(f"{records.folder}: disk full: the record of this `down` is incomplete")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+
+
+def lost_meanwhile(provider: Provider, cluster: str, before: Sequence[Node]) -> tuple[str, ...]:
+    """Nodes that ran before and do not now, such as spot nodes that were taken: nothing more can be
+    landed from them. None if the provider does not answer.
+    """
+    try:
+        now = {node.name for node in provider.nodes(cluster) if node.state == "running"}
+    except CloudtrainError:
+        return ()
+    return tuple(n.name for n in before if n.state == "running" and n.name not in now)
 
 
 @contextmanager
@@ -198,8 +234,15 @@ def unlandable(
         return LeftoverError(why.message, hint=why.hint)
     places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
     machine = f"the machine that created it{f' ({places})' if places else ''}"
-    there = f"run `cloudtrain down` on {machine} to land them"
+    hint = f"run `cloudtrain down` on {machine} to land them"
+    if not owner:
+        hint += "; here, --discard destroys them unlanded"
+    if Records(config.name).is_away():
+        hint = (
+            "its desk had them, and is gone: --discard destroys the nodes unlanded, and what they "
+            "have stored unattended stays, for `cloudtrain fetch`"
+        )
     return NotLanded(
         f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",
-        hint=there if owner else f"{there}; here, --discard destroys them unlanded",
+        hint=hint,
     )

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import make_plan
@@ -14,10 +14,11 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run as run_all
 from cloudtrain.commands.script_code import facts_in, scripts_of
+from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.log_progress import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.protocols import Console
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.checkpoints import saving_in
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
@@ -181,21 +182,13 @@ def take_down(config: ClusterConfig, console: Console) -> None:
         destroy_cluster(Handle(config), discard=True, console=console)
 
 
-class Watching:
+class Watching(ForwardingConsole):
     """Passes everything on to a console, and keeps every line of the tasks with its time."""
 
     def __init__(self, console: Console, lines: list[Line]) -> None:
-        self._console, self._lines = console, lines
+        super().__init__(console)
+        self._lines = lines
         self._rest: dict[str, bytes] = {}
-
-    def say(self, text: str) -> None:
-        self._console.say(text)
-
-    def warn(self, text: str) -> None:
-        self._console.warn(text)
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return self._console.stage(title, total)
 
     def task_output(self, task: str, data: bytes) -> None:
         now = time.time()
@@ -207,4 +200,4 @@ class Watching:
             for line in whole
             if line
         )
-        self._console.task_output(task, data)
+        super().task_output(task, data)

@@ -30,13 +30,16 @@ def find_run(
 ) -> FoundRun:
     """The cluster's latest run, or the one with that id.
 
-    The record here counts first, then the store of the config (of a FILE, or of the last `up`).
-    `uri` names a store to read instead of both. Raises UsageError, StoreError.
+    The record here counts first, unless it is away, then the store of the config (of a FILE, or of
+    the last `up`). `uri` names a store to read instead of both. Raises UsageError, StoreError.
     """
     if uri is not None or name not in known_clusters():
         return in_store(name, run, config, uri)
+    records = Records(name)
+    if records.is_away() and run not in records.run_ids():
+        return in_store(name, run, config, None)
     try:
-        return on_record(Records(name), run)
+        return on_record(records, run)
     except UsageError as unknown:
         try:
             return in_store(name, run, config, None)

@@ -13,9 +13,9 @@ from cloudtrain.catalog.estimate import STALE_AFTER
 from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, fit
 from cloudtrain.catalog.offers import Offer, offers
 from cloudtrain.catalog.region_names import similarity
-from cloudtrain.cloud import clouds
+from cloudtrain.cloud import EVERYWHERE, clouds
 from cloudtrain.errors import UsageError
-from cloudtrain.model import Accelerator
+from cloudtrain.model import MARKETS, Accelerator, Market
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class Place:
     """"" if no region is known to have the machine."""
     on_demand: Offer | None
     spot: Offer | None
+    others: tuple[Market, ...] = ()
+    """Other markets on which it is sold, at prices that are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,9 @@ def _kinds(found: Collection[Offer]) -> tuple[GpuKind, ...]:
                     gpu=row,
                     counts=tuple(sorted({offer.accelerator.count for offer in own})),
                     providers=tuple(dict.fromkeys(sorted(offer.provider for offer in own))),
-                    on_demand=next((offer for offer in priced if not offer.spot), None),
+                    on_demand=next(
+                        (offer for offer in priced if offer.market == "on-demand"), None
+                    ),
                     spot=next((offer for offer in priced if offer.spot), None),
                     no_tensorflow=fit(row.kind, newest) == "none",
                 )
@@ -145,11 +149,12 @@ def _machines(
     """Machines and their regions in the order of the offers on the market that counts; those of a
     machine that is not sold there in the order of its other offers.
     """
-    markets = {(*_of(offer), offer.region, offer.spot): offer for offer in everything}
-    preferred = {_of(offer) for offer in chosen if offer.spot == spot}
+    markets = {(*_of(offer), offer.region, offer.market): offer for offer in everything}
+    counts: Market = "spot" if spot else "on-demand"
+    preferred = {_of(offer) for offer in chosen if offer.market == counts}
     places: dict[tuple[str, str, Accelerator], dict[str, Offer]] = {}
     for offer in chosen:
-        if offer.spot == spot or _of(offer) not in preferred:
+        if offer.market == counts or _of(offer) not in preferred:
             places.setdefault(_of(offer), {}).setdefault(offer.region, offer)
     machines = []
     for (provider, name, accelerator), by_region in places.items():
@@ -165,8 +170,13 @@ def _machines(
                 places=tuple(
                     Place(
                         region=region,
-                        on_demand=markets.get((*_of(first), region, False)),
-                        spot=markets.get((*_of(first), region, True)),
+                        on_demand=markets.get((*_of(first), region, "on-demand")),
+                        spot=markets.get((*_of(first), region, "spot")),
+                        others=tuple(
+                            market
+                            for market in MARKETS
+                            if market not in EVERYWHERE and (*_of(first), region, market) in markets
+                        ),
                     )
                     for region in by_region
                 ),

@@ -1,5 +1,5 @@
-"""`cloudtrain idle`: background process that takes a cluster down after `limits.idle`; users see
-it in `status`.
+"""`cloudtrain idle`: background process that takes a cluster down after `limits.idle`, or when
+`limits.budget` is spent; users see it in `status`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.commands.attend import attend
 from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.spent_budget import is_spent
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
 from cloudtrain.events import IdleDownFailed
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry
-from cloudtrain.runs.idle import DOING, idle_limit, last_use
+from cloudtrain.runs.idle import DOING, idle_limit, is_watched, last_use
 from cloudtrain.state import Records
 
 POLL = 5.0
@@ -30,27 +31,30 @@ def idle(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Watch until the cluster is down, `limits.idle` is off, or another process watches.
+    """Watch until the cluster is down, `limits.idle` and `limits.budget` are off, or another
+    process watches.
 
     Holds no lock of the cluster while it waits. Retries what failed.
     """
     records = Records(name)
-    while idle_limit(records) is not None:
+    while is_watched(records):
         try:
             with records.idle_process_lock():
-                down_when_idle(records, console, clock)
+                down_when_due(records, console, clock)
         except LockedError:
             return
         # An `up` in the meantime saw this process and started none: check once more.
 
 
-def down_when_idle(records: Records, console: Console, clock: Clock) -> None:
+def down_when_due(records: Records, console: Console, clock: Clock) -> None:
+    """Take the cluster down once it is idle, or its budget spent, whoever has a shell open."""
     busy, not_before, failures = 0.0, 0.0, 0
-    while (limit := idle_limit(records)) is not None:
-        now = clock.now()
-        if records.holder() is not None or records.is_in_use():
+    while is_watched(records):
+        now, limit = clock.now(), idle_limit(records)
+        spent = is_spent(records, clock)
+        if records.holder() is not None or (records.is_in_use() and not spent):
             busy, not_before, failures = now, 0.0, 0
-        elif now >= max(last_use(records) + limit, busy + limit, not_before):
+        elif now >= not_before and (spent or _is_idle(records, limit, busy, now)):
             try:
                 finish(records, limit, console, clock)
                 failures = 0
@@ -58,14 +62,19 @@ def down_when_idle(records: Records, console: Console, clock: Clock) -> None:
                 continue
             except CloudtrainError as error:
                 failures += 1
-                pause = replace(DOWNS, pause=min(limit, DOWNS.pause)).pause_after(failures)
+                first = DOWNS.pause if limit is None else min(limit, DOWNS.pause)
+                pause = replace(DOWNS, pause=first).pause_after(failures)
                 not_before = clock.now() + pause
                 records.journal(IdleDownFailed(why=str(error)))
                 console.warn(f"{error}\nthe nodes are kept; retrying in {pause:.0f} s")
-        clock.sleep(min(POLL, limit / 4))
+        clock.sleep(POLL if limit is None else min(POLL, limit / 4))
 
 
-def finish(records: Records, limit: float, console: Console, clock: Clock) -> None:
+def _is_idle(records: Records, limit: float | None, busy: float, now: float) -> bool:
+    return limit is not None and now >= max(last_use(records) + limit, busy + limit)
+
+
+def finish(records: Records, limit: float | None, console: Console, clock: Clock) -> None:
     """Take the cluster down.
 
     An unattended run (its process was killed) is supervised first: it lands, and is never ended for
@@ -81,8 +90,12 @@ def finish(records: Records, limit: float, console: Console, clock: Clock) -> No
     handle = Handle(recorded_config(records))
     with records.lock(DOING), holding_lease(handle, DOING, console):
         # A command may have used it, or a shell been opened, before the lock was taken.
-        used_since = clock.now() < last_use(records) + limit
-        if used_since or records.is_in_use() or records.active_run() is not None:
+        spent = is_spent(records, clock)
+        used = records.is_in_use() or not _is_idle(records, limit, 0.0, clock.now())
+        if records.active_run() is not None or (used and not spent):
             return
-        console.say(f"{records.name} was idle for {limit:.0f} s (limits.idle): taking it down")
+        why = f"was idle for {limit or 0:.0f} s (limits.idle)"
+        if spent:
+            why = "has spent its budget (limits.budget)"
+        console.say(f"{records.name} {why}: taking it down")
         destroy_cluster(handle, discard=False, console=console)

@@ -11,10 +11,10 @@ from cloudtrain.cluster.provision import (
     start_stopped,
 )
 from cloudtrain.cluster.session import Session
-from cloudtrain.commands.pending_artifacts import land_what_is_left
 from cloudtrain.errors import CloudtrainError, NotLanded, UsageError
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.finish import finish_run
+from cloudtrain.runs.pending_artifacts import land_what_is_left
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts
 from cloudtrain.runs.tasks import end_orphans

@@ -6,12 +6,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.console.lines import LogLines, clean
 from cloudtrain.errors import UsageError
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.protocols import Console
 from cloudtrain.state.line_times import Arrival, time_at
 
 
@@ -24,7 +24,7 @@ class LogLine:
     """Unix time at which it arrived at the machine that followed the run; None if not known."""
 
 
-class LineView:
+class LineView(ForwardingConsole):
     """A console that passes on lines of tasks that arrived after `since` and match `pattern`."""
 
     def __init__(
@@ -36,19 +36,11 @@ class LineView:
         pattern: re.Pattern[str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._console, self._show, self._clock = console, show, clock
+        super().__init__(console)
+        self._show, self._clock = show, clock
         self._since, self._pattern = since, pattern
         self._rests: dict[str, LogLines] = {}
         self._lock = threading.Lock()
-
-    def say(self, text: str) -> None:
-        self._console.say(text)
-
-    def warn(self, text: str) -> None:
-        self._console.warn(text)
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return self._console.stage(title, total)
 
     def task_output(self, task: str, data: bytes) -> None:
         """Bytes that arrive now."""
@@ -104,3 +96,37 @@ def _lines(task: str, data: bytes, index: Sequence[Arrival]) -> Iterator[LogLine
             text = clean(raw.replace(b"\0", b"").decode("utf-8", "replace"))
             yield LogLine(task=task, text=text, time=time_at(index, offset))
         offset += len(raw) + 1
+
+
+def last_lines(data: bytes, tail: int | None) -> bytes:
+    if tail is None:
+        return data
+    return b"".join(data.splitlines(keepends=True)[-tail:]) if tail > 0 else b""
+
+
+class RoleFilter(ForwardingConsole):
+    """A console that shows the output of some roles only."""
+
+    def __init__(self, console: Console | LineView, roles: Sequence[str]) -> None:
+        super().__init__(console)
+        self._roles = frozenset(roles)
+        self.by_line = isinstance(console, LineView)
+        """True if lines are shown one by one, with the times at which they arrived."""
+
+    def recorded(
+        self, task: str, data: bytes, index: Sequence[Arrival], tail: int | None, *, whole: bool
+    ) -> None:
+        """Show the end of a log, and with `by_line`, its lines with the times of `index`."""
+        if not self._takes(task):
+            return
+        if isinstance(self._console, LineView):
+            self._console.recorded(task, data, index, tail, whole=whole)
+        else:
+            self._console.task_output(task, last_lines(data, tail))
+
+    def task_output(self, task: str, data: bytes) -> None:
+        if self._takes(task):
+            super().task_output(task, data)
+
+    def _takes(self, task: str) -> bool:
+        return not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.away_logs import show_desk_log
+from cloudtrain.commands.find_away import FoundAway, attended, find_away
 from cloudtrain.commands.find_run import FoundRun, find_run
-from cloudtrain.commands.log_lines import LineView
+from cloudtrain.commands.log_lines import LineView, RoleFilter
 from cloudtrain.commands.spools import ingest_before_reading
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.background import starting_idle_process
@@ -39,15 +40,19 @@ def logs(
     view: LineView | None = None,
     console: Console,
     clock: Clock = CLOCK,
-) -> None:
-    """Show the logs of `run`, or of the latest one.
+) -> int:
+    """Show the logs of `run`, or of the latest one. Returns the exit code: 0, or that of a run that
+    was away, followed to its end.
 
     With `follow`, until the run has ended: an unattended run is supervised by this process, which
     ends, restarts and lands it as `train` would. `view` shows lines one by one in place of
     `console`.
     """
-    found = find_run(name, run, config=config, uri=store)
     shown = RoleFilter(view or console, roles)
+    desk = find_away(name, config, store)
+    if desk is not None and shows_desk_log(desk, run, clock.now()):
+        return show_desk_log(desk, shown, follow=follow, tail=tail, clock=clock)
+    found = find_run(name, run, config=config, uri=store)
     if found.run.ended is None:
         ingest_before_reading(found, console, "logs")
     report_formation(found.run, console)
@@ -59,11 +64,21 @@ def logs(
                 "started it, which has the keys of its nodes",
                 hint="omit -f to show what has landed so far (every `artifacts.every`)",
             )
-        return
+        return 0
     records, id = found.records, found.run.id
     offsets = show(records, found, shown, tail)
     if follow and found.run.ended is None:
         poll_until(lambda: follow_step(records, id, shown, offsets), POLL, clock=clock)
+    return 0
+
+
+def shows_desk_log(desk: FoundAway, run: str | None, now: float) -> bool:
+    """True for the run that a desk attends to, and for a desk that has ended without one."""
+    state = attended(desk, now)
+    if state is not None:
+        return run in (None, state.run)
+    last = desk.state() if run is None else None
+    return last is not None and last.run is None
 
 
 def report_formation(run: Run, console: Console) -> None:
@@ -94,14 +109,15 @@ def show(records: Records, found: FoundRun, console: RoleFilter, tail: int | Non
             data = landed.read(name_of(task))
         offsets[task.name, task.attempt] = len(data)
         whole = found.run.ended is not None or task not in found.run.tasks
-        console.recorded(task.name, data, path, tail, whole=whole)
+        index = arrivals(path) if console.by_line else ()
+        console.recorded(task.name, data, index, tail, whole=whole)
     return offsets
 
 
 def show_landed(found: FoundRun, console: RoleFilter, tail: int | None) -> None:
     landed = LandedLogs(found.run.id, found.store())
     for task in found.run.task_attempts:
-        console.recorded(task.name, landed.read(name_of(task)), None, tail, whole=True)
+        console.recorded(task.name, landed.read(name_of(task)), (), tail, whole=True)
 
 
 def name_of(task: Task) -> str:
@@ -146,44 +162,3 @@ def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> N
 def log_files(records: Records, run: Run) -> Iterator[tuple[Task, Path]]:
     for task in run.task_attempts:
         yield task, records.log_path(run.id, task.name, task.attempt)
-
-
-def last_lines(data: bytes, tail: int | None) -> bytes:
-    if tail is None:
-        return data
-    return b"".join(data.splitlines(keepends=True)[-tail:]) if tail > 0 else b""
-
-
-class RoleFilter:
-    """A console that shows the output of some roles only."""
-
-    def __init__(self, console: Console | LineView, roles: Sequence[str]) -> None:
-        self._console, self._roles = console, frozenset(roles)
-
-    def recorded(
-        self, task: str, data: bytes, path: Path | None, tail: int | None, *, whole: bool
-    ) -> None:
-        """Show the end of a log that is here, or was read from the store (without `path`)."""
-        if not self._takes(task):
-            return
-        if isinstance(self._console, LineView):
-            index = arrivals(path) if path is not None else ()
-            self._console.recorded(task, data, index, tail, whole=whole)
-        else:
-            self._console.task_output(task, last_lines(data, tail))
-
-    def say(self, text: str) -> None:
-        self._console.say(text)
-
-    def warn(self, text: str) -> None:
-        self._console.warn(text)
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return self._console.stage(title, total)
-
-    def task_output(self, task: str, data: bytes) -> None:
-        if self._takes(task):
-            self._console.task_output(task, data)
-
-    def _takes(self, task: str) -> bool:
-        return not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles

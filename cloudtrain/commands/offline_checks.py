@@ -123,6 +123,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
         code_packages.note(config),
+        access_note(config),
         evaluator_note(config),
         part_note(config),
     )
@@ -156,3 +157,13 @@ def _unset_secrets(config: ClusterConfig) -> Iterator[str]:
     for name, variable in config.secrets.items():
         if not environ.get(variable):
             yield f"secrets.{name}: the environment variable {variable} is not set"
+
+
+def access_note(config: ClusterConfig) -> str | None:
+    network = config.network
+    if not is_cloud(config.provider) or not network.private or network.ssh_proxy is not None:
+        return None
+    return (
+        "network.private: SSH goes straight to the nodes' internal addresses, so this machine must "
+        "be in their network, by a VPN for example; otherwise set network.ssh_proxy"
+    )

@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cloudtrain.catalog.estimate import estimate
+from cloudtrain.catalog.estimate import budget_seconds, estimate
+from cloudtrain.cluster.budget_check import least_seconds
 from cloudtrain.cluster.cluster_offers import choices, standing
+from cloudtrain.cluster.node_hours import charged_hours
+from cloudtrain.cluster.on_demand import SpotFallback
 from cloudtrain.cluster.session import Handle, account, recorded_config
 from cloudtrain.commands.check import exit_code, of_kind
 from cloudtrain.config import with_candidate
 from cloudtrain.console.prices import per_hour
+from cloudtrain.console.times import duration
 from cloudtrain.console.waiting import WaitingConsole
 from cloudtrain.errors import (
     CapacityError,
@@ -24,13 +28,16 @@ from cloudtrain.errors import (
     QuotaError,
 )
 from cloudtrain.events import (
+    BudgetContinued,
+    ClusterGone,
     made_here,
     nodes_standing,
     not_given_back,
     pending_nodes,
+    to_line,
     was_ready,
 )
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.state import Records
@@ -73,19 +80,25 @@ def in_first_with_room(
 
     `accept` raises what rules a choice out before anything is created there, `attempt` may create
     something: before the next choice in another account all of it is deleted. An existing cluster
-    stays where it is. `wait`: seconds in which all choices are tried again. Raises the one error
-    of all choices, or one with the text of each and the exit code for capacity if it is among them.
+    stays where it is. `wait`: seconds in which all choices are tried again; if there is only one,
+    its missing spot nodes on demand after `train.spot_retries` rounds. Raises the one error of all
+    choices, or one with the text of each and the exit code for capacity if it is among them.
     """
+    since, fallback = budget_since(handle.records), SpotFallback(console, _over_budget)
     if wait is None:
-        return _one_round(handle, accept, attempt, console)
+        return _one_round(handle, accept, attempt, console, since, fallback)
     heard, until = console, clock.now() + wait
 
     def round_of_all() -> T:
-        return _one_round(handle, accept, attempt, heard)
+        return _one_round(handle, accept, attempt, heard, since, fallback)
 
     def refused(error: CloudError, pause: float, _: float) -> None:
         nonlocal heard
         heard = WaitingConsole(console)
+        only = _to_try(handle.config)
+        if len(only) == 1:
+            here = Handle(only[0])
+            fallback.refused(here.plan, lambda: _missing(here))
         last = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
         console.warn(
             f"no room: {error.message.splitlines()[-1].strip()}; trying again in {pause:.0f} s, "
@@ -94,6 +107,23 @@ def in_first_with_room(
 
     rounds = replace(ROUNDS, within=wait)
     return rounds.call(round_of_all, on=NO_ROOM, before_pause=refused, clock=clock)
+
+
+def _over_budget(plan: Plan) -> str | None:
+    bill, limits = estimate(plan), plan.config.limits
+    seconds = budget_seconds(bill, plan.config) if bill is not None else None
+    if seconds is None or seconds >= least_seconds(limits):
+        return None
+    return f"limits.budget of {limits.budget:g} $ would pay for {duration(seconds)} of it"
+
+
+def _missing(handle: Handle) -> list[str]:
+    """The plan's nodes that do not exist; none if the cloud does not answer."""
+    try:
+        there = {node.name for node in handle.provider.nodes(handle.config.name)}
+    except CloudError:
+        return []
+    return [name for name in handle.plan.names if name not in there]
 
 
 def _billed_meanwhile(handle: Handle) -> str:
@@ -106,10 +136,13 @@ def _one_round(
     accept: Callable[[Handle, Console], None],
     attempt: Callable[[Handle, Console], T],
     console: Console,
+    since: float,
+    fallback: SpotFallback,
 ) -> T:
     to_try = _to_try(handle.config)
     if len(to_try) == 1:
         here = handle if to_try[0] == handle.config else Handle(to_try[0])
+        here.on_demand = fallback.names
         accept(here, console)
         return attempt(here, console)
     refusals: list[Refusal] = []
@@ -124,6 +157,7 @@ def _one_round(
             console.warn(f"not in {refusals[-1]}")
             continue
         _leave_other_account(here.records, config, console)
+        continue_budget(here, since)
         try:
             return attempt(here, console)
         except NOT_HERE as error:
@@ -132,6 +166,25 @@ def _one_round(
             _clear(here, error, console)
     _leave_other_account(handle.records, None, console)
     raise _no_choice(refusals)
+
+
+def budget_since(records: Records) -> float:
+    """Unix time from which the cluster's budget counts: its first node, or now."""
+    spans = charged_hours(records.events()) if records.is_open() else ()
+    return min((span.begin for span in spans), default=time.time())
+
+
+def continue_budget(here: Handle, since: float) -> None:
+    """Count what earlier candidates, which are given up, have cost since then against the same
+    budget.
+    """
+    records, continued = here.records, BudgetContinued(since=since)
+    if here.config.limits.budget is None or records.is_open():
+        return
+    after = [to_line(event, time=time.time(), pid=0) for event in (ClusterGone(), continued)]
+    if charged_hours((*records.events(), *after)):
+        records.create()
+        records.journal(continued)
 
 
 def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.catalog.billed_after_end import after_the_end
-from cloudtrain.catalog.estimate import Estimate, estimate
+from cloudtrain.catalog.estimate import Estimate, budget_seconds, estimate
 from cloudtrain.cluster.cluster_offers import ClusterOffer, cluster_offers
+from cloudtrain.cluster.on_demand import fallback_price
 from cloudtrain.cluster.plan import (
     CHOOSES,
     OTHER_GPUS,
@@ -29,6 +31,7 @@ from cloudtrain.commands.offline_checks import (
 )
 from cloudtrain.commands.price import price
 from cloudtrain.config.location import location_of
+from cloudtrain.datasets.transfer import landing_rate, reading_rate
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.runs.task_launch import TaskLaunch
@@ -41,7 +44,7 @@ class PlannedTask:
 
     node: NodePlan
     price_per_hour: float | None
-    """$, without disks, addresses and traffic; None if not known, 0 if nothing is billed."""
+    """$ of its machine; None if not known, 0 if nothing is billed."""
     command: str
     """Addresses that are known only after `up` appear as `<node name>`."""
     tf_config: str | None
@@ -55,6 +58,8 @@ class PlannedOffer:
     offer: ClusterOffer
     refused: str
     """Why it would not be taken, by the tables and `limits.max_price`; "" if it may be."""
+    egress: str = ""
+    """What each GB of `data` costs to read there, and of artifacts to land, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +88,17 @@ class PlanReport:
 
     @property
     def price_at_most(self) -> float | None:
-        """$ until `limits.max_lifetime`; None if nothing enforces it or the price is not known."""
+        """$ until `limits.max_lifetime` or `limits.budget`; None if nothing enforces it or the
+        price is not known.
+        """
         lifetime = enforced_lifetime(self.config)
         if self.bill is None:
             return 0.0
         if self.bill.most is None or not lifetime:
             return None
-        return self.bill.most * lifetime / 3600
+        paid = budget_seconds(self.bill, self.config)
+        seconds = lifetime if paid is None else max(0.0, min(paid, lifetime))
+        return self.bill.most * seconds / 3600
 
 
 def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
@@ -106,13 +115,14 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
     problems = (*setup_problems(config), *places, *too_long(config, started))
     if problems:
         raise ConfigError(problems)
-    cost, end = estimate(plan), after_the_end(plan)
+    cost, end, dearer = estimate(plan), after_the_end(plan), fallback_price(plan)
+    later = [each for each in (end, dearer and f"spot nodes may become {dearer}") if each]
     return PlanReport(
         plan=plan,
         tasks=tuple(
             PlannedTask(
                 node=node,
-                price_per_hour=cost.nodes[node.name] if cost else 0.0,
+                price_per_hour=cost.nodes[node.name].machine if cost else 0.0,
                 command=launch.command,
                 tf_config=_tf_config(launch),
             )
@@ -124,7 +134,13 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
             *recorded_drift(plan).lines(config),
             *lifetime_note(plan),
         ),
-        notes=(*plan_notes(plan), *notes(config), *data_notes(config), *([end] if end else [])),
+        notes=(
+            *plan_notes(plan),
+            *notes(config),
+            *data_notes(config),
+            *away_notes(config),
+            *later,
+        ),
         bill=cost,
         network=between_nodes(plan),
         offers=planned_offers(config),
@@ -138,9 +154,15 @@ def planned_offers(config: ClusterConfig) -> tuple[PlannedOffer, ...]:
             offer=offer,
             refused=offer.not_sold
             or next((finding.text for finding in price(offer.plan) if not finding.ok), ""),
+            egress=_egress(offer.plan.config),
         )
         for offer in cluster_offers(config)
     )
+
+
+def _egress(config: ClusterConfig) -> str:
+    rates = {"data": reading_rate(config), "artifacts": landing_rate(config)}
+    return ", ".join(f"{what} {rate}" for what, rate in rates.items() if rate is not None)
 
 
 def _tf_config(launch: TaskLaunch) -> str | None:

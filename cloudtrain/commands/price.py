@@ -1,20 +1,26 @@
-"""Price of a cluster, in words and against `limits.max_price`."""
+"""Price of a cluster, in words and against `limits.max_price` and `limits.budget`."""
 
 from __future__ import annotations
 
-from cloudtrain.catalog.estimate import estimate
-from cloudtrain.console.prices import in_words
+from cloudtrain.catalog.estimate import Estimate, budget_seconds, estimate
+from cloudtrain.cluster.budget_check import least_seconds
+from cloudtrain.console.prices import dollars, in_words
 from cloudtrain.errors import UsageError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 
 
 def price(plan: Plan) -> tuple[Finding, ...]:
-    """One finding on a cloud, none if nothing is billed. `max_price` needs a known price."""
+    """One finding on a cloud, none if nothing is billed. `max_price` and `budget` need a known
+    price.
+    """
     found, limit = estimate(plan), plan.config.limits.max_price
     if found is None:
         return ()
     text = in_words(found, plan.config)
+    refused = _over_budget(plan, found, text)
+    if refused is not None:
+        return (refused,)
     if limit is None:
         return (Finding(what="price", ok=True, text=text),)
     if found.most is None:
@@ -39,3 +45,29 @@ def price(plan: Plan) -> tuple[Finding, ...]:
             ),
         )
     return (Finding(what="price", ok=True, text=f"{text}; max_price is {limit:g} $/hour"),)
+
+
+def _over_budget(plan: Plan, found: Estimate, text: str) -> Finding | None:
+    """The finding if `limits.budget` cannot be enforced, or is too small to begin."""
+    limits = plan.config.limits
+    if limits.budget is None:
+        return None
+    paid = budget_seconds(found, plan.config)
+    if paid is None:
+        hint = (
+            "`cloudtrain plan FILE --refresh-prices` fetches today's prices; or remove "
+            "limits.budget"
+        )
+        text = f"{text}, so limits.budget cannot be enforced"
+        return Finding(what="price", ok=False, text=text, hint=hint, error=UsageError)
+    least = least_seconds(limits)
+    if paid >= least:
+        return None
+    after = f", with what stays until `down` ({dollars(found.after_end or 0.0)}/hour)"
+    text = (
+        f"limits.budget of {limits.budget:g} $ pays for {max(0.0, paid) / 60:.0f} min at "
+        f"{dollars(found.most or 0.0)}/hour{after if found.after_end else ''}: less than "
+        f"{least / 60:.0f} min"
+    )
+    hint = "use fewer or smaller machines, spot, another placement or a larger budget"
+    return Finding(what="price", ok=False, text=text, hint=hint, error=UsageError)

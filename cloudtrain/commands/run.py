@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.session import (
     Handle,
     Session,
     open_session,
     record_cluster,
+    refuse_away,
     refuse_other_account,
     refuse_other_folder,
 )
@@ -19,6 +21,7 @@ from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.place_choice import in_first_with_room
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
+from cloudtrain.commands.spent_budget import is_spent
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
 from cloudtrain.errors import (
@@ -33,7 +36,7 @@ from cloudtrain.errors import (
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import ResumedFrom, Run
-from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED
@@ -91,6 +94,7 @@ def run(
         records.lock("run"),
         holding_lease(handle, "run", console),
     ):
+        refuse_away(records)
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         if records.active_run() is None:
@@ -126,7 +130,13 @@ def up_and_train(
 ) -> Run:
     with open_session(handle, console) as session:
         session = create_cluster(session, decide_drift(session, NOTHING))
-        return supervise_run(session, joined_run(session) or new_run(session, arguments, source))
+        if handle.config.limits.budget is not None:  # should this process be killed
+            ensure_idle_process(session.records)
+        begun = joined_run(session)
+        if begun is None:
+            with lost_as_no_capacity(session):
+                begun = new_run(session, arguments, source)
+        return supervise_run(session, begun)
 
 
 def refuse_other_beginning(records: Records) -> None:
@@ -148,7 +158,7 @@ def joined_run(session: Session) -> Run | None:
 
 def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:
     """True for nodes that hold what could not be landed, and those of a failed run that the user
-    keeps.
+    keeps, unless its budget is spent.
     """
     if isinstance(error, DataError):
         return False
@@ -158,7 +168,7 @@ def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console:
             "destroys them, --discard destroys them unlanded"
         )
         return True
-    return keep_on_failure and isinstance(error, RunFailed)
+    return keep_on_failure and isinstance(error, RunFailed) and not is_spent(Records(name))
 
 
 def clean_up(handle: Handle, console: Console, error: BaseException) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pending_spools
 from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.find_away import attended, find_away
 from cloudtrain.commands.find_run import FoundRun
 from cloudtrain.errors import CloudtrainError, LockedError
 from cloudtrain.protocols import ArtifactStore, Console
@@ -14,8 +16,8 @@ from cloudtrain.state import Records
 
 
 def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
-    """Land spools before reading a run that this machine started; a supervised run lands them
-    itself.
+    """Land spools before reading a run that this machine started or sent away; a supervised run
+    lands them itself.
 
     Other machines only read: two that change one manifest would undo each other's work.
     """
@@ -23,9 +25,10 @@ def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None
         store = found.store()
         if not can_spool(store):
             return
-        if found.records is not None:
-            with found.records.lock(doing):
-                ingest(found.records, found.run, store, console)
+        records = found.records or sender_of(found.run)
+        if records is not None:
+            with records.lock(doing):
+                ingest(records, found.run, store, console)
         elif left := pending_spools(found.run.id, store):
             console.warn(
                 f"{counted(len(left))} stored by unattended nodes not landed yet; run "
@@ -35,6 +38,16 @@ def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None
         return
     except CloudtrainError as error:
         console.warn(f"cannot land what unattended nodes stored: {error}")
+
+
+def sender_of(run: Run) -> Records | None:
+    """Records of a cluster that was sent away from here, once its desk has ended; None for another.
+    Raises StoreError.
+    """
+    records = Records(run.cluster)
+    if not records.is_away() or attended(find_away(run.cluster, None), time.time()) is not None:
+        return None
+    return records
 
 
 def ingest_before_down(handle: Handle, console: Console) -> None:

@@ -19,8 +19,11 @@ from cloudtrain.errors import (
 from cloudtrain.run_record import Run
 from cloudtrain.spent import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
+from cloudtrain.state.folder import without_desks
 
 if TYPE_CHECKING:
+    from cloudtrain.away.published import AwayState
+    from cloudtrain.cluster.budget import BudgetState
     from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.commands.utilization import Utilization
     from cloudtrain.model import ClusterConfig, Node
@@ -48,7 +51,7 @@ class ClusterStatus:
     faults: tuple[str, ...]
     """Records that cannot be read."""
     prices: Mapping[str, float | None] = field(default_factory=dict)
-    """Node name → $/hour of its actual machine, without disks; None if not known."""
+    """Node name → $/hour of its actual machine, its disk and its address; None if not known."""
     ceilings: Mapping[str, float | None] = field(default_factory=dict)
     """Node name → upper bound of its $/hour."""
     planned: tuple[str, ...] | None = None
@@ -61,6 +64,8 @@ class ClusterStatus:
     """Store that the runs were read from, if none is on record here."""
     idle: IdleState | None = None
     """When `limits.idle` takes it down."""
+    budget: BudgetState | None = None
+    """State of `limits.budget`."""
     still_billed: str | None = None
     """Remaining cost of stopped nodes until `down`."""
     progress: RunProgress | None = None
@@ -71,6 +76,10 @@ class ClusterStatus:
     """When the active run is stopped by `train.deadline`, Unix time."""
     as_of: Mapping[str, float] = field(default_factory=dict)
     """Run id → time its record was stored (Unix), for runs that were active then."""
+    away: AwayState | None = None
+    """What its desk last reported, if it is or was away."""
+    is_away: bool = False
+    """True if it was sent away from here, whatever is known of its desk."""
 
     def cost(self, now: float) -> CostSoFar | None:
         """$ so far of the nodes that exist; None if these are not known."""
@@ -94,7 +103,8 @@ class ClusterStatus:
         if overdue(self.nodes or (), now):
             return OVERDUE
         changing = self.holder is not None and self.holder.doing in ("up", "down")
-        return 1 if self.missing and not changing else 0
+        at_desk = self.away is not None and self.away.phase != "training"
+        return 1 if self.missing and not changing and not at_desk else 0
 
     @property
     def ends(self) -> float | None:
@@ -124,20 +134,26 @@ def status(
     For a cluster that is not on record here, and with `store` for all that it holds, the runs are
     those that landed. `offline` reads records only and loads as little as possible.
     """
-    if store is not None or (config is not None and config.name not in known_clusters()):
+    if store is not None or (config is not None and not has_config(config.name)):
         return StatusReport(clusters=landed(name, config, store), store=store)
-    names = known_clusters() if name is None else (name,)
+    names = without_desks(known_clusters()) if name is None else (name,)
     recorded = [on_record(name) for name in names]
     if offline:
         return StatusReport(clusters=tuple(recorded))
+    recorded = [with_desk(one, config) if one.is_away else one for one in recorded]
     if config is not None and not recorded[0].runs:
         recorded = [with_landed(recorded[0], config)]
     return StatusReport(
         clusters=tuple(
-            with_nodes(with_idle_process(one)) if one.open or name is not None else one
+            after_desk(with_nodes(with_idle_process(one))) if one.open or name is not None else one
             for one in recorded
         )
     )
+
+
+def has_config(name: str) -> bool:
+    """True for a cluster on record here; a `down` of one that is not leaves only its events."""
+    return name in known_clusters() and Records(name).configured() > 0
 
 
 def landed(
@@ -153,14 +169,48 @@ def landed(
     refuse_no_folder(uri)
     if name is None:
         assert uri is not None, "without a name, it is a store's clusters that are meant"
-        return tuple(in_store(each, None, uri) for each in clusters_in(open_store(uri)))
+        names = clusters_in(open_store(uri))
+        return tuple(with_desk(in_store(each, None, uri), None, uri) for each in names)
     cluster = in_store(name, config, uri)
+    cluster = with_desk(cluster, config, uri)
     if config is None or facts_of(config.provider).on_this_machine:
         return (
             cluster,
         )  # no config to query with, or local nodes, which only their own machine sees
     cluster = with_nodes(cluster, config)
     return (replace(cluster, open=bool(cluster.nodes) if cluster.nodes is not None else None),)
+
+
+def with_desk(
+    cluster: ClusterStatus, config: ClusterConfig | None, uri: str | None = None
+) -> ClusterStatus:
+    """The same with what its desk reports, and for one that was sent away from here, its runs as
+    the store has them.
+    """
+    from cloudtrain.artifacts.run_index import StoredRuns
+    from cloudtrain.commands.find_away import find_away
+
+    try:
+        found = find_away(cluster.name, config, uri)
+        state = found.state() if found is not None else None
+        if found is None or not cluster.is_away:
+            return replace(cluster, away=state)
+        stored, faults = StoredRuns(found.store, cluster.name).runs_and_faults()
+    except CloudtrainError as error:
+        return replace(cluster, faults=(*cluster.faults, error.message))
+    return replace(
+        cluster,
+        away=state,
+        runs=tuple(each.run for each in stored),
+        faults=(*cluster.faults, *faults),
+        as_of={each.run.id: each.as_of for each in stored if each.as_of is not None},
+    )
+
+
+def after_desk(cluster: ClusterStatus) -> ClusterStatus:
+    """The same, down if its desk has ended and nothing is left."""
+    ended = cluster.away is not None and cluster.away.phase == "ended"
+    return replace(cluster, open=False) if ended and cluster.nodes == () else cluster
 
 
 def refuse_no_folder(uri: str | None) -> None:
@@ -236,9 +286,20 @@ def on_record(name: str) -> ClusterStatus:
         runs=runs,
         faults=faults,
         idle=_idle(records) if records.idle_process() is not None else None,
+        budget=_budget(records, config),
         deadline=_deadline(config, runs),
+        is_away=records.is_away(),
         **_activity(records, runs),
     )
+
+
+def _budget(records: Records, config: Mapping[str, Any]) -> BudgetState | None:
+    limits = config.get("limits")
+    if not isinstance(limits, dict) or limits.get("budget") is None:
+        return None
+    from cloudtrain.runs.budget import recorded_budget
+
+    return recorded_budget(records, time.time())
 
 
 def _deadline(config: Mapping[str, Any], runs: Sequence[Run]) -> float | None:
@@ -281,7 +342,7 @@ def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
 
 def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
-    from cloudtrain.catalog.estimate import prices_of
+    from cloudtrain.catalog.estimate import price_of
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
     from cloudtrain.events import nodes_requested
@@ -291,12 +352,12 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
         nodes = open_provider(config).nodes(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
-    prices = {node.name: prices_of(config, node) for node in nodes}
+    prices = {node.name: price_of(config, node) for node in nodes}
     return replace(
         cluster,
         nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
-        prices={name: price for name, (price, _) in prices.items()},
-        ceilings={name: most for name, (_, most) in prices.items()},
+        prices={name: price.per_hour for name, price in prices.items()},
+        ceilings={name: price.most for name, price in prices.items()},
         planned=tuple(node.name for node in make_plan(config).nodes),
         made=frozenset(nodes_requested(Records(cluster.name).events())),
         still_billed=_kept(config, nodes),
@@ -313,4 +374,5 @@ def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
     if left is None or not stopped:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
-    return billed_after_end.describe(left, disks, address=not config.network.private)
+    place, address = stopped[0].placement, not config.network.private
+    return billed_after_end.describe(left, disks, place=place, address=address)

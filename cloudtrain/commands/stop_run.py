@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.away_orders import order_stop
+from cloudtrain.commands.find_away import attended, find_away
 from cloudtrain.commands.landing_steps import LandingSteps
-from cloudtrain.commands.pending_artifacts import unknown_run
 from cloudtrain.errors import LockedError, UsageError
+from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.cluster_seen import record_seen
+from cloudtrain.runs.pending_artifacts import unknown_run
 from cloudtrain.runs.state_table import Seen, next_step, run_recorded
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
@@ -23,10 +27,23 @@ POLL = Retry(pause=0.2, within=STOP_HANDED_OVER)
 """Polls whether the run's supervisor is done, or gone."""
 
 
-def stop_run(name: str, *, console: Console, clock: Clock = CLOCK) -> Run:
+def stop_run(
+    name: str,
+    *,
+    config: ClusterConfig | None = None,
+    order_key: Path | None = None,
+    console: Console,
+    clock: Clock = CLOCK,
+) -> Run:
     """Stop and land the active run. Its supervisor does the work; if there is none, this
     process.
+
+    A run that is away is stopped by its desk, from any machine with a `config` and the order key.
     """
+    desk = find_away(name, config)
+    state = attended(desk, clock.now())
+    if desk is not None and state is not None:
+        return order_stop(desk, state, order_key, console, clock)
     records = Records(name)
     run = records.active_run()
     if run is None:

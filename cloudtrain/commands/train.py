@@ -18,12 +18,14 @@ from cloudtrain.cluster.session import (
     open_session,
     record_cluster,
     recorded_config,
+    refuse_away,
     refuse_other_folder,
 )
 from cloudtrain.commands.billing_notice import report_billed_on_failure
 from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
+from cloudtrain.commands.spent_budget import down_when_spent
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.protocols import Console
@@ -53,6 +55,7 @@ def train(
     """
     records = Records(name)
     config = config or recorded_config(records)
+    refuse_away(records)
     refuse_other_folder(config, records, adopt=adopt)
     handle = Handle(config)
     run: Run | None = None
@@ -61,6 +64,7 @@ def train(
             starting_idle_process(records),
             records.lock("train"),
             holding_lease(handle, "train", console),
+            down_when_spent(handle, console),
             open_session(handle, console) as session,
         ):
             for note in override_notes(config):
@@ -68,8 +72,8 @@ def train(
             session = await_known_states(session)
             if decide_drift(session, NOTHING).end is not None:
                 console.warn(
-                    "limits.max_lifetime differs from that of the existing nodes: `cloudtrain up` "
-                    "applies it"
+                    "limits.max_lifetime or limits.budget differs from that of the existing nodes: "
+                    "`cloudtrain up` applies it"
                 )
             refuse_second_run(session)
             source = resume_source(handle, resume, console) if resume is not None else None

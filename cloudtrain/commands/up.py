@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
+from dataclasses import replace
 
+from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.lease import holding_lease
-from cloudtrain.cluster.lifetime import move_ends, record_move, settle_end
+from cloudtrain.cluster.lifetime import moment, move_ends, record_move, settle_end
+from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.recorded_drift import override_notes
 from cloudtrain.cluster.session import (
@@ -14,6 +18,7 @@ from cloudtrain.cluster.session import (
     is_of_the_nodes_cloud,
     open_session,
     record_cluster,
+    refuse_away,
     refuse_other_account,
     refuse_other_folder,
 )
@@ -28,10 +33,11 @@ from cloudtrain.commands.replace_nodes import (
 )
 from cloudtrain.commands.rollback import report_or_roll_back
 from cloudtrain.commands.script_code import missing_script
-from cloudtrain.events import ResourceRequested, UpBegun, UpCompleted
+from cloudtrain.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
 from cloudtrain.model import Cluster, ClusterConfig, Plan
 from cloudtrain.protocols import Console
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.budget import recorded_budget
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.setup.prepare import prepare_nodes
 
@@ -67,11 +73,12 @@ def up(
             make_store(here, heard)
             with report_or_roll_back(session, settled.to_delete, rollback=give_back):
                 session = create_cluster(session, settled)
-                prepare_nodes(session.patient())
+                set_up(session)
             records.journal(UpCompleted())
         return Cluster(name=config.name, nodes=session.nodes)
 
     with starting_idle_process(records), records.lock("up"), holding_lease(handle, "up", console):
+        refuse_away(records)
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         for note in override_notes(config):
@@ -80,9 +87,17 @@ def up(
         if missing is not None:
             console.warn(missing)
         cluster = in_first_with_room(handle, accept, create, console, wait=wait)
+    spent = recorded_budget(records, time.time())
+    if spent is not None and spent.end is not None:
+        console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")
     if config.limits.idle is not None:
         console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")
     return cluster
+
+
+def set_up(session: Session) -> None:
+    with lost_as_no_capacity(session):
+        prepare_nodes(session.patient())
 
 
 def make_store(handle: Handle, console: Console) -> None:
@@ -92,7 +107,8 @@ def make_store(handle: Handle, console: Console) -> None:
         return
     store = handle.store
     handle.records.journal(ResourceRequested(what="store", name=store.uri))
-    if store.create(_near(config)):
+    tags = config.tags if is_of_the_nodes_cloud(config.artifacts.store, config) else {}
+    if store.create(_near(config), tags):
         console.say(f"created the store {store.uri}; cloudtrain never deletes it")
         store.check()
 
@@ -122,10 +138,21 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
         session = move_ends(session, settled.end)
         renew_agents(session)
     session.records.journal(UpBegun(nodes=session.plan.names))
-    before = bool(session.nodes)
+    before = {node.name: node.expires for node in session.nodes}
     session = ensure_nodes(session)
-    if settled.end is not None and before:
-        session = settle_end(session, settled.end)
+    known = known_end(session.records.events())
+    if settled.end is not None and before and known is not None and known.moving is not None:
+        session = settle_end(session, _nearer(session, settled.end))
+    if any(node.expires != before.get(node.name, node.expires) for node in session.nodes):
+        renew_agents(session)
     # A node of an interrupted `up` may have been listed only now.
     decide_drift(session, NOTHING)
     return session
+
+
+def _nearer(session: Session, end: ClusterEnd) -> ClusterEnd:
+    """The end, no later than the budget allows now: nodes may have been added or started."""
+    paid = paid_until(session, session.plan)
+    if paid is None or (end.expires is not None and end.expires <= paid):
+        return end
+    return replace(end, expires=paid)

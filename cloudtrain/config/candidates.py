@@ -20,12 +20,16 @@ OF_EACH = ("provider", "placement", "hosts")
 OF_ONE_CLOUD: tuple[Path, ...] = (
     ("project",),
     ("identity",),
+    ("resource_group",),
+    ("disk_key",),
     ("network", "subnet"),
+    ("network", "vpc"),
+    ("network", "firewall"),
     ("endpoints", "compute"),
     ("endpoints", "auth"),
 )
 """Fields beside the list that hold for every candidate, and so only if all are of one cloud."""
-CHOSEN_TOGETHER = ("machine", "accelerator")
+CHOSEN_TOGETHER = (("machine", "accelerator"), ("spot", "provisioning"))
 """Fields of a role: a candidate that gives one of them drops the other's value in `nodes`."""
 
 
@@ -85,6 +89,9 @@ def _broken(tree: Block, file: ConfigFile) -> Iterator[tuple[Path, str]]:
         for role in entry.nodes or {}:
             if role not in (file.nodes or {}):
                 yield (name, number, "nodes", role), "is not a role of `nodes`"
+    if len(names) > 1 and file.away is not None:
+        clause = f"these are of {', '.join(sorted(names))}"
+        yield ("away",), f"needs candidates of one cloud, in which its identity is: {clause}"
     if len(names) > 1:
         for at in OF_ONE_CLOUD:
             if value_at(tree, at) is not None:
@@ -104,9 +111,10 @@ def _merged(tree: Block, candidate: Block) -> Block:
         there = tree.get(name)
         merged: Tree = value
         if isinstance(there, Block) and isinstance(value, Block):
-            if any(key in value for key in CHOSEN_TOGETHER):
-                for key in CHOSEN_TOGETHER:
-                    there = there.without(key)
+            for keys in CHOSEN_TOGETHER:
+                if any(key in value for key in keys):
+                    for key in keys:
+                        there = there.without(key)
             merged = _merged(there, value)
         at = candidate.keys_at[name]
         tree = tree.without(name)

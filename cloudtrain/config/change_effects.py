@@ -40,13 +40,24 @@ EFFECT: dict[str, Effect] = {
     "any_of": Effect("live", _CANDIDATES),
     "ordered": Effect("live", _CANDIDATES),
     "network.subnet": _REPLACE,
+    "network.vpc": _REPLACE,
+    "network.firewall": _REPLACE,
+    "network.http_proxy": _REPLACE,
+    "network.no_proxy": _REPLACE,
     "network.ssh_from": Effect("live", "each `up` updates the firewall"),
+    "network.ssh_proxy": Effect(
+        "live", "`up` updates the firewall; other commands use what the last `up` had"
+    ),
+    "network.os_login": _REPLACE,
     "network.private": _REPLACE,
     "network.close": Effect("live", "for nodes created from then on"),
     "identity": Effect(
         "replace",
         "a running node would keep tokens of the old one, and GCP changes stopped VMs only",
     ),
+    "disk_key": Effect("replace", "a disk keeps the key with which it was created"),
+    "resource_group": Effect("down first"),
+    "tags": Effect("replace", "networks, firewalls and groups that exist keep theirs until `down`"),
     "strategy": Effect("next run", "roles that it adds or removes: as `count`"),
     "nodes.ROLE.count": Effect(
         "live", "`up` adds nodes; surplus nodes are deleted only by `up --shrink`"
@@ -55,6 +66,7 @@ EFFECT: dict[str, Effect] = {
     "nodes.ROLE.accelerator": _REPLACE,
     "nodes.ROLE.disk_gb": _REPLACE,
     "nodes.ROLE.spot": _REPLACE,
+    "nodes.ROLE.provisioning": _REPLACE,
     "image": _REPLACE,
     "setup.tensorflow": _SETUP,
     "setup.python": _SETUP,
@@ -103,7 +115,15 @@ EFFECT: dict[str, Effect] = {
     ),
     "limits.idle": Effect("live", "the next command that works on the cluster reads it"),
     "limits.max_price": Effect("live", "`up` checks it"),
+    "limits.budget": Effect(
+        "live",
+        "what was spent since the first `up` counts. AWS, Azure: `up` moves the expiry of running "
+        "nodes; GCP cannot: a lower budget that they would exceed is refused",
+    ),
     "limits.wait": _RUN,
+    "limits.give_back": _RUN,
+    "away.identity": Effect("next run", "the next `run --away` reads it"),
+    "away.machine": Effect("next run", "the next `run --away` reads it"),
     "hosts[].address": _HOST,
     "hosts[].role": _HOST,
     "hosts[].user": _HOST,

@@ -16,8 +16,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from cloudtrain.cloud import providers
 from cloudtrain.config.variables import only_variable
-from cloudtrain.config.yaml_source import Items, Scalar
-from cloudtrain.model import Accelerator
+from cloudtrain.config.yaml_source import Block, Items, Scalar
+from cloudtrain.model import Accelerator, Market, Provisioning
 from cloudtrain.strategies import STRATEGIES
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -171,9 +171,48 @@ def duration_or_off(node: Any) -> float | None:
         raise InvalidValue(error.args[0], "`off` disables it") from None
 
 
+def auto_duration_or_off(node: Any) -> float | Literal["auto"] | None:
+    if text(node).lower() == "auto":
+        return "auto"
+    try:
+        return duration_or_off(node)
+    except ValueError as error:
+        raise InvalidValue(error.args[0], "`auto` decides by cost, `off` disables it") from None
+
+
 def identity(node: Any) -> str | None:
     value = line(node)
     return None if value.lower() in ("none", "off", "false") else value
+
+
+def firewall(node: Any) -> tuple[str, ...] | None:
+    """`own`, `existing`, or one or several names."""
+    if isinstance(node, Items):
+        if not node:
+            raise InvalidValue("lists none: `existing` attaches none")
+        return tuple(line(each) for each in node)
+    value = line(node)
+    if value in ("own", "existing"):
+        return None if value == "own" else ()
+    return (value,)
+
+
+def tag_name(value: Any) -> Any:
+    """Key of an entry of `tags`, as far as all clouds agree."""
+    if not isinstance(value, str) or not value.strip() or value != value.strip():
+        raise InvalidValue("a tag's name must be a text without spaces around it")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise InvalidValue("a tag's name must not contain control characters")
+    if value.lower().startswith("cloudtrain"):
+        raise InvalidValue("names that begin with cloudtrain are reserved")
+    return value
+
+
+def tag_value(node: Any) -> str:
+    value = "" if is_null(node) else text(node)
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise InvalidValue("must be one line without control characters")
+    return value
 
 
 def accelerator(node: Any) -> Accelerator:
@@ -181,6 +220,29 @@ def accelerator(node: Any) -> Accelerator:
     if not found:
         raise InvalidValue("must be a kind and the number on each node, such as T4:1")
     return Accelerator(kind=found[1], count=int(found[2] or 1))
+
+
+_NAMED: Mapping[str, Market] = {"reservation": "reservation", "capacity_block": "capacity-block"}
+_UNNAMED: tuple[Market, ...] = ("on-demand", "spot", "flex-start")
+PROVISIONING = "on-demand, spot, flex-start, {reservation: NAME} or {capacity_block: ID}"
+
+
+def provisioning(node: Any) -> Provisioning:
+    if isinstance(node, Block):
+        if len(node) != 1 or next(iter(node)) not in _NAMED:
+            raise InvalidValue(f"must be one of {PROVISIONING}")
+        key, name = next(iter(node.items()))
+        return Provisioning(market=_NAMED[key], name=line(name))
+    value = text(node)
+    for market in _UNNAMED:
+        if value == market:
+            return Provisioning(market=market)
+    for key, named in _NAMED.items():
+        if value in (key, named):
+            raise InvalidValue(f"must have a name: {{{key}: NAME}}")
+    meant = nearest(value, _UNNAMED)
+    hint = (f"did you mean {meant!r}?",) if meant else ()
+    raise InvalidValue(f"must be one of {PROVISIONING}", *hint)
 
 
 def version(node: Any) -> str:
@@ -298,12 +360,14 @@ def secret_variable(node: Any) -> str:
 
 def caller(node: Any) -> str:
     value = text(node)
-    if value == "auto":
+    if value in ("auto", "none"):
         return value
     try:
         return str(ipaddress.ip_network(value, strict=False))
     except ValueError:
-        raise InvalidValue("must be auto, or an address or range such as 203.0.113.7/32") from None
+        raise InvalidValue(
+            "must be auto, none, or an address or range such as 203.0.113.7/32"
+        ) from None
 
 
 def url(node: Any) -> str:
@@ -315,6 +379,24 @@ def url(node: Any) -> str:
         good = False
     if not good:
         raise InvalidValue("must be an http:// or https:// URL")
+    return value
+
+
+def proxy(node: Any) -> str:
+    """URL of a proxy. Every process on a node can read it, so it has no credentials."""
+    value = line(node)
+    if "@" in value:
+        raise InvalidValue("contains a user: every process on a node could read the password")
+    if not re.fullmatch(r"https?://([\w.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}/?", value):
+        raise InvalidValue("must be http://HOST:PORT")
+    return value.rstrip("/")
+
+
+def host_name(node: Any) -> str:
+    """A host, domain, address or range, as `no_proxy` has it."""
+    value = line(node)
+    if not re.fullmatch(r"[\w.:*/-]+", value):
+        raise InvalidValue("must be a host, a domain such as .example.com, or an address")
     return value
 
 
@@ -400,6 +482,16 @@ EnvironmentValue = Annotated[
 Line = Annotated[str, Reads(line, _texts("text"))]
 ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]
 Identity = Annotated[str | None, Reads(identity, _texts("none | identity"))]
+Firewall = Annotated[
+    tuple[str, ...] | None,
+    Reads(
+        firewall,
+        {
+            "title": "own | existing | firewall, or a list",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        },
+    ),
+]
 Boolean = Annotated[bool, Reads(boolean, _or_variable("true | false", {"type": "boolean"}))]
 Price = Annotated[float, Reads(positive, _or_variable("number > 0", _SECONDS))]
 Duration = Annotated[float, Reads(duration, _or_variable("duration", _SECONDS, _WITH_UNIT))]
@@ -410,7 +502,35 @@ DurationOrOff = Annotated[
         _or_variable("duration | off", _SECONDS, _WITH_UNIT, {"enum": ["off", False]}),
     ),
 ]
+AutoDurationOrOff = Annotated[
+    float | Literal["auto"] | None,
+    Reads(
+        auto_duration_or_off,
+        _or_variable(
+            "auto | duration | off", _SECONDS, _WITH_UNIT, {"enum": ["auto", "off", False]}
+        ),
+    ),
+]
 GpuKind = Annotated[Accelerator, Reads(accelerator, {"title": "KIND:COUNT", "type": "string"})]
+Provision = Annotated[
+    Provisioning,
+    Reads(
+        provisioning,
+        _or_variable(
+            "on-demand | spot | flex-start | {reservation: NAME} | {capacity_block: ID}",
+            {"enum": list(_UNNAMED)},
+            *(
+                {
+                    "type": "object",
+                    "properties": {key: {"type": ["string", "number"]}},
+                    "required": [key],
+                    "additionalProperties": False,
+                }
+                for key in _NAMED
+            ),
+        ),
+    ),
+]
 Version = Annotated[str, Reads(version, {"title": "version", "type": ["string", "number"]})]
 Python = Annotated[
     str, Reads(python, {"title": "auto | version | path", "type": ["string", "number"]})
@@ -432,10 +552,16 @@ FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
 Package = Annotated[str, Reads(package, {"title": "package", "type": "string"})]
 Git = Annotated[str, Reads(git, {"title": "git URL", "type": "string"})]
 SecretName = Annotated[str, Reads(secret_name, {"title": "name of a secret", "type": "string"})]
-Caller = Annotated[str, Reads(caller, {"title": "auto | address/bits", "type": "string"})]
+Caller = Annotated[str, Reads(caller, {"title": "auto | none | address/bits", "type": "string"})]
 Url = Annotated[str, Reads(url, {"title": "URL", "type": "string"})]
+Proxy = Annotated[str, Reads(proxy, {"title": "http://HOST:PORT", "type": "string"})]
+HostName = Annotated[str, Reads(host_name, {"title": "host", "type": "string"})]
 Store = Annotated[str, Reads(store, {"title": "store URI", "type": "string"})]
 EnvironmentName = Annotated[str, Reads(environment_name, {"type": "string"})]
+TagName = Annotated[str, Reads(tag_name, {"type": "string"})]
+TagValue = Annotated[
+    str, Reads(tag_value, {"title": "text", "type": ["string", "number", "boolean", "null"]})
+]
 SecretVariable = Annotated[
     str,
     Reads(

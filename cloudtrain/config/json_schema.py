@@ -27,6 +27,9 @@ def schema() -> dict[str, Any]:
     generated["properties"]["data"]["anyOf"][0]["additionalProperties"] = {
         "anyOf": [{"$ref": "#/$defs/DataEntry"}, {"title": "URI", "type": "string"}]
     }
+    definitions["NetworkSection"]["properties"]["ssh_proxy"]["anyOf"].insert(
+        0, {"title": "iap | ssm", "enum": ["iap", "ssm"]}
+    )
     definitions["TrainSection"]["properties"]["command"]["anyOf"].insert(
         0, {"title": "shell line", "type": ["string", "number", "boolean"]}
     )

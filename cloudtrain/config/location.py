@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from cloudtrain.config.yaml_source import SourceLocation
 
 
+SHORT_FORMS = {"provisioning": "spot"}
+"""Field → another one in which the file may have its value."""
+
+
 def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
     """Location of `nodes.worker.machine`, or of the nearest line above it.
 
     None if there is none, or the config's file can no longer be read.
     """
-    from cloudtrain.config.yaml_source import place_of
+    from cloudtrain.config.yaml_source import place_of, value_at
 
     path = Path(config.source)
     try:
@@ -36,7 +40,9 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
         read, number = readings(tree, _shown(path)), candidate_number(config)
         tree = read[number].tree if number is not None and number < len(read) else tree
     parts = re.findall(r"[^.\[\]]+", field)
-    return place_of(tree, tuple(int(part) if part.isdecimal() else part for part in parts))
+    at = tuple(int(part) if part.isdecimal() else part for part in parts)
+    short = (*at[:-1], SHORT_FORMS.get(parts[-1], parts[-1]))
+    return place_of(tree, at if value_at(tree, at) is not None else short)
 
 
 def place_in_file(config: ClusterConfig, field: str) -> str:
@@ -64,11 +70,6 @@ def _is_current(config: ClusterConfig) -> bool:
         now = load_again(config)
     except (CloudtrainError, OSError):
         return False
-    return (now.nodes, now.network, now.placement, now.image, now.limits, now.identity) == (
-        config.nodes,
-        config.network,
-        config.placement,
-        config.image,
-        config.limits,
-        config.identity,
-    )
+    more = ("resource_group", "disk_key", "tags")
+    shown = ("nodes", "network", "placement", "image", "limits", "identity")
+    return all(getattr(now, name) == getattr(config, name) for name in (*shown, *more))

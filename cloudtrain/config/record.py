@@ -21,7 +21,7 @@ def from_json(data: Any) -> ClusterConfig:
     Raises ConfigError.
     """
     try:
-        config = decode(ClusterConfig, data)
+        config = decode(ClusterConfig, _as_now(data))
         if config.provider not in (row.name for row in providers()):
             raise InvalidRecord("provider", "is not a provider of this version")
     except InvalidRecord as error:
@@ -29,3 +29,21 @@ def from_json(data: Any) -> ClusterConfig:
         problem = Problem(file="the recorded config", line=None, field=error.key, text=text)
         raise ConfigError([problem]) from None
     return config
+
+
+def _as_now(data: Any) -> Any:
+    """The record as written today: earlier versions wrote a role's `spot` as true or false."""
+    if not isinstance(data, dict):
+        return data
+    data = dict(data)
+    if isinstance(data.get("nodes"), dict):
+        data["nodes"] = {role: _bought(group) for role, group in data["nodes"].items()}
+    if isinstance(data.get("candidates"), list):
+        data["candidates"] = [_as_now(each) for each in data["candidates"]]
+    return data
+
+
+def _bought(group: Any) -> Any:
+    if isinstance(group, dict) and group.get("spot") is True:
+        return {"provisioning": {"market": "spot"}, **group}
+    return group

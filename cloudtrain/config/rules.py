@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 
 from cloudtrain.catalog import tpus
 from cloudtrain.cloud import cloud_of, clouds, facts_of
+from cloudtrain.config.access_rules import broken_access_rules
+from cloudtrain.config.account_rules import broken_account_rules
 from cloudtrain.config.command_rules import broken_command_rules
 from cloudtrain.config.data_rules import broken_data_rules
 from cloudtrain.config.fields import nearest
+from cloudtrain.config.provisioning_rules import broken_provisioning_rules
 from cloudtrain.config.sections import ConfigFile, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.strategies import STRATEGIES
@@ -223,26 +226,6 @@ def _tpus(file: ConfigFile) -> Found:
         yield ("image",), "is not for TPUs: use `auto` or a TPU software version"
 
 
-def _identity(file: ConfigFile) -> Found:
-    """Rules on `identity`: its form on the cloud; on machines that are not rented, none is given.
-
-    The value is not repeated, as it may come from a variable.
-    """
-    if file.identity is None or file.provider is None:
-        return
-    cloud = cloud_of(file.provider)
-    if cloud is None:
-        yield (
-            ("identity",),
-            f"is only for a cloud: with provider {file.provider} a script has the credentials of "
-            "the machine that it runs on",
-        )
-    elif cloud.identity is None:
-        yield ("identity",), f"is not supported on {cloud.title}"
-    elif not cloud.identity.accepts(file.identity):
-        yield ("identity",), f"must be {cloud.identity.word}, such as {cloud.identity.example}"
-
-
 def _ports(file: ConfigFile) -> Found:
     """Rules on ports: on one machine every task has a port of its own, counted up from
     `train.port`.
@@ -271,6 +254,19 @@ def _estimator(file: ConfigFile) -> Found:
         yield (
             ("train", "tf_config"),
             "estimator: the evaluator of tf.estimator needs a `chief` among the nodes",
+        )
+
+
+def _budget(file: ConfigFile) -> Found:
+    limits = file.limits
+    if limits is None or limits.budget is None:
+        return
+    if file.provider is not None and facts_of(file.provider).free:
+        yield ("limits", "budget"), f"provider {file.provider} bills nothing"
+    elif "max_lifetime" in limits.model_fields_set and limits.max_lifetime is None:
+        yield (
+            ("limits", "max_lifetime"),
+            "cannot be off with limits.budget, which the lifetime of the nodes holds",
         )
 
 
@@ -311,11 +307,14 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _master,
     _hosts,
     _provider,
-    _identity,
+    broken_provisioning_rules,
+    broken_account_rules,
+    broken_access_rules,
     _tpus,
     _ports,
     _estimator,
     _data,
+    _budget,
 )
 
 

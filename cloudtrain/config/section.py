@@ -51,10 +51,16 @@ class Section(BaseModel):
         """The section's frozen value of model.py. Raises nothing for a section that is valid."""
         given = {
             name: _plain(getattr(self, name))
-            for name in self.model_fields_set
+            for name in self.model_fields_set & field_names(self.of)
             if getattr(self, name) is not None or takes_none(self.of, name)
         }
         return self.of(**{**given, **changes})
+
+
+@cache
+def field_names(model_class: type) -> frozenset[str]:
+    """Without the section's fields that are short for another one."""
+    return frozenset(item.name for item in fields(model_class))
 
 
 @cache

@@ -12,10 +12,16 @@ from pydantic import BeforeValidator, Field
 
 from cloudtrain import model
 from cloudtrain.cloud import clouds
-from cloudtrain.config import data_fields
+from cloudtrain.config import access_fields, data_fields
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.section import Section, optional, required
 from cloudtrain.config.yaml_source import Block, Path, Scalar
+
+
+def _provisioning(spot: bool | None, given: model.Provisioning | None) -> dict[str, Any]:
+    """The field of model.NodeGroup for both ways to write it."""
+    chosen = given or (model.SPOT if spot else None)
+    return {"provisioning": chosen} if chosen else {}
 
 
 class NodesEntry(Section):
@@ -29,8 +35,52 @@ class NodesEntry(Section):
         "Size of the root disk in GB; at least that of the image."
     )
     spot: kinds.Boolean | None = optional(
-        "Use spot capacity: cheaper, but may be preempted at any time."
+        "Use spot capacity: cheaper, but may be preempted at any time. Short for `provisioning: "
+        "spot`."
     )
+    provisioning: kinds.Provision | None = optional(
+        "How the machines are bought; which cloud and machine has what: "
+        "[machines.md](machines.md). A reservation or block is one of your own, and is never made "
+        "or cancelled here."
+    )
+
+    def to_model(self, **changes: Any) -> Any:
+        return super().to_model(**_provisioning(self.spot, self.provisioning), **changes)
+
+
+class SshProxySection(Section):
+    """What SSH connections to the nodes go through: one of these. `ssh_proxy: iap` and
+    `ssh_proxy: ssm` are short for `{iap: true}` and `{ssm: true}`."""
+
+    of = model.SshProxy
+    jump: access_fields.JumpHosts | None = optional(
+        "A jump host, as for `ssh -J`: `[user@]host[:port]`, several separated by commas. Your own "
+        "OpenSSH config and agent log in there."
+    )
+    iap: kinds.Boolean | None = optional(
+        "GCP: Identity-Aware Proxy, by `gcloud compute start-iap-tunnel`."
+    )
+    ssm: kinds.Boolean | None = optional("AWS: Session Manager, by `aws ssm start-session`.")
+    bastion: access_fields.Bastion | None = optional(
+        "Azure: a Bastion, by `az network bastion tunnel`: `GROUP/NAME` or its resource ID."
+    )
+    command: access_fields.ProxyCommand | None = optional(
+        "A command whose stdin and stdout are the connection, run without a shell. `{address}`, "
+        "`{port}`, `{name}`, `{id}`, `{zone}`, `{region}` and `{project}` are filled in."
+    )
+
+
+def _ssh_proxy(node: Any) -> Any:
+    """The short form: the name of a cloud's own service."""
+    if not isinstance(node, Scalar) or kinds.is_null(node):
+        return node
+    name = kinds.text(node)
+    if name not in ("iap", "ssm"):
+        raise kinds.InvalidValue("must be iap, ssm, or a mapping such as {jump: user@host}")
+    return SshProxySection.model_construct({name}, **{name: True})
+
+
+SshProxy = Annotated[SshProxySection, BeforeValidator(_ssh_proxy)]
 
 
 class NetworkSection(Section):
@@ -38,8 +88,36 @@ class NetworkSection(Section):
 
     of = model.Network
     subnet: kinds.Line | None = optional("An existing subnet. Default: one is chosen or created.")
+    vpc: kinds.Line | None = optional(
+        "Instead of `subnet`: an existing network, of which the subnet in each zone or region is "
+        "used (aws: a VPC's ID; gcp: a network's name or path)."
+    )
+    firewall: kinds.Firewall | None = optional(
+        "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used as "
+        "they are, never changed or deleted: "
+        + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
+        + "; `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
+        "([companies.md](companies.md#networks))."
+    )
+    http_proxy: kinds.Proxy | None = optional(
+        "Proxy by which the nodes reach the internet (apt, pip, uv, git, uploads, tasks), without "
+        "a user in it ([companies.md](companies.md#proxies)). This machine uses its own "
+        "`HTTPS_PROXY`."
+    )
+    no_proxy: tuple[kinds.HostName, ...] | None = optional(
+        "Hosts, domains or addresses that nodes reach without `http_proxy`, besides each other, "
+        "private addresses and the metadata service."
+    )
     ssh_from: kinds.Caller | None = optional(
-        "Source addresses that may use SSH: `auto` is the caller's own address/32."
+        "Source addresses that may use SSH: `auto` is the caller's own address/32, or what "
+        "`ssh_proxy` connects from; `none` opens nothing."
+    )
+    ssh_proxy: SshProxy | None = optional(
+        "What SSH goes through, for nodes without public addresses "
+        "([private-nodes.md](private-nodes.md)). Default: direct connections."
+    )
+    os_login: kinds.Boolean | None = optional(
+        "GCP: create the nodes with OS Login enabled, as organizations may require."
     )
     private: kinds.Boolean | None = optional("Create the nodes without public addresses.")
     close: kinds.Close | None = optional(
@@ -115,6 +193,7 @@ def _mapping(node: Any) -> Any:
 Environment = Annotated[
     dict[kinds.EnvironmentName, kinds.EnvironmentValue], BeforeValidator(_mapping)
 ]
+Tags = Annotated[dict[kinds.TagName, kinds.TagValue], BeforeValidator(_mapping)]
 Secrets = Annotated[dict[kinds.EnvironmentName, kinds.SecretVariable], BeforeValidator(_mapping)]
 
 
@@ -155,8 +234,8 @@ class TrainSection(Section):
         "continues without it."
     )
     spot_retries: kinds.Restarts | None = optional(
-        "After this many failed attempts to recreate a spot node, request it on demand, within "
-        "`limits.max_price`. If not set, never."
+        "After this many refused requests for a spot node (of a restarted run, or of `up --wait`), "
+        "request it on demand, within `limits.max_price`. If not set, never."
     )
     retry_exit_codes: tuple[kinds.ExitCode, ...] | None = optional(
         "Exit codes to retry, besides 42 and 143; a lost node or a signal is always retried."
@@ -272,12 +351,36 @@ class LimitsSection(Section):
         "After this time without a run, land the artifacts and take the cluster down."
     )
     max_price: kinds.Price | None = optional(
-        "Maximum $/hour for the whole cluster, checked before anything is created."
+        "Maximum $/hour for the whole cluster, with its disks and addresses, checked before "
+        "anything is created."
+    )
+    budget: kinds.Price | None = optional(
+        "$ from the first `up` to `down`, disks and addresses included: warned of at 80 %; at "
+        "100 % the run is ended, its artifacts landed, and the cluster taken down. The nodes' "
+        "lifetime, armed on the cloud's side, holds it ([budget.md](budget.md))."
     )
     wait: kinds.DurationOrOff | None = optional(
-        "Before a restart, how long to wait for capacity for a lost node; the other nodes are "
-        "kept and billed meanwhile. `up` does not wait."
+        "Before a restart, how long to wait for capacity for a lost node. `up` does not wait, "
+        "except in the queue of flex-start."
     )
+    give_back: kinds.AutoDurationOrOff | None = optional(
+        "How long the other nodes are kept, and billed, meanwhile. After that everything on them "
+        "is landed, they are deleted, and the wait goes on for all nodes. `auto`: as long as it "
+        "took to make them ready; on-demand nodes with GPUs are kept. Only with "
+        "`train.checkpoints`."
+    )
+
+
+class AwaySection(Section):
+    """The desk: a small machine that attends to `run --away` ([away.md](away.md))."""
+
+    of = model.Away
+    identity: kinds.Identity | None = optional(
+        "An existing identity of the account for the desk alone, in the form of `identity`. With "
+        "it the desk creates and deletes the nodes and reads and writes the store. Training nodes "
+        "never get it. Required for `run --away`."
+    )
+    machine: kinds.Line | None = optional("Machine type of the desk. Default: a small one.")
 
 
 class HostsItem(Section):
@@ -321,7 +424,13 @@ class CandidateNodes(Section):
         "GPUs of each node; drops the `machine` of `nodes`."
     )
     disk_gb: kinds.Gigabytes | None = optional("Size of the root disk in GB.")
-    spot: kinds.Boolean | None = optional("Use spot capacity.")
+    spot: kinds.Boolean | None = optional("Use spot capacity; drops the `provisioning` of `nodes`.")
+    provisioning: kinds.Provision | None = optional(
+        "How the machines are bought; drops the `spot` of `nodes`."
+    )
+
+    def to_model(self, **changes: Any) -> Any:
+        return super().to_model(**_provisioning(self.spot, self.provisioning), **changes)
 
 
 class CandidateEntry(Section):
@@ -337,6 +446,8 @@ class CandidateEntry(Section):
     network: NetworkSection | None = optional("As beside the list; fields are merged.")
     image: kinds.Line | None = optional("As beside the list.")
     identity: kinds.Identity | None = optional("As beside the list.")
+    resource_group: kinds.Line | None = optional("As beside the list.")
+    disk_key: kinds.Line | None = optional("As beside the list.")
     endpoints: EndpointsSection | None = optional("As beside the list; fields are merged.")
     nodes: Annotated[dict[str, CandidateNodes], BeforeValidator(_mapping)] | None = optional(
         "Roles with other machines here; their counts are those of `nodes`."
@@ -377,6 +488,21 @@ class ConfigFile(Section):
         + ". What it may do, every process on every node may do until the node is deleted. "
         "Default: `none`."
     )
+    resource_group: kinds.Line | None = optional(
+        "Azure: an existing resource group for everything that is created; it is never deleted "
+        "([companies.md](companies.md#a-resource-group)). Default: cloudtrain creates one for each "
+        "cluster and region."
+    )
+    disk_key: kinds.Line | None = optional(
+        "An existing key of yours that encrypts the nodes' disks: "
+        + "; ".join(f"{each.name}: {each.disk_key.word}" for each in clouds() if each.disk_key)
+        + ". `{region}` in it is the node's region ([companies.md](companies.md#disk-keys)). "
+        "Default: the cloud's own key."
+    )
+    tags: Tags | None = optional(
+        "Tags (GCP: labels) on every resource that is created, from its creation on: `NAME: value` "
+        "([companies.md](companies.md#tags))."
+    )
     strategy: kinds.StrategyChoice | None = optional(
         "TensorFlow's distribution strategy, which determines the roles. Required."
     )
@@ -394,6 +520,7 @@ class ConfigFile(Section):
     )
     endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
     limits: LimitsSection | None = optional("Limits on lifetime and price.")
+    away: AwaySection | None = optional("The machine that attends to `run --away`.")
     hosts: tuple[HostsItem, ...] | None = optional(
         "The machines of `provider: hosts`, or the path of an INI file whose `[cluster]` has "
         "`chief=`, `worker=`, `ps=` lists of `host:port`."

@@ -27,13 +27,17 @@ from cloudtrain.model import Problem
 
 ANYWHERE = (
     *("artifacts.store", "artifacts.every"),
-    *("limits.max_lifetime", "limits.idle", "limits.max_price", "limits.wait"),
+    *("limits.max_lifetime", "limits.idle", "limits.max_price", "limits.wait", "limits.give_back"),
     *("setup.cache", "setup.prove"),
 )
 """Fields for every provider but `local`, whose clusters need no account and no bucket."""
-ON_CLOUDS = ("network.ssh_from", "network.private", "network.close")
+ON_CLOUDS = (
+    *("network.ssh_from", "network.private", "network.close"),
+    *("network.http_proxy", "network.no_proxy", "tags", "limits.budget"),
+)
 OF_ONE_CLOUD = (
-    *("project", "placement", "image", "identity", "network.subnet"),
+    *("project", "placement", "image", "identity", "resource_group", "disk_key"),
+    *("network.subnet", "network.vpc", "network.firewall"),
     *("endpoints.compute", "endpoints.storage", "endpoints.auth"),
 )
 """Fields that mean something in one cloud only: they need its `provider` beside them."""
@@ -104,10 +108,10 @@ def _problems(defaults: Block, file: str) -> Iterator[Problem]:
     said = {each.field for each in wrong}
     for field in _leaves(rest):
         name = dotted(field)
-        if name not in FIELDS and not any(name.startswith(each) for each in said):
+        if _of(field) not in FIELDS and not any(name.startswith(each) for each in said):
             text = f"belongs in each cluster's own file; a default can be {', '.join(FIELDS)}"
             yield problem(rest, file, field, text)
-        elif name in OF_ONE_CLOUD and "provider" not in rest:
+        elif _of(field) in OF_ONE_CLOUD and "provider" not in rest:
             names = " or ".join(each.name for each in providers() if cloud_of(each.name))
             text = f"is of one cloud: add `provider:` beside it, which is {names}"
             yield problem(rest, file, field, text)
@@ -122,11 +126,16 @@ def _leaves(tree: Tree, above: Field = ()) -> Iterator[Field]:
         yield above
 
 
+def _of(field: Field) -> str:
+    """The field's name in the lists above: each tag is a default of its own."""
+    return "tags" if field[0] == "tags" else dotted(field)
+
+
 def _fitting(tree: Block, defaults: Block, environ: Mapping[str, str]) -> Iterator[Field]:
     """Defaults that the tree lacks and that its provider has a use for."""
     useful = _useful(tree, _text(defaults.get("provider")), environ)
     for field in _leaves(defaults):
-        if dotted(field) not in useful:
+        if _of(field) not in useful:
             continue
         if is_null(value_at(tree, field[:1])) or value_at(tree, field[:1]) is None:
             yield field

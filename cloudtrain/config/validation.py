@@ -29,6 +29,10 @@ _SENTENCES = {
 }
 
 
+_CHOICES: tuple[Path, ...] = (("network", "ssh_proxy"),)
+"""Sections that have exactly one field: without one that could not be read they seem empty."""
+
+
 @dataclass(frozen=True)
 class ValidatedFile:
     """Result of validation: `file` holds every readable field, `broken` the paths of the others."""
@@ -42,6 +46,7 @@ class ValidatedFile:
         return any(
             path[: len(broken)] == broken
             or (len(path) == 1 and len(broken) <= 2 and broken[:1] == path)
+            or (path in _CHOICES and broken[:-1] == path)
             for broken in self.broken
         )
 
@@ -53,7 +58,7 @@ def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFi
     checked in the same run.
     """
     problems: list[Problem] = []
-    unread = set(broken)
+    unread, removed = set(broken), set[Path]()
     rest = tree
     while True:
         try:
@@ -64,7 +69,9 @@ def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFi
                 text, meant = _sentence(tree, path, found)
                 unread |= {_reach(path), (*path[:-1], meant)} if meant else {_reach(path)}
                 rest = _without(rest, path)
-                problems.append(problem(tree, file, path, text))
+                if path not in removed:  # a required field whose value was invalid
+                    problems.append(problem(tree, file, path, text))
+                removed.add(path)
 
 
 def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from cloudtrain.catalog.estimate import Estimate
+from cloudtrain.catalog.estimate import Estimate, budget_seconds
 from cloudtrain.model import ClusterConfig
 from cloudtrain.strategies import enforced_lifetime
 
-EXCLUDED = "disks, addresses and traffic"
+EXCLUDED = "traffic"
 
 
 def in_words(found: Estimate, config: ClusterConfig) -> str:
-    """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (prices of 2026-11-02, without disks, …)`
+    """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (machines 1.52 $, disks 0.05 $, addresses
+    0.03 $; prices of 2026-11-02; without traffic)`
 
     The second price is that until `limits.max_lifetime`, if the cloud enforces it.
     """
@@ -20,14 +21,34 @@ def in_words(found: Estimate, config: ClusterConfig) -> str:
         text = f"{dollars(found.per_hour)}/hour in {found.place}"
     elif found.most is not None:
         text = f"{text}; at most {dollars(found.most)}/hour, the on-demand price"
-    if found.most is not None and lifetime is not None:
-        text += f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
-    elif found.most is not None:
-        off = config.limits.max_lifetime is None
-        why = "limits.max_lifetime is off" if off else "nothing ends a TPU by itself"
-        text += f", without a limit ({why})"
+    if found.most is not None:
+        text += _at_most(found.most, lifetime, budget_seconds(found, config), config)
     age = ", more than 180 days old: run `plan --refresh-prices`" if found.stale else ""
-    return f"{text} (prices of {found.date.isoformat()}{age}; without {EXCLUDED})"
+    known = f"{parts(found)}; " if found.per_hour is not None else ""
+    return f"{text} ({known}prices of {found.date.isoformat()}{age}; without {EXCLUDED})"
+
+
+def _at_most(most: float, lifetime: float | None, paid: float | None, config: ClusterConfig) -> str:
+    """`, at most 19.15 $ in 12h`: until the earlier of the lifetime's and the budget's end."""
+    if paid is not None and lifetime is not None and paid < lifetime:
+        hours = max(0.0, paid / 3600)
+        text = f", at most {dollars(most * hours)} in {hours:.3g}h"
+        return f"{text}, which limits.budget of {config.limits.budget:g} $ pays for"
+    if lifetime is not None:
+        return f", at most {dollars(most * lifetime / 3600)} in {lifetime / 3600:g}h"
+    off = config.limits.max_lifetime is None
+    why = "limits.max_lifetime is off" if off else "nothing ends a TPU by itself"
+    return f", without a limit ({why})"
+
+
+def parts(found: Estimate) -> str:
+    """`machines 1.52 $, disks 0.05 $, addresses 0.03 $`, as far as there are any."""
+    named = {
+        "machines": found.machines,
+        "disks": found.disks,
+        "addresses": found.addresses or None,
+    }
+    return ", ".join(f"{name} {dollars(part)}" for name, part in named.items() if part is not None)
 
 
 def per_hour(found: Estimate | None) -> str:

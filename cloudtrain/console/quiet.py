@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext
 
+from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.protocols import Console, Stage
 
 log = logging.getLogger("cloudtrain")
@@ -39,25 +40,16 @@ class _LoggedStage:
         log.info("%s: %s: %s", self._title, name, text or "done")
 
 
-class CollectingConsole:
+class CollectingConsole(ForwardingConsole):
     """Passes everything on to another console, and keeps the output of tasks as text."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._output: dict[str, bytearray] = {}
-
-    def say(self, text: str) -> None:
-        self._console.say(text)
-
-    def warn(self, text: str) -> None:
-        self._console.warn(text)
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return self._console.stage(title, total)
 
     def task_output(self, task: str, data: bytes) -> None:
         self._output.setdefault(task, bytearray()).extend(data)
-        self._console.task_output(task, data)
+        super().task_output(task, data)
 
     @property
     def texts(self) -> dict[str, str]:

@@ -6,22 +6,24 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.protocols import Console, Stage
 
 
-class WaitingConsole:
+class WaitingConsole(ForwardingConsole):
     """Passes everything on from the first finished part of a stage on; before, nothing."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._shown = console, False
+        super().__init__(console)
+        self._shown = False
 
     def say(self, text: str) -> None:
         if self._shown:
-            self._console.say(text)
+            super().say(text)
 
     def warn(self, text: str) -> None:
         if self._shown:
-            self._console.warn(text)
+            super().warn(text)
 
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
@@ -35,9 +37,6 @@ class WaitingConsole:
             if self._shown:
                 later.begin()
             yield later
-
-    def task_output(self, task: str, data: bytes) -> None:
-        self._console.task_output(task, data)
 
 
 class _LaterStage:

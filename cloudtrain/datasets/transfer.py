@@ -1,10 +1,11 @@
-"""Estimates what it costs to read a dataset from its store on the nodes."""
+"""Estimates what it costs to read a dataset from its store on the nodes, and to land artifacts."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from cloudtrain.cloud import Egress, cloud_of, clouds
+from cloudtrain.cloud import Cloud, Egress, cloud_of, clouds
 from cloudtrain.model import ClusterConfig
 from cloudtrain.stores import scheme_of
 
@@ -17,7 +18,7 @@ def transfer_cost(config: ClusterConfig, uri: str, location: str, size: int) -> 
     `location` is the region of the data, "" if not known. List prices, not a quote: without free
     allowances, discounts and requests, and more between some continents.
     """
-    owner = next((cloud for cloud in clouds() if cloud.store_scheme == scheme_of(uri)), None)
+    owner = _owner(uri)
     rates = owner.egress if owner else None
     if owner is None or rates is None or _is_elsewhere(config, uri):
         return ""
@@ -50,3 +51,58 @@ def _is_free(rates: Egress, location: str, region: str) -> bool:
 def _dollars(gb_price: float) -> str:
     amount = gb_price / GB
     return "0.01 $" if amount < 0.01 else f"{amount:,.2f} $"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """$ for each GB, at least and at most: it is 0 within a region, which may not be known."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        """`0.12 $/GB`, `0 to 0.02 $/GB`."""
+        if self.least == self.most:
+            return f"{self.most:g} $/GB"
+        return f"{self.least:g} to {self.most:g} $/GB"
+
+
+def reading_rate(config: ClusterConfig) -> Rate | None:
+    """What the clouds of `data:` bill for each GB that these nodes read, over all datasets; None if
+    nobody bills.
+    """
+    rates = [
+        _between(owner, config)
+        for each in config.data.values()
+        if not _is_elsewhere(config, each.source) and (owner := _owner(each.source)) is not None
+    ]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        return None
+    return Rate(least=min(r.least for r in known), most=max(r.most for r in known))
+
+
+def landing_rate(config: ClusterConfig) -> Rate | None:
+    """What the nodes' cloud bills for each GB of artifacts that leaves for their store; None if it
+    bills nothing.
+    """
+    own, store = cloud_of(config.provider), config.artifacts.store
+    if own is None or own.egress is None:
+        return None
+    owner = None if store is None or _is_elsewhere(config, store) else _owner(store)
+    if owner is not None and owner.name == own.name:
+        return Rate(least=0.0, most=own.egress.regions)
+    return Rate(least=own.egress.internet, most=own.egress.internet)
+
+
+def _owner(uri: str) -> Cloud | None:
+    return next((cloud for cloud in clouds() if cloud.store_scheme == scheme_of(uri)), None)
+
+
+def _between(owner: Cloud, config: ClusterConfig) -> Rate | None:
+    """For what a store of `owner` sends to the config's nodes."""
+    if owner.egress is None:
+        return None
+    if owner.name == config.provider:
+        return Rate(least=0.0, most=owner.egress.regions)
+    return Rate(least=owner.egress.internet, most=owner.egress.internet)

@@ -96,7 +96,7 @@ def _put_name(draft: Draft) -> None:
     draft.put("name", found or "imported", comment="unique in an account")
 
 
-_OF_A_CLOUD = ("placement", "project", "network", "identity")
+_OF_A_CLOUD = ("placement", "project", "network", "identity", "resource_group", "disk_key", "tags")
 
 
 def _put_provider(draft: Draft, options: Options) -> None:

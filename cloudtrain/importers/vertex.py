@@ -214,6 +214,9 @@ def _put_scheduling(draft: Draft, scheduling: Values) -> None:
     if strategy is not None and strategy.text == "SPOT":
         for role in draft.counts():
             draft.put(("nodes", role, "spot"), True, strategy)
+    elif strategy is not None and strategy.text == "FLEX_START":
+        for role in draft.counts():
+            draft.put(("nodes", role, "provisioning"), "flex-start", strategy)
     elif strategy is not None and strategy.text not in ("STANDARD", "ON_DEMAND"):
         draft.lose(
             strategy, f"{strategy.text} is not mapped: see nodes.ROLE in `cloudtrain docs config`"

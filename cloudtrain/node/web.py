@@ -3,6 +3,7 @@
 import base64
 import collections.abc
 import http.client
+import ipaddress
 import json
 import os
 import random
@@ -212,7 +213,42 @@ class Web:
             return http.client.HTTPConnection(host, port, timeout=CONNECT_SECONDS)
         with self.lock:  # the machine's certificates are read once
             self.tls = self.tls or ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=CONNECT_SECONDS, context=self.tls)
+        proxy = proxy_for(host)
+        if proxy is None:
+            return http.client.HTTPSConnection(
+                host, port, timeout=CONNECT_SECONDS, context=self.tls
+            )
+        made = http.client.HTTPSConnection(
+            proxy[0], proxy[1], timeout=CONNECT_SECONDS, context=self.tls
+        )
+        made.set_tunnel(host, port or 443)
+        return made
+
+
+def proxy_for(host: str) -> "tuple[str, int] | None":
+    """Return host and port of the proxy for https to this host, by the variables that curl and pip
+    read too; None to go there directly.
+    """
+    given = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY") or ""
+    proxy = urllib.parse.urlsplit(given)
+    if not proxy.hostname:
+        return None
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    names = [name.strip().lower().lstrip(".") for name in direct.split(",")]
+    host = host.lower()
+    if any(name and (name == "*" or host == name or host.endswith("." + name)) for name in names):
+        return None
+    if any(within(host, name) for name in names if "/" in name):
+        return None
+    return proxy.hostname, proxy.port or 80
+
+
+def within(host: str, name: str) -> bool:
+    """True for an address in a range such as 10.0.0.0/8."""
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return False
 
 
 def exchange(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.model import ClusterConfig, Endpoints, Network, NodeGroup
+from cloudtrain.model import ON_DEMAND, ClusterConfig, Endpoints, Network, NodeGroup
 from cloudtrain.strategies import strategy_of
 
 ENDING = "-rehearsal"
@@ -31,13 +31,16 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
         placement=(),
         network=Network(),
         identity=None,
+        resource_group=None,
+        disk_key=None,
+        tags={},
         image="auto",
         nodes={role: _group(config, group) for role, group in config.nodes.items()},
         hosts=(),
         setup=config.setup if setup_run else replace(config.setup, run=()),
         artifacts=replace(config.artifacts, store=store, create=False),
         endpoints=Endpoints(storage=config.endpoints.storage),
-        limits=replace(config.limits, idle=None, max_price=None),
+        limits=replace(config.limits, idle=None, max_price=None, budget=None),
         candidates=(),
         candidate_order="",
     )
@@ -45,7 +48,8 @@ def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> Clust
 
 def _group(config: ClusterConfig, group: NodeGroup) -> NodeGroup:
     if strategy_of(config).tpus:
-        return replace(group, spot=False)  # the type of a TPU says how many hosts it has
+        # The type of a TPU says how many hosts it has.
+        return replace(group, provisioning=ON_DEMAND)
     return NodeGroup(count=group.count)
 
 

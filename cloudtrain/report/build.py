@@ -17,6 +17,7 @@ from cloudtrain.metrics import Sample
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
 from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
+from cloudtrain.report.lost_work import lost_work
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
 from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
 from cloudtrain.report.utilization import charts_of, use_of
@@ -81,8 +82,8 @@ def _times(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
     return {"phases": found, "nodes": nodes, "cost": total(phase.cost for phase in found)}
 
 
-def _training(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
-    """Curves, pace, stragglers and the ends of the logs."""
+def _training(sources: Sources, now: float, notes: list[str]) -> dict[str, Any]:
+    """Curves, pace, stragglers, work done again, and the ends of the logs."""
     run = sources.run
     first = run.tasks[0].name if run.tasks else ""
     logs: list[tuple[Task, Sequence[Line]]] = []
@@ -102,7 +103,10 @@ def _training(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]
             paces += filter(None, [pace_of(task, lines)])
             tails.append(_tail(task, lines, LINES if task.name in failed else count))
     charts, source = _curves(sources, logs, notes)
+    of_first = [lines for task, lines in logs if task.name == first]
+    pace = next((each for each in paces if each.task == first), None)
     return {
+        "lost": lost_work(run, of_first, pace, _times(sources, now, []).get("phases", ())),
         "charts": charts,
         "charts_from": source,
         "pace": tuple(paces),

@@ -96,6 +96,23 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LostWork:
+    """What the restarts of a run cost, apart from the failures themselves."""
+
+    restarts: int
+    unit: str = ""
+    """`step` or `epoch`; "" if the log of the first task counts neither."""
+    repeated: int | None = None
+    """Steps or epochs that more than one attempt began, as far as that log shows each."""
+    repeated_seconds: float | None = None
+    """By that log's own pace."""
+    repeated_cost: CostSoFar | None = None
+    between_seconds: float = 0.0
+    """From the end of each attempt to the start of the next one's tasks."""
+    between_cost: CostSoFar | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LandedFile:
     path: str
     size: int
@@ -131,6 +148,8 @@ class Report:
     use: tuple[TaskUse, ...] = ()
     pace: tuple[Pace, ...] = ()
     stragglers: tuple[str, ...] = ()
+    lost: LostWork | None = None
+    """None for a run of one attempt."""
     cost: CostSoFar | None = None
     """Of all phases; None if no node is on record."""
     artifacts: tuple[LandedFile, ...] = ()

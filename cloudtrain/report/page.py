@@ -11,10 +11,10 @@ from statistics import fmean
 from cloudtrain.console.times import duration
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
-from cloudtrain.report.facts import NodeTimes, Pace, Phase, Report, TaskUse
+from cloudtrain.report.facts import LostWork, NodeTimes, Pace, Phase, Report, TaskUse
 from cloudtrain.report.html import Html, element, facts, folded, joined, table
 from cloudtrain.run_record import RunAttempt
-from cloudtrain.spent import total
+from cloudtrain.spent import CostSoFar, total
 
 STYLE = Path(__file__).with_name("page.css")
 
@@ -92,7 +92,7 @@ def _verdict(report: Report) -> Html:
         "ended": "not yet" if run.ended is None else utc(run.ended),
         "exit code": "none yet" if run.exit_code is None else str(run.exit_code),
         "nodes": f"{len(run.tasks)}: {', '.join(_roles(report))}",
-        "cost of the cluster": "not known" if report.cost is None else str(report.cost),
+        "cost of the cluster": _whole_cost(report),
         "artifacts": f"{report.artifacts_count} file{'s' if report.artifacts_count != 1 else ''}, "
         + size(report.artifacts_bytes)
         + (", all landed" if report.complete else " landed so far"),
@@ -113,7 +113,26 @@ def _attempts(report: Report) -> Html:
         formed = "not known" if attempt.formed_after is None else f"{attempt.formed_after:g} s"
         rows.append((str(attempt.number), after, took, formed, _outcome(attempt)))
     head = ("attempt", "began after", "took", "cluster formed after", "outcome")
-    return table("Attempts of the run", head, rows)
+    found = table("Attempts of the run", head, rows)
+    lost = report.lost
+    return found if lost is None else joined([found, element("p", _lost(lost))])
+
+
+def _lost(lost: LostWork) -> str:
+    """`2 restarts: 14 steps again, 7s, 0.02 $; 3m between attempts, 0.04 $.`"""
+    texts = [f"{duration(lost.between_seconds)} between attempts{_for(lost.between_cost)}"]
+    if lost.repeated is not None:
+        seconds = lost.repeated_seconds
+        took = "" if seconds is None else f", {duration(seconds)}"
+        units = lost.unit if lost.repeated == 1 else f"{lost.unit}s"
+        cost = _for(lost.repeated_cost)
+        texts.insert(0, f"{lost.repeated} {units} again, by the log{took}{cost}")
+    restarts = f"{lost.restarts} restart{'s' if lost.restarts != 1 else ''}"
+    return f"{restarts}: {'; '.join(texts)}."
+
+
+def _for(cost: CostSoFar | None) -> str:
+    return "" if cost is None else f", {cost}"
 
 
 def _outcome(attempt: RunAttempt) -> str:
@@ -263,6 +282,14 @@ def _mean_percent(figures: Sequence[float]) -> str:
 # ── Cost, artifacts, origin, logs ────────────────────────────────────────────
 
 
+def _whole_cost(report: Report) -> str:
+    """`12.30 $`, with `limits.budget`, if there is one."""
+    cost = "not known" if report.cost is None else str(report.cost)
+    limits = (report.config or {}).get("limits")
+    budget = limits.get("budget") if isinstance(limits, dict) else None
+    return cost if budget is None else f"{cost} of a budget of {budget:g} $"
+
+
 def _cost(report: Report) -> Iterator[Html]:
     if report.cost is None:
         yield element("p", "The nodes' prices and times are not on record.")
@@ -283,8 +310,8 @@ def _cost(report: Report) -> Iterator[Html]:
     yield table("Cost by phase", ("phase", "cost", "node hours", of), rows)
     yield element(
         "p",
-        "Computed from the prices agreed at `up` and the hours on record, without disks, addresses "
-        "and traffic: not the cloud's bill.",
+        "Computed from the prices agreed at `up` and the hours on record, without traffic and "
+        "stores: not the cloud's bill.",
     )
 
 

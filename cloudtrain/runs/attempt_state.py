@@ -91,6 +91,8 @@ class AttemptState:
     deadline: float | None = None
     lifetime_stop: float | None = None
     """When the tasks are ended because the lifetime of their nodes ends."""
+    budget_stop: float | None = None
+    """When the tasks are ended because `limits.budget` is spent."""
     first_failure: float | None = None
     first_port: float | None = None
     formed_after: float | None = None

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
-from cloudtrain.runs.idle import idle_limit
+from cloudtrain.runs.idle import is_watched
 from cloudtrain.state import Records
 
 DOING = "attend"
@@ -30,13 +30,13 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
 
 
 def ensure_idle_process(records: Records) -> bool:
-    """Start `cloudtrain idle` if `limits.idle` is set and no such process runs; True if one runs
-    now.
+    """Start `cloudtrain idle` if `limits.idle` or `limits.budget` is set and no such process runs;
+    True if one runs now.
 
     It ends with the cluster. It does not survive a restart of this machine: every command that
     reads the cluster's state calls this.
     """
-    if idle_limit(records) is None:
+    if not is_watched(records):
         return False
     if records.idle_process() is None:
         start_process(records, "idle")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cloudtrain.artifacts.land import Closing, missing, not_landed
 from cloudtrain.artifacts.landing import landing_of, nodes_of
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.cluster.provision import start_stopped
 from cloudtrain.cluster.session import Session
@@ -15,39 +17,94 @@ from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.events import LandingFailed, RunEnded
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
-from cloudtrain.run_record import Cause, Run
+from cloudtrain.run_record import Cause, Run, Task
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
 
 
-def finish_run(session: Session, run: Run, *, failed_by: CloudtrainError | None = None) -> Run:
+def never_restarts(session: Session, run: Run, cause: Cause) -> bool:
+    return False
+
+
+def finish_run(
+    session: Session,
+    run: Run,
+    *,
+    failed_by: CloudtrainError | None = None,
+    restarts: Callable[[Session, Run, Cause], bool] = never_restarts,
+) -> Run:
     """Land the run and record how it ended. Raises RunFailed, NotLanded or StoreError.
 
-    `failed_by` is the error that ended the run: recorded here, raised by the caller.
+    `failed_by` is the error that ended the run: recorded here, raised by the caller. If a node is
+    lost before or meanwhile, what the others hold lands. If its task decides whether the run has
+    succeeded, the attempt has failed by that: the run is returned as `starting` if `restarts`
+    allows another.
     """
-    run = final_state(session, run, failed_by)
+    final = final_state(session, run, failed_by)
     try:
-        session = start_stopped(session)
-        warn_of_lost_nodes(session, run)
-        closing = Closing(landing_of(session), run, nodes_of(session, run))
-        lacking = land_run(session, run, closing)
-        if run.state == "succeeded" and lacking:
-            run = fail_without_required(run, lacking)
-        run = replace(run, ended=time.time())
-        closing.record(run, log_files(session, run))
-        land_report(session, run, closing)
-        closing.complete()
+        cause = cause_of_loss(session, final)
+        if cause is None:
+            final = land_and_record(session, final)
     except CloudtrainError as error:
+        if lost_nodes(session, error):
+            return finish_run(session.refreshed(), run, failed_by=failed_by, restarts=restarts)
         # The record stays at `landing`: whoever attends to the run next, or `down`, lands it.
         session.records.journal(LandingFailed(run=run.id, why=str(error)))
         raise not_landed(error) from error
-    save_run(session, run)
-    session.records.journal(RunEnded(run=run.id, state=run.state, exit_code=run.exit_code))
-    if run.state == "failed" and failed_by is None:
-        raise failure(run)
-    warn_of_tolerated(session, run)
+    if cause is not None:
+        last = replace(run.attempts[-1], cause=cause)
+        run = replace(run, attempts=(*run.attempts[:-1], last))
+        if restarts(session, run, cause):
+            return save_run(session, replace(run, state="starting"))
+        return finish_run(session, run, failed_by=failed_by, restarts=restarts)
+    save_run(session, final)
+    session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
+    if final.state == "failed" and failed_by is None:
+        raise failure(final)
+    warn_of_tolerated(session, final)
+    return final
+
+
+def land_and_record(session: Session, run: Run) -> Run:
+    """Land everything of the run, its record and its report, and return it as it ended."""
+    session = start_stopped(session)
+    closing = Closing(landing_of(session), run, nodes_of(session, run))
+    for task in lost_tasks(session, run, closing.manifest):
+        session.console.warn(f"{task.node} no longer exists: what had not landed from it is lost")
+    lacking = land_run(session, run, closing)
+    if run.state == "succeeded" and lacking:
+        run = fail_without_required(run, lacking)
+    run = replace(run, ended=time.time())
+    closing.record(run, log_files(session, run))
+    land_report(session, run, closing)
+    closing.complete()
     return run
+
+
+def lost_tasks(session: Session, run: Run, manifest: Manifest) -> tuple[Task, ...]:
+    """Tasks whose nodes no longer exist, and of which something may not have landed."""
+    landed = manifest.landed_attempts
+    return tuple(
+        task
+        for task in run.tasks
+        if session.node(task.node) is None and landed.get(task.name) != task.attempt
+    )
+
+
+def cause_of_loss(session: Session, run: Run) -> Cause | None:
+    """Why a run has not succeeded although its tasks have: a node was lost before all had landed
+    of a task that decides. None if it has succeeded, or failed anyhow. Raises StoreError.
+    """
+    winners = deciding_tasks(run.tasks, session.config)
+    deciding = replace(run, tasks=tuple(task for task in run.tasks if task.name in winners))
+    if run.state != "succeeded" or all(session.node(task.node) for task in deciding.tasks):
+        return None
+    manifest = read_manifest(session.store, run.id) or Manifest(run=run.id)
+    for task in lost_tasks(session, deciding, manifest):
+        text = "its node was lost before its files had landed"
+        return Cause(task=task.name, node=task.node, kind="lost", text=text)
+    return None
 
 
 def land_report(session: Session, run: Run, closing: Closing) -> None:
@@ -109,14 +166,6 @@ def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -
     if last is not None and all(last.exits.get(name) == 0 for name in winners):
         return replace(run, state="succeeded", exit_code=0)
     return replace(run, state="stopped", exit_code=RunFailed.exit_code)
-
-
-def warn_of_lost_nodes(session: Session, run: Run) -> None:
-    for task in run.tasks:
-        if session.node(task.node) is None:
-            session.console.warn(
-                f"{task.node} no longer exists: what had not landed from it is lost"
-            )
 
 
 def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:

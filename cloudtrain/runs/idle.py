@@ -8,6 +8,7 @@ from cloudtrain import events
 from cloudtrain.codec import InvalidRecord, decode
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Limits
+from cloudtrain.runs.budget import recorded_budget
 from cloudtrain.state import Records
 
 DOING = "idle"
@@ -25,13 +26,20 @@ class IdleState:
 
 
 def idle_limit(records: Records) -> float | None:
-    """Idle limit in seconds; None if `limits.idle` is off or no cluster is open."""
-    if not records.is_open():
+    """Idle limit in seconds; None if `limits.idle` is off or no cluster is open, or if its desk
+    attends to it, whose runs are not on record here.
+    """
+    if not records.is_open() or records.is_away():
         return None
     try:
         return decode(Limits, records.config().get("limits")).idle
     except (CloudtrainError, InvalidRecord):
         return None
+
+
+def is_watched(records: Records) -> bool:
+    """True if `limits.idle` or `limits.budget` may take the cluster down."""
+    return idle_limit(records) is not None or recorded_budget(records, 0.0) is not None
 
 
 def idle_state(records: Records) -> IdleState | None:

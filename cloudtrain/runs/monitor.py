@@ -14,6 +14,7 @@ from cloudtrain.retry import Clock
 from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskView, serves
+from cloudtrain.runs.budget import BudgetWatch
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
     separate_trainings_failure,
@@ -162,13 +163,14 @@ def until_decided(
 ) -> Decision:
     session, run = watched.session, watched.run
     periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
-    probes = Probes(session)
+    probes, budget = Probes(session), BudgetWatch(session)
     while True:
         drain(state, follower, session.clock)
         probes.look(state)
         if any(follow_restarted(watched, state, follower, done) for done in restarts.take()):
             session = watched.session
             probes.use(session)
+            budget.use(session)
             periodic_sync.use(session, watched.run)
             agents.use(session, watched.run)
         run = report_grpc(session, report_when_formed(session, watched.run, state), state)
@@ -176,6 +178,7 @@ def until_decided(
         warn_of_full_disks(session, state)
         periodic_sync.look(state)
         agents.look()
+        budget.look(state)
         state.stop_asked = session.records.stop_asked(run.id)
         decision = decide(state, session.clock.now())
         for name in decision.restart:

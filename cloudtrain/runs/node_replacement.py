@@ -1,40 +1,54 @@
 """Replaces lost nodes before the next attempt, waiting for capacity if there is none.
 
 A spot interruption means that the zone is out of that machine type: the other nodes are kept, and
-billed, until the lost one can be recreated or the wait is over.
+billed, until the lost one can be recreated or the wait is over, or until that has cost more than
+creating them anew (`survivors`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.budget_check import refusal
+from cloudtrain.cluster.budget_end import budget_now
+from cloudtrain.cluster.lost_nodes import TAKEN
+from cloudtrain.cluster.on_demand import SpotFallback, on_demand, some
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Session
+from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.errors import CapacityError, CloudError, NodesError, NotFoundError, QuotaError
-from cloudtrain.model import Node, Plan
-from cloudtrain.protocols import Console, Stage
-from cloudtrain.retry import Retry, poll_until
+from cloudtrain.model import Plan
+from cloudtrain.retry import Clock, Retry, poll_until
 from cloudtrain.run_record import Run
-from cloudtrain.wait_limits import NODE_TAKEN
+from cloudtrain.runs.survivors import (
+    WHOLE_WAIT,
+    Keeping,
+    billed_meanwhile,
+    give_back,
+    surviving,
+)
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Retries of a request for a lost node, until the wait for it is over."""
 
+QUEUED = 300.0
+"""Seconds for which one request may wait in the cloud's queue, on a market that has one."""
+
 TICK = 0.5
 """Seconds between checks for a stop request."""
+
+NO_ROOM = (CapacityError, QuotaError)
 
 GIVEN_UP = (
     "a lost node can only be recreated beside the others, and {} ended the wait for it: raise "
     "`limits.wait`, or set `train.spot_retries` to fall back to on demand; landed files are kept"
 )
-
-
-TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
-"""Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
+NONE_LEFT = (
+    "no placement had room for all nodes, and {} ended the wait for them: raise `limits.wait`; "
+    "landed files are kept, and `cloudtrain train --resume` goes on from the last checkpoint"
+)
 
 
 def await_nodes_gone(session: Session, names: Collection[str]) -> None:
@@ -53,55 +67,99 @@ def await_nodes_gone(session: Session, names: Collection[str]) -> None:
 
 
 def replace_lost_nodes(
-    session: Session, run: Run, *, stopped: Callable[[], bool] = lambda: False
+    session: Session,
+    run: Run,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    keep: Keeping = WHOLE_WAIT,
 ) -> Session | None:
     """Ensure that every node of the plan runs; None if the run, or this wait, is to be stopped.
 
     Waits for CAPACITY and QUOTA with backoff: within `limits.wait`, the run's deadline, and the
     life of the nodes that are left. After `train.spot_retries` refusals a spot node is requested on
-    demand, within `limits.max_price`. Raises the provider's last error.
+    demand, within `limits.max_price`. The nodes that are left are given back once they were kept
+    for as long as `keep` says, and then requested again with the others. Raises the provider's last
+    error.
     """
     clock = replace(session.clock, monotonic=session.clock.now)  # a sleeping laptop's time counts
-    until = _until(session, run, clock.now())
-    plan, refusals = session.plan, 0
+    begun = clock.now()
 
     def ends() -> bool:
         return stopped() or session.records.stop_asked(run.id)
 
-    def make() -> Session:
-        heard = session if not refusals else replace(session, console=_Muted(session.console))
+    until, kept = _until(session, run, begun), _kept_until(session, keep, begun)
+    wait = _Wait(session=session, clock=clock, ends=ends)
+    try:
         try:
-            return create_nodes(heard, plan)
+            return wait.request(until, kept)
+        except NO_ROOM:
+            if ends() or kept is None or until.moment <= kept.moment:
+                raise
+        session = give_back(session, run, keep, clock.now() - begun)
+        until = _until(session, run, begun)
+        return wait.going_on(session).request(until)
+    except NO_ROOM as error:
+        if ends():
+            return None
+        hint = GIVEN_UP if surviving(session) else NONE_LEFT
+        raise error.copy_with(hint=hint.format(until.why)) from error
+
+
+@dataclass(kw_only=True)
+class _Wait:
+    """Requests for missing nodes until there is room for them. `ends`: whether to give up."""
+
+    session: Session
+    clock: Clock
+    ends: Callable[[], bool]
+    fallback: SpotFallback = field(init=False)
+    refused: bool = False
+
+    def __post_init__(self) -> None:
+        self.fallback = SpotFallback(self.session.console, lambda plan: refusal(self.session, plan))
+
+    def going_on(self, session: Session) -> _Wait:
+        """The same wait for another number of nodes; its refusals count anew."""
+        other = _Wait(session=session, clock=self.clock, ends=self.ends, refused=self.refused)
+        other.fallback.names = self.fallback.names
+        return other
+
+    def request(self, until: _Until, kept: _Until | None = None) -> Session:
+        """Request them until then; no longer than the others are `kept`. Raises the last error."""
+        session, missing = self.session, _missing(self.session)
+
+        def refused(error: CloudError, pause: float, _: float) -> None:
+            self.refused = True
+            self.fallback.refused(session.plan, lambda: missing)
+            _report(session, error, pause, until, kept)
+
+        def is_stopped(pause: float) -> bool:
+            looks = Retry(pause=TICK, within=pause)
+            return poll_until(lambda: self.ends() or None, looks, clock=self.clock) is not None
+
+        last = min(filter(None, (until, kept)), key=lambda end: end.moment)
+        made = replace(REQUESTS, within=last.moment - self.clock.now()).call(
+            lambda: self._create(until),
+            on=NO_ROOM,
+            before_pause=refused,
+            clock=replace(self.clock, sleep=is_stopped),
+        )
+        if self.refused:
+            session.console.say(f"{some(missing)}: recreated")
+        return replace(made, console=session.console)
+
+    def _create(self, until: _Until) -> Session:
+        session = self.session
+        if self.refused:
+            session = replace(session, console=_Muted(session.console))
+        asked = on_demand(session.plan, self.fallback.names)
+        plan = _queued_briefly(asked, until.moment - self.clock.now())
+        try:
+            return create_nodes(session, plan)
         except (NotFoundError, NodesError):
             if not _was_being_deleted(session):
                 raise
-        return create_nodes(heard.refreshed(), plan)
-
-    def refused(error: CloudError, pause: float, _: float) -> None:
-        nonlocal plan, refusals
-        refusals += 1
-        plan = _on_demand(session, plan, refusals)
-        _report(session, error, pause, until)
-
-    def is_stopped(pause: float) -> bool:
-        looks = Retry(pause=TICK, within=pause)
-        return poll_until(lambda: ends() or None, looks, clock=clock) is not None
-
-    try:
-        made = replace(REQUESTS, within=until.moment - clock.now()).call(
-            make,
-            on=(CapacityError, QuotaError),
-            before_pause=refused,
-            clock=replace(clock, sleep=is_stopped),
-        )
-    except (CapacityError, QuotaError) as error:
-        if ends():
-            return None
-        # Other zones are no way out: a replacement goes where the other nodes are.
-        raise error.copy_with(hint=GIVEN_UP.format(until.why)) from error
-    if refusals:
-        session.console.say(f"{', '.join(_missing(session))}: recreated")
-    return replace(made, console=session.console)
+        return create_nodes(session.refreshed(), plan)
 
 
 def _was_being_deleted(session: Session) -> bool:
@@ -130,76 +188,54 @@ def _until(session: Session, run: Run, now: float) -> _Until:
     lives = [node.expires for node in session.nodes if node.expires is not None]
     if lives:
         ends.append(_Until(moment=min(lives), why="limits.max_lifetime"))
+    budget = budget_now(session)
+    if budget is not None and budget.stop is not None:
+        ends.append(_Until(moment=budget.stop, why="limits.budget"))
     return min(ends, key=lambda end: end.moment)
 
 
-def _report(session: Session, error: CloudError, pause: float, until: _Until) -> None:
-    """Report in one line per round what is missing, why, and how long that may continue."""
-    first = error.message.splitlines()[0]
-    last = time.strftime("%H:%M UTC", time.gmtime(until.moment))
+def _kept_until(session: Session, keep: Keeping, begun: float) -> _Until | None:
+    if keep.seconds is None:
+        return None
+    return _Until(moment=begun + keep.seconds, why="limits.give_back")
+
+
+def _report(
+    session: Session, error: CloudError, pause: float, until: _Until, kept: _Until | None
+) -> None:
+    """Report in one line per round what is missing, why, how long that may continue, and what is
+    billed meanwhile.
+    """
+    why = error.message.splitlines()[-1].strip()  # its last place: the first line names none
+    billed = billed_meanwhile(session)
+    if kept is not None and kept.moment < until.moment:
+        billed += f", until {_hour(kept)} at most ({kept.why})"
     session.console.warn(
-        f"{', '.join(_missing(session))} cannot be recreated yet: {first}; "
-        f"retrying in {pause:.0f} s, until {last} ({until.why})"
+        f"{some(_missing(session))} cannot be recreated yet: {why}; "
+        f"retrying in {pause:.0f} s, until {_hour(until)} ({until.why})"
+        + (f"; {billed}" if billed else "")
     )
 
 
+def _hour(end: _Until) -> str:
+    return time.strftime("%H:%M UTC", time.gmtime(end.moment))
+
+
+def _queued_briefly(plan: Plan, left: float) -> Plan:
+    """The plan with a short wait in the cloud's queue for each request (flex-start): between two
+    of them a stop request is seen."""
+    limits = plan.config.limits
+    wait = None if limits.wait is None else max(0.0, min(limits.wait, left, QUEUED))
+    return replace(plan, config=replace(plan.config, limits=replace(limits, wait=wait)))
+
+
 def _missing(session: Session) -> list[str]:
-    there = {node.name for node in session.nodes if _runs(node)}
+    there = {node.name for node in surviving(session)}
     return [node.name for node in session.plan.nodes if node.name not in there]
 
 
-def _runs(node: Node) -> bool:
-    return node.state in ("starting", "running")
-
-
-def _on_demand(session: Session, plan: Plan, refusals: int) -> Plan:
-    """The plan with its missing spot nodes on demand, once that is due and affordable."""
-    retries = session.config.train.spot_retries
-    if retries is None or refusals != retries:
-        return plan
-    missing = set(_missing(session))
-    spot = [node.name for node in plan.nodes if node.spot and node.name in missing]
-    nodes = tuple(replace(n, spot=n.spot and n.name not in spot) for n in plan.nodes)
-    dearer = replace(plan, nodes=nodes)
-    if not spot:
-        return plan
-    what = f"{', '.join(spot)}: refused {refusals} times as spot (train.spot_retries)"
-    cost, limit = estimate(dearer), session.config.limits.max_price
-    if limit is not None and cost is not None and (cost.most is None or cost.most > limit):
-        price = "unknown" if cost.most is None else f"{cost.most:.2f} $/hour"
-        session.console.warn(
-            f"{what}; on demand the cluster's price would be {price}, limits.max_price is "
-            f"{limit:g}: requesting spot again"
-        )
-        return plan
-    session.console.warn(f"{what}; requesting it on demand")
-    return dearer
-
-
-class _Muted:
-    """A console that swallows the rounds of a wait, which are reported in one line each."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def say(self, text: str) -> None:
-        pass
+class _Muted(BackgroundConsole):
+    """Swallows the rounds of a wait, which are reported in one line each."""
 
     def warn(self, text: str) -> None:
-        pass
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return nullcontext(NoStage())
-
-    def task_output(self, task: str, data: bytes) -> None:
-        self._console.task_output(task, data)
-
-
-class NoStage:
-    """Shows no progress."""
-
-    def node(self, name: str, text: str) -> None:
-        pass
-
-    def done(self, name: str, text: str = "") -> None:
         pass

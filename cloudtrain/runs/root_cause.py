@@ -65,7 +65,7 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would fail
     again and only be billed again.
     """
-    if cause.kind == "expired":  # and with its node the whole cluster
+    if cause.kind in ("expired", "budget"):  # and with its node the whole cluster
         return False
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True

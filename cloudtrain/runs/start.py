@@ -17,7 +17,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.config import read_secrets
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.errors import DataError, NodeError, NodeUnreachable, PreflightError, StoreError
-from cloudtrain.events import AttemptBegun, AttemptStarted
+from cloudtrain.events import AttemptBegun, AttemptStarted, was_ready
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
@@ -30,6 +30,7 @@ from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.proof import prove_nodes
 from cloudtrain.runs.resume import source_of
 from cloudtrain.runs.state_table import TaskSeen, of_run
+from cloudtrain.runs.survivors import keeping
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
     all_ends_known,
@@ -51,10 +52,13 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     run = record_attempt(session, run)
     again = run.attempts[-1].number > 1
     if again:
-        whole = replace_lost_nodes(session.refreshed(), run)
+        session = session.refreshed()
+        whole = replace_lost_nodes(session, run, keep=keeping(session))
         if whole is None:
             return session, save_run(session, replace(run, state="landing"))
         session = whole
+        if not was_ready(session.records.events()):  # all nodes were given back, and are new
+            session.records.journal(AttemptBegun(run=run.id, attempt=run.attempts[-1].number))
     quick = session.transport
     session = session.patient()
     if again:

@@ -330,10 +330,24 @@ def timed_out(state: AttemptState, now: float) -> Cause | None:
         return cause_of(
             view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
         )
+    if state.budget_stop is not None and now >= state.budget_stop:
+        return budget_spent(state.config)
     if state.lifetime_stop is not None and now >= state.lifetime_stop:
         view = next(iter(state.tasks.values()))
         return cause_of(view, "expired", f"the lifetime of its node {view.task.node} ends")
     return None
+
+
+def budget_spent(config: ClusterConfig) -> Cause:
+    """End of the run, as the rest of its budget pays for landing and going down."""
+    return Cause(
+        task="",
+        node="",
+        kind="budget",
+        text=f"limits.budget of {config.limits.budget or 0:g} $ is spent",
+        hint="`cloudtrain up` begins a new budget, and `cloudtrain train --resume RUN` continues "
+        "from the last landed checkpoint",
+    )
 
 
 def cause_of(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
@@ -28,7 +29,7 @@ from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import save_run, stop_tasks
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
-"""Pauses between the attempts of one run."""
+"""Pauses between the attempts of one run that fail one after the other."""
 
 
 def supervise_run(session: Session, run: Run) -> Run:
@@ -37,8 +38,11 @@ def supervise_run(session: Session, run: Run) -> Run:
     Raises RunFailed with its cause, NotLanded or StoreError. An interrupt leaves the tasks running
     and the record as it is: call it again to continue.
     """
-    session, run = end_attempts(session, run)
-    return finish_run(session, run)
+    while True:
+        session, run = end_attempts(session, run)
+        run = finish_run(session, run, restarts=restarts_for)
+        if run.state != "starting":
+            return run
 
 
 def end_attempts(session: Session, run: Run) -> tuple[Session, Run]:
@@ -138,13 +142,29 @@ def lost_at_start(session: Session, run: Run, error: CloudtrainError) -> Cause |
     return None
 
 
+def restarts_for(session: Session, run: Run, cause: Cause) -> bool:
+    """`should_restart`, reported and with its pause."""
+    allowed = should_restart(session, run, cause)
+    if allowed:
+        pause_before_restart(session, run, cause)
+    return allowed
+
+
 def pause_before_restart(session: Session, run: Run, cause: Cause) -> None:
     number = run.attempts[-1].number
     session.console.warn(
         f"attempt {number} failed: {causes.sentence(cause)}; "
         f"restarting ({number} of {session.config.train.max_restarts})"
     )
-    session.clock.sleep(RESTART.pause_after(number))
+    session.clock.sleep(RESTART.pause_after(max(1, failures_in_a_row(run))))
+
+
+def failures_in_a_row(run: Run) -> int:
+    """The last attempts that failed by themselves. One whose node was lost is no sign that the next
+    one fails too, and every second of a pause is billed.
+    """
+    own = (each.cause is None or each.cause.kind != "lost" for each in reversed(run.attempts))
+    return sum(1 for _ in takewhile(bool, own))
 
 
 def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import PurePosixPath
 
+from cloudtrain import node_proxy
 from cloudtrain.catalog import gpus, interconnect
 from cloudtrain.model import Plan
 from cloudtrain.run_record import Run, Task
@@ -59,6 +60,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         **own,
         **gpu_environment(plan, task.node),
         **(interconnect.NO_INFINIBAND if interconnect.unconnected(config) else {}),
+        **node_proxy.variables(config.network, inputs.addresses.values()),
         **inputs.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
         "CLOUDTRAIN_ROLE": task.role,

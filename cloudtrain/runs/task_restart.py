@@ -12,23 +12,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Session, in_order
+from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.errors import AddressTakenError, CloudConfigError, CloudtrainError
 from cloudtrain.events import TaskRestartBegun
 from cloudtrain.model import Identity, Node
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.protocols import Console
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.run_record import Cause, Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
-from cloudtrain.runs.node_replacement import NoStage, await_nodes_gone, replace_lost_nodes
+from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.start import launch_inputs, next_attempts, start_task
 from cloudtrain.runs.state_machine import failure_of
@@ -289,23 +289,13 @@ def preflight_one(session: Session, restart: Restart, peers: Iterable[tuple[Task
         session.console.warn(warning)
 
 
-class _Background:
-    """A console for what is done beside a run that is shown: warnings only, and none once nobody
-    waits for it.
-    """
+class _Background(BackgroundConsole):
+    """No warnings either once nobody waits for it."""
 
     def __init__(self, console: Console, cancelled: threading.Event) -> None:
-        self._console, self._cancelled = console, cancelled
-
-    def say(self, text: str) -> None:
-        pass
+        super().__init__(console)
+        self._cancelled = cancelled
 
     def warn(self, text: str) -> None:
         if not self._cancelled.is_set():
-            self._console.warn(text)
-
-    def stage(self, title: str, total: int) -> AbstractContextManager[Stage]:
-        return nullcontext(NoStage())
-
-    def task_output(self, task: str, data: bytes) -> None:
-        self._console.task_output(task, data)
+            super().warn(text)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.model import Node
+from cloudtrain.proxy_process import ProxySocket
 from cloudtrain.rekey_workaround import SafeRekeying
 from cloudtrain.ssh.tcp import TunedSocket
 
@@ -60,7 +61,7 @@ class SshConnection:
     def __init__(
         self,
         node: Node,
-        socket: TunedSocket,
+        socket: TunedSocket | ProxySocket,
         *,
         pinned: Sequence[str],
         key: paramiko.PKey,
@@ -210,5 +211,5 @@ class _Transport(SafeRekeying, paramiko.Transport):
         MSG_CHANNEL_REQUEST: _channel_request,
     }
 
-    def __init__(self, socket: TunedSocket) -> None:
+    def __init__(self, socket: TunedSocket | ProxySocket) -> None:
         super().__init__(socket, default_window_size=WINDOW_BYTES)

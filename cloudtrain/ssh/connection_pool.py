@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.model import Node
+from cloudtrain.proxy_process import ProxySocket, Turn
 from cloudtrain.ssh import tcp
+from cloudtrain.ssh_proxy import ProxyFailed
 
 if TYPE_CHECKING:
     import paramiko
@@ -40,7 +42,8 @@ class ConnectionPool:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._connections: dict[int, SshConnection] = {}
-        self._connecting: tcp.TunedSocket | None = None
+        self._connecting: tcp.TunedSocket | ProxySocket | Turn | None = None
+        self._proxy: ProxySocket | None = None
         self._shell_lock = threading.Lock()
         self._shell: ControlShell | None = None
         self._closed = False
@@ -72,6 +75,11 @@ class ConnectionPool:
                         f"SSH disconnected: {_words(error)}", _GONE_HINT
                     ) from error
             return self._shell
+
+    def proxy_words(self) -> str:
+        """What the command of `network.ssh_proxy` has said last, in brackets; "" for nothing."""
+        words = self._proxy.last_words() if self._proxy is not None else ""
+        return f" ({words})" if words else ""
 
     def close(self) -> None:
         """Close everything. Takes no lock: a connecting thread holds it, and is woken by this."""
@@ -133,6 +141,8 @@ class ConnectionPool:
                 node, opened, pinned=self._pinned, key=self._key(), timeout=timeout
             )
         except BROKEN as error:
+            if isinstance(opened, ProxySocket) and opened.has_ended():
+                raise self._no_proxy(opened.failure()) from error
             raise self._unreachable(
                 f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "
                 f"failed: {_words(error)}",
@@ -144,7 +154,27 @@ class ConnectionPool:
         finally:
             self._connecting = None
 
-    def _dial(self) -> tcp.TunedSocket:
+    def _through_proxy(self) -> ProxySocket:
+        turn = self._connecting = Turn()
+        try:
+            with turn:
+                opened = self._connecting = self._proxy = ProxySocket(self._node.ssh_proxy)
+                if self._closed:
+                    opened.close()
+                opened.await_answer()
+                return opened
+        except ProxyFailed as error:
+            if isinstance(self._connecting, ProxySocket):
+                self._connecting.close()
+            raise self._no_proxy(error) from error
+
+    def _no_proxy(self, error: ProxyFailed) -> NodeUnreachable:
+        found = self._unreachable(error.text, error.hint or _GONE_HINT)
+        return found.copy_with(lasting=True, exit_code=4) if error.lasting else found
+
+    def _dial(self) -> tcp.TunedSocket | ProxySocket:
+        if self._node.ssh_proxy:
+            return self._through_proxy()
         node = self._node
         place = f"{node.address}:{node.ssh_port}"
         try:

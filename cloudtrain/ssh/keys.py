@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import re
+import shlex
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -118,6 +119,8 @@ def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
             "HostKeyAlgorithms": ",".join(kinds),
         }
         lines = [f"    {option} {_quoted(value)}\n" for option, value in options.items()]
+        if node.ssh_proxy:
+            lines.append(f"    ProxyCommand {_proxy_command(node.ssh_proxy)}\n")
         blocks.append(f"Host {node.name}\n" + "".join(lines))
     return "\n".join(blocks)
 
@@ -220,6 +223,14 @@ def _holds(path: Path, text: str) -> bool:
 def _known_as(node: Node) -> str:
     """Name in known_hosts: a bare address for port 22, `[address]:port` for others."""
     return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"
+
+
+def _proxy_command(words: Sequence[str]) -> str:
+    """Quote the words for the shell by which ssh starts it, and `%` for ssh itself."""
+    line = shlex.join(words)
+    if any(letter in line for letter in "\n\r\0"):
+        raise UsageError(f"{line!r} is not allowed in an ssh_config")
+    return line.replace("%", "%%")
 
 
 def _percent(path: Path) -> str:

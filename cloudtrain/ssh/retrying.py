@@ -75,7 +75,7 @@ class RetryingTransport:
             done = self._away.call(
                 work,
                 on=NodeUnreachable,
-                unless=lambda error: error.began or once,
+                unless=lambda error: error.began or error.lasting or once,
                 before_pause=report,
                 clock=self._clock,
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 
+from cloudtrain.read_ahead import ReadAhead
+
 DEAD_AFTER_MS = 5000
 """Milliseconds after which unacknowledged bytes end the connection (TCP_USER_TIMEOUT)."""
 
 _POLL_SECONDS = 1.0
-_BUFFER_BYTES = 1 << 16
 
 # Linux has all of these; options that another system lacks are skipped.
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
@@ -43,23 +44,16 @@ class TunedSocket:
                 raw.setsockopt(level, option, value)
         raw.settimeout(_POLL_SECONDS)
         self._raw = raw
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = 0
-        self._end = 0
+        self._ahead = ReadAhead(raw)
         self._closed = False
 
     def recv(self, size: int) -> bytes:
-        if self._start == self._end:
-            self._end = self._raw.recv_into(self._buffer)
-            self._start = 0
-            if _QUICKACK is not None:
-                # Linux falls back to delayed acknowledgements by itself: set it again each time.
-                with contextlib.suppress(OSError):
-                    self._raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-        end = min(self._start + size, self._end)
-        data = self._view[self._start : end].tobytes()
-        self._start = end
+        asks = self._ahead.is_empty
+        data = self._ahead.recv(size)
+        if asks and _QUICKACK is not None:
+            # Linux falls back to delayed acknowledgements by itself: set it again each time.
+            with contextlib.suppress(OSError):
+                self._raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
         return data
 
     def send(self, data: bytes) -> int:

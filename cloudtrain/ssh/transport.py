@@ -26,7 +26,7 @@ class SshTransport:
         self._lock = threading.Lock()
         self._key_lock = threading.Lock()
         self._key_read: paramiko.PKey | None = None
-        self._links: dict[tuple[str, str, int, str], ConnectionPool] = {}
+        self._links: dict[tuple[object, ...], ConnectionPool] = {}
         self._closed = False
 
     def __enter__(self) -> SshTransport:
@@ -74,7 +74,8 @@ class SshTransport:
                 hint=_SILENT_HINT,
             ) from None
         except ChannelEnded as error:
-            raise _broken(node, f"{error} while `{_short(line)}` ran") from None
+            what = f"{error}{link.proxy_words()} while `{_short(line)}` ran"
+            raise _broken(node, what) from None
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """Same as Transport.ask. The script reads nothing, and its background children must not
@@ -103,7 +104,8 @@ class SshTransport:
                 hint=_SILENT_HINT,
             ) from None
         except ChannelEnded as error:
-            raise _broken(node, f"{error} before `{_short(script)}` was answered") from None
+            what = f"{error}{link.proxy_words()} before `{_short(script)}` was answered"
+            raise _broken(node, what) from None
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
         """Same as HostKeys.trust."""
@@ -122,7 +124,7 @@ class SshTransport:
             link.close()
 
     def _link(self, node: Node) -> ConnectionPool:
-        place = (node.name, node.address, node.ssh_port, node.user)
+        place = (node.name, node.address, node.ssh_port, node.user, node.ssh_proxy)
         with self._lock:
             if self._closed:
                 raise NodeUnreachable(node.name, "the connections were closed")

@@ -6,8 +6,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 ENDED = frozenset({"succeeded", "failed", "stopped"})
+AWAY = "away.json"
+"""The record of `cloudtrain run --away`, of cloudtrain.away.record."""
+ORDER_KEY = "order_key.pem"
+"""Private half of the key that signs orders to the desk."""
 
 
 def home() -> Path:
@@ -50,6 +54,15 @@ def known_clusters() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def without_desks(names: Sequence[str]) -> tuple[str, ...]:
+    """The clusters that a user has named: each desk's own cluster belongs to one of them."""
+    desks = set()
+    for name in names:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            desks.add(json.loads((home() / "clusters" / name / AWAY).read_bytes())["node"])
+    return tuple(name for name in names if name not in desks)
+
+
 def resolve(name: str | None) -> str:
     """Resolve the cluster's name: `name`, or the only cluster known here. Raises UsageError.
 
@@ -60,6 +73,7 @@ def resolve(name: str | None) -> str:
         return name
     if name is not None:
         raise UsageError(f"no cluster {name!r} is known here", hint=_nearest(name, names))
+    names = without_desks(names)
     names = tuple(name for name in names if Records(name).is_open()) or names
     if not names:
         raise UsageError("no cluster is known here", hint="run `cloudtrain up FILE` to create one")
@@ -112,7 +126,7 @@ class Records:
 
         with named_faults(self.folder):
             shutil.rmtree(self.folder / "host_keys", ignore_errors=True)
-            for name in ("key", "key.pub", "known_hosts", "ssh_config"):
+            for name in ("key", "key.pub", "known_hosts", "ssh_config", ORDER_KEY):
                 (self.folder / name).unlink(missing_ok=True)
         with self._as_it_can():
             make_folder(self.folder)
@@ -135,6 +149,15 @@ class Records:
     def is_open(self) -> bool:
         """True if the cluster was created and not yet destroyed, as far as this machine knows."""
         return not self._closed.exists()
+
+    def is_away(self) -> bool:
+        """True if a desk attends to it, or did until the end: this machine has no runs of it."""
+        return (self.folder / AWAY).exists()
+
+    def end_away(self) -> None:
+        """Record that the cluster is attended to from here again."""
+        with named_faults(self.folder):
+            (self.folder / AWAY).unlink(missing_ok=True)
 
     def lock(
         self, doing: str, *, wait: float = 0.0, clock: Clock = CLOCK

@@ -8,7 +8,7 @@ import io
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -178,8 +178,10 @@ class _Container:
         with contextlib.suppress(self._errors.ResourceNotFoundError):
             self._container.delete_blob(key, delete_snapshots="include")
 
-    def create(self, location: str | None) -> bool:
-        """Create the container in the account's region; private, as containers are by default."""
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
+        """Create the container in the account's region; private, as containers are by default. A
+        container has no tags: those of its account count.
+        """
         if self._container.exists():
             return False
         try:

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
@@ -44,7 +44,7 @@ class FileStore:
         self.root = folder_of(uri)
         self.presigner: Presigner | None = None  # a folder of this machine
 
-    def create(self, location: str | None) -> bool:
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         is_new = not self.root.is_dir()
         with _explained(self.root):
             self.root.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -179,7 +179,7 @@ class _Bucket:
             if token is None:
                 return
 
-    def create(self, location: str | None) -> bool:
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         """Create the bucket, with access by IAM only, never public. An existing bucket is used even
         if we may not inspect it.
         """
@@ -196,6 +196,7 @@ class _Bucket:
         new = self._client.bucket(self._name)
         new.iam_configuration.uniform_bucket_level_access_enabled = True
         new.iam_configuration.public_access_prevention = "enforced"
+        new.labels = dict(tags or {})
         try:
             self._client.create_bucket(new, location=location and region(location))
         except self._api.Conflict:  # it exists now

@@ -7,7 +7,7 @@ import hashlib
 import io
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -65,8 +65,10 @@ class Bucket(DataBucket, Protocol):
     def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
         """Same as StoreBackend.swap."""
 
-    def create(self, location: str | None) -> bool:
-        """Create a missing bucket, private to its owner; False if it already exists."""
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
+        """Create a missing bucket, private to its owner, with these tags if its service has any;
+        False if it already exists.
+        """
 
     def explain(self, error: Exception) -> CloudtrainError | None:
         """Convert an exception of the SDK to ours; None for any other."""
@@ -87,9 +89,9 @@ class ObjectStore:
             _Presigner(bucket, self._key, self.explained) if bucket.presigner else None
         )
 
-    def create(self, location: str | None) -> bool:
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         with self.explained(""):
-            return self.bucket.create(location)
+            return self.bucket.create(location, tags)
 
     def check(self) -> None:
         path = f"{CHECKS}{uuid.uuid4().hex}"

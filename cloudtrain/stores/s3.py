@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -73,15 +74,35 @@ class _Bucket:
             raise CredentialsError(
                 f"AWS: {error}", hint="`aws configure list-profiles` shows the profiles"
             ) from error
-        region = self._session.region_name or os.environ.get("AWS_REGION")
-        # A bucket can be reached through any region; S3 redirects to its own.
-        self._client = self._client_for(region or GIVEN_BY_DEFAULT)
-        self.presigner = self._presigner()
+        self._lock = threading.Lock()
+        self._made: tuple[Any, S3Presigner] | None = None
+        self._has_credentials = False
         self._etags_are_md5s: bool | None = None
 
-    def _presigner(self) -> S3Presigner:
+    @property
+    def _client(self) -> Any:
+        return self._connected()[0]
+
+    @property
+    def presigner(self) -> S3Presigner:
+        return self._connected()[1]
+
+    def _connected(self) -> tuple[Any, S3Presigner]:
+        """boto3's client, and what signs with it. A client keeps the credentials with which it was
+        made: without any, as when a machine's metadata service failed once, it is made again.
+        """
+        with self._lock:
+            if self._made is None or not self._has_credentials:
+                self._has_credentials = self._session.get_credentials() is not None
+                region = self._session.region_name or os.environ.get("AWS_REGION")
+                # A bucket can be reached through any region; S3 redirects to its own.
+                client = self._client_for(region or GIVEN_BY_DEFAULT)
+                self._made = client, self._presigner(client)
+            return self._made
+
+    def _presigner(self, client: Any) -> S3Presigner:
         credentials = self._session.get_credentials
-        return S3Presigner(self._name, self._client, self._client_for, credentials)
+        return S3Presigner(self._name, client, self._client_for, credentials)
 
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
@@ -178,18 +199,24 @@ class _Bucket:
         where = {"Bucket": self._name, "Key": source}
         self._client.copy(where, self._name, target)
 
-    def create(self, location: str | None) -> bool:
-        """Create the bucket, private to its account; unfinished uploads expire after a week."""
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
+        """Create the bucket, private to its account; unfinished uploads expire after a week.
+
+        The creating call sets the tags, as a policy may require (botocore's model of S3,
+        CreateBucketConfiguration.Tags).
+        """
         if self._exists():
             return False
         region = _region(location) or self._client.meta.region_name
         client = self._client_for(region)
-        where = {"LocationConstraint": region}
+        # us-east-1 is the one region that must be omitted.
+        where: dict[str, Any] = {} if region == "us-east-1" else {"LocationConstraint": region}
+        if tags:
+            where["Tags"] = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             client.create_bucket(
                 Bucket=self._name,
-                # The one region that must be omitted.
-                **({} if region == "us-east-1" else {"CreateBucketConfiguration": where}),
+                **({"CreateBucketConfiguration": where} if where else {}),
             )
         except client.exceptions.BucketAlreadyOwnedByYou:
             return False
@@ -204,8 +231,7 @@ class _Bucket:
             client.put_bucket_lifecycle_configuration(
                 Bucket=self._name, LifecycleConfiguration={"Rules": [_UNFINISHED_GO]}
             )
-        self._client = client
-        self.presigner = self._presigner()
+        self._made = client, self._presigner(client)
         return True
 
     def _exists(self) -> bool:

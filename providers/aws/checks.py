@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cloudtrain.errors import CloudConfigError, CloudError, QuotaError
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.aws import dry_run, images, network, node_identity, quota, spot
+from cloudtrain.providers.aws import (
+    disk_key,
+    dry_run,
+    images,
+    listing,
+    network,
+    node_identity,
+    quota,
+    requests,
+    reservations,
+    security_groups,
+    spot,
+    ssm_checks,
+)
 from cloudtrain.providers.aws.client import Ec2Client, mapped
 from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.zones import Regions
+from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 
 
@@ -35,12 +49,16 @@ def check(
     found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
     of_identity = list(node_identity.check(ec2, where[0], plan))
     found += of_identity
+    found += ssm_checks.check(ec2, where[0], plan)
     found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
+    if reservations.of_plan(plan):
+        found += _in_each("reservation", where, lambda region: _reserved(ec2, region, plan))
     found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
+    found += disk_key.check(ec2, where, plan)
     found += _spot_prices(ec2, places, plan)
-    found += _lifetime(schedules, where[0], plan)
+    found += _lifetime(schedules, where[0], plan, _end_of_block(ec2, where, plan))
     has_profile = any(each.ok and each.told for each in of_identity)
     found.append(dry_run.permissions(ec2, places[0], plan, has_profile=has_profile))
     return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
@@ -80,16 +98,23 @@ def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iter
         yield Finding(what="spot price", ok=True, text=text)
 
 
-def _lifetime(schedules: Schedules, region: str, plan: Plan) -> Iterator[Finding]:
-    """Report what ends the nodes if the user does not."""
-    if plan.config.limits.max_lifetime is None:
+def _lifetime(
+    schedules: Schedules, region: str, plan: Plan, latest: float | None
+) -> Iterator[Finding]:
+    """Report what ends the nodes if the user does not. `latest`: when their block ends them."""
+    if plan.config.limits.max_lifetime is None and latest is None:
         return
     held = "each node's own timer"
     if schedules.role(region) is not None:
         held += f", and AWS itself {LATER / 60:.0f} minutes later (role {ROLE})"
     else:
         held += f" only; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
-    yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}")
+    by = (
+        f"; at {reservations.moment(latest)} at the latest, before their block ends"
+        if latest
+        else ""
+    )
+    yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}{by}")
 
 
 def _failed(what: str, error: CloudError) -> Finding:
@@ -138,11 +163,63 @@ def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | N
 def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
     subnet = network.subnet(ec2, place, plan.config.network)
     text = f"{subnet.id} in {subnet.vpc}, {place}"
+    given = plan.config.network.firewall
+    if given is not None:
+        groups = security_groups.existing(ec2, place.region, subnet.vpc, given)
+        text += f"; {security_groups.described(groups, given)}"
     if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
         subnet.id
     ):
         text += "; no route to the internet: packages must come from inside the network"
     return text, None
+
+
+def _end_of_block(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> float | None:
+    try:
+        return reservations.latest_end(ec2, regions, plan)
+    except CloudError:
+        return None  # the finding on the reservation says why
+
+
+def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:
+    """Return the names of the cluster's VMs, which need no further place in a reservation."""
+    asked = requests.filters(**{f"tag:{labels.CLUSTER}": plan.config.name})
+    answer = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
+    private = plan.config.network.private
+    found = [listing.to_vm(each, region, private=private) for each in listing.instances(answer)]
+    return {m.node.name for m in found if m is not None and m.node.state != "gone"}
+
+
+def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | None]:
+    """Report what is left in the plan's reservations."""
+    texts, names = [], _existing(ec2, region, plan)
+    for bought in reservations.of_plan(plan):
+        if reservations.is_group(bought.name):
+            texts.append(f"{bought.name}: EC2 chooses in it; what is left is {NOT_REPORTED}")
+            continue
+        found = reservations.find(ec2, region, bought.name)
+        if found is None:
+            raise CloudConfigError(f"{bought} is not in {region}", hint="check `placement`")
+        place = Location(region=region, zone=found.zone)
+        reservations.refuse_unusable(ec2, place, plan, names)
+        mine = [n for n in plan.nodes if n.provisioning == bought and n.name not in names]
+        if found.available < len(mine):
+            raise CapacityError(
+                f"{reservations.told(found)}, {len(mine)} needed",
+                hint="enlarge the reservation, or ask for fewer nodes",
+                scope="zone",
+            )
+        texts.append(reservations.told(found) + _ends_early(ec2, found, plan))
+    return "; ".join(texts), None
+
+
+def _ends_early(ec2: Ec2Client, found: reservations.Reservation, plan: Plan) -> str:
+    lifetime = plan.config.limits.max_lifetime
+    if found.block or found.ends is None:
+        return ""
+    if lifetime is not None and ec2.timing.clock.now() + lifetime <= found.ends:
+        return ""
+    return ", before its nodes end: they run on then, on demand"
 
 
 def _quota(
@@ -159,7 +236,7 @@ def _quota(
         if need.allowed is not None and need.wanted + need.running > need.allowed:
             short.append((need, need.wanted + need.running))
     if not short:
-        return "; ".join(lines), None
+        return "; ".join(lines) or "nothing more needed: all of it is reserved", None
     hint = "; ".join(
         f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
         f"--quota-code {need.quota.code} --desired-value {total}"

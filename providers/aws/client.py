@@ -131,6 +131,13 @@ class Ec2Client:
         suffix = next(suffix for prefix, suffix in SUFFIXES if region.startswith(prefix))
         return self.endpoint or f"https://ec2.{region}.{suffix}"
 
+    def _ca_bundle(self) -> str | None:
+        """Return the file of authorities that botocore uses (botocore.endpoint); libcloud by itself
+        reads SSL_CERT_FILE as it is imported, and certifi.
+        """
+        core = self.session()._session  # boto3 does not expose botocore's settings
+        return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+
     @contextmanager
     def _pooled(self, region: str) -> Iterator[_Connection]:
         """Yield a connection for exclusive use; it is kept open for the next caller."""
@@ -138,9 +145,7 @@ class Ec2Client:
         try:
             connection = idle.pop()
         except IndexError:
-            core = self.session()._session  # boto3 does not expose botocore's settings
-            bundle = core.get_config_variable("ca_bundle")
-            connection = _Connection(region, self.url(region), bundle, self._timeout)
+            connection = _Connection(region, self.url(region), self._ca_bundle(), self._timeout)
         try:
             yield connection
         finally:

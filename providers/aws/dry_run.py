@@ -79,23 +79,26 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
         node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
         for node in plan.nodes
     }
-    kinds = {(n.machine, n.spot, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)}
+    kinds = {
+        (n.machine, n.provisioning, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)
+    }
     for node in reversed(kinds.values()):
-        words = " ".join(filter(None, ["RunInstances", node.machine, "spot" if node.spot else ""]))
+        words = " ".join(filter(None, ["RunInstances", node.machine, node.provisioning.shown]))
         yield (
             words,
             _run_instances(plan, node, place, subnet, chosen[node.name], ec2.timing.clock.now()),
         )
-    tags = labels.of_cluster(plan.config.name)
-    yield (
-        "CreateSecurityGroup",
-        {
-            "GroupName": labels.group_name(plan.config.name),
-            "GroupDescription": f"cloudtrain cluster {plan.config.name}",
-            "VpcId": subnet.vpc,
-            **requests.tagged(["security-group"], tags),
-        },
-    )
+    tags = labels.on_resources(plan)
+    if plan.config.network.firewall is None:
+        yield (
+            "CreateSecurityGroup",
+            {
+                "GroupName": labels.group_name(plan.config.name),
+                "GroupDescription": f"cloudtrain cluster {plan.config.name}",
+                "VpcId": subnet.vpc,
+                **requests.tagged(["security-group"], tags),
+            },
+        )
     if machine_types.uses_placement_group(ec2, place.region, plan):
         yield (
             "CreatePlacementGroup",
@@ -124,12 +127,15 @@ def _run_instances(
         node=node,
         place=place,
         network=ClusterNetwork(
-            subnet=subnet, group="", placement_group="", images={node.name: image}
+            subnet=subnet,
+            groups=plan.config.network.firewall or (),
+            placement_group="",
+            images={node.name: image},
         ),
         user_data=FIRST_BOOT,
         token="",
         expires=expires,
-        labels=labels.of_node(plan.config.name, node, expires),
+        labels=labels.on_node(plan, node, expires),
     )
     return requests.run_instances(order, order.token)
 

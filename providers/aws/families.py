@@ -1,4 +1,5 @@
-"""Amazon's GPU machines that are not available both on demand and as spot.
+"""Amazon's GPU machines that are not simply available on demand and as spot. All that are sold on
+demand can be reserved. Trainium (trn1, trn2) is also sold in Capacity Blocks, but has no GPU.
 
 tools/generate_docs.py copies the rows to docs/machines.md.
 """
@@ -11,6 +12,21 @@ _AWS_OLD = "https://aws.amazon.com/ec2/previous-generation/"
 _GRID = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"
 _AMD = "its GPUs are AMD's, and TensorFlow's wheels support NVIDIA's only"
 _READ = date(2026, 11, 22)
+_BLOCKS = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html"
+_BLOCKS_READ = date(2026, 11, 24)
+
+
+def _in_blocks(machines: str, shown: str, kind: str) -> Family:
+    """Machines that are also sold in Capacity Blocks, in some regions."""
+    return Family(
+        machines=machines,
+        shown=shown,
+        kind=kind,
+        markets=("on-demand", "spot", "reservation", "capacity-block"),
+        source=_BLOCKS,
+        read=_BLOCKS_READ,
+    )
+
 
 FAMILIES = (
     Family(
@@ -67,6 +83,12 @@ FAMILIES = (
         source=_GRID,
         read=_READ,
     ),
+    _in_blocks(r"p4d\.24xlarge", "p4d.24xlarge", "A100"),
+    _in_blocks(r"p4de\.24xlarge", "p4de.24xlarge", "A100-80GB"),
+    _in_blocks(r"p5\.(4|48)xlarge", "p5.4xlarge, p5.48xlarge", "H100"),
+    _in_blocks(r"p5en?\.48xlarge", "p5e.48xlarge, p5en.48xlarge", "H200"),
+    _in_blocks(r"p6-b200\.48xlarge", "p6-b200.48xlarge", "B200"),
+    _in_blocks(r"p6-b300\.48xlarge", "p6-b300.48xlarge", "B300"),
     Family(
         machines=r"(u-)?p6e-gb[23]00.*",
         shown="p6e-gb200, p6e-gb300",

@@ -53,6 +53,7 @@ _LOG_IN = (
 _POLICY = "attach the policy in docs/aws.md, which is enough"
 
 _CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
+_RESERVATION = Fault(CloudConfigError, "region", "check nodes.….provisioning")
 _LIMIT = Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas")
 _RATE = Fault(RateError, "region")
 _TRANSIENT = Fault(TransientError, "region")
@@ -93,6 +94,11 @@ _WORDS = (
 )
 """Messages that say more than their codes: pattern, our code if EC2's is too general, fault."""
 
+KEY = (
+    "often the disk's encryption key (`disk_key`, or the account's default): it must be enabled, "
+    "in this region, and its policy must admit you, and for spot nodes AWSServiceRoleForEC2Spot "
+    "(docs/companies.md)"
+)
 _SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
 
 CODES: Mapping[str, Fault] = {
@@ -102,6 +108,14 @@ CODES: Mapping[str, Fault] = {
     "InsufficientCapacityOnHost": _CAPACITY,
     "InsufficientReservedInstanceCapacity": _CAPACITY,
     "InsufficientVolumeCapacity": _CAPACITY,
+    "ReservationCapacityExceeded": Fault(
+        CapacityError, "zone", "the reservation is full: enlarge it, or choose another one"
+    ),
+    "InvalidCapacityReservationState": Fault(
+        CapacityError, "zone", "check the reservation's state and dates"
+    ),
+    "InvalidCapacityReservationId.NotFound": _RESERVATION,
+    "InvalidCapacityReservationId.Malformed": _RESERVATION,
     "InsufficientFreeAddressesInSubnet": Fault(
         CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"
     ),
@@ -157,6 +171,10 @@ CODES: Mapping[str, Fault] = {
     "UnauthorizedOperation": _DENIED,
     "AccessDenied": _DENIED,
     "AccessDeniedException": _DENIED,
+    # runs-on/runs-on#485 quotes it, with status 400, read 2026-11-24.
+    "TagPolicyViolation": Fault(
+        PermissionsError, "account", "set `tags:` to what your organization's tag policy allows"
+    ),
     "OperationNotPermitted": Fault(
         PermissionsError, "account", "turn its termination protection off"
     ),
@@ -214,9 +232,8 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regi
 
 REASONS: Mapping[str, Fault] = {
     "Server.InternalError": Fault(TransientError, "zone"),
-    "Client.InternalError": Fault(
-        CloudConfigError, "region", "often the disk's encryption key: its policy must admit you"
-    ),
+    "Client.InternalError": Fault(CloudConfigError, "region", KEY),
+    "Client.InvalidKMSKey.InvalidState": Fault(CloudConfigError, "region", KEY),
     "Client.InvalidSnapshot.NotFound": _WRONG,
 }
 """Reasons why EC2 terminated an instance, for codes that have another meaning in a call's
@@ -293,7 +310,11 @@ def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
     return (
         (
             (http.SSLError, boto.SSLError),
-            Fault(CloudError, "account", "set AWS_CA_BUNDLE to a file with your CA certificates"),
+            Fault(
+                CloudError,
+                "account",
+                "set AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE to a file with your CA certificates",
+            ),
         ),
         (
             (
@@ -363,6 +384,8 @@ def _error(
 ) -> CloudError:
     encoded = _ENCODED.search(words)
     hint = fault.hint
+    if _BY_ORGANIZATION.search(words) and _CREATES.search(words):
+        hint = f"your organization denies it; a tag that it requires goes into `tags:`; {hint}"
     if encoded and hint:
         hint += (
             "; after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"
@@ -379,6 +402,8 @@ def _error(
     )
 
 
+_BY_ORGANIZATION = re.compile("explicit deny in a service control policy")
+_CREATES = re.compile(r"perform: (ec2:(RunInstances|Create\w+)|s3:CreateBucket)\b")
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 """Matches the encoded statement and policy that denied a call; decoding it needs a permission:
 https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import Node, NodeState
+from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.providers.aws import faults, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
@@ -44,7 +44,7 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
             internal=internal,
             placement=zone or region,
             machine=xml.text(instance, "instanceType"),
-            spot=xml.text(instance, "instanceLifecycle") == "spot",
+            provisioning=_provisioning(instance),
             identities=tuple(filter(None, [_profile(instance)])),
             created=xml.unix(xml.text(instance, "launchTime")),
             expires=ours.expires,
@@ -54,6 +54,23 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
         id=xml.text(instance, "instanceId"),
         error=faults.of_reason(name, xml.text(reason, "code"), xml.text(reason, "message")),
     )
+
+
+def _provisioning(instance: Tree) -> Provisioning:
+    """How the instance was bought: by what it targets, as an instance on demand may be in an open
+    reservation by itself.
+    """
+    lifecycle = xml.text(instance, "instanceLifecycle")
+    if lifecycle == "spot":
+        return SPOT
+    wish = xml.part(instance, "capacityReservationSpecification")
+    target = xml.part(wish, "capacityReservationTarget")
+    name = xml.text(target, "capacityReservationId")
+    name = name or xml.text(target, "capacityReservationResourceGroupArn")
+    if lifecycle == "capacity-block":
+        name = name or xml.text(instance, "capacityReservationId")
+        return Provisioning(market="capacity-block", name=name)
+    return Provisioning(market="reservation", name=name) if name else ON_DEMAND
 
 
 def _profile(instance: Tree) -> str:

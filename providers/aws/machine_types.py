@@ -13,6 +13,7 @@ from cloudtrain.model import Accelerator, NodePlan, Plan
 from cloudtrain.protocols import MachineFacts
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.reservations import has_blocks
 from cloudtrain.providers.aws.xml import Tree
 
 
@@ -108,8 +109,17 @@ def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple
 
 
 def uses_placement_group(ec2: Ec2Client, region: str, plan: Plan) -> bool:
-    """True if the nodes are placed in a placement group: depends on `network.close`, and requires
-    that all have the same type.
+    """True if the nodes are placed in a placement group of ours.
+
+    Capacity Blocks support none, and their instances are close together by themselves:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html
+    """
+    return not has_blocks(plan) and stands_close(ec2, region, plan)
+
+
+def stands_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
+    """True if the nodes are to be close together: depends on `network.close`, and requires that all
+    have the same type.
 
     Groups of mixed types lack capacity more often:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html

@@ -23,8 +23,8 @@ from cloudtrain.providers.base.driver import Location
 
 
 def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
-    """Return the config's subnet, or else a public subnet of the default VPC (any subnet for
-    private nodes). Raises CloudConfigError.
+    """Return the config's subnet, or else a public subnet of the config's VPC or the default VPC
+    (any subnet for private nodes). Raises CloudConfigError.
     """
     if wanted.subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
@@ -39,7 +39,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
                 scope="region",
             )
         return found
-    vpc = default_vpc(ec2, place.region)
+    vpc = wanted.vpc or default_vpc(ec2, place.region)
     asked = requests.filters(vpc_id=vpc, availability_zone=place.zone)
     there = [
         each
@@ -53,8 +53,11 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
         there = leading or [s for s in there if xml.text(s, "mapPublicIpOnLaunch") == "true"]
     if not there:
         raise CloudConfigError(
-            f"the default VPC {vpc} has no {'' if wanted.private else 'public '}subnet in {place}",
-            hint=f"set network.subnet, or run `aws ec2 create-default-subnet` for {place.zone}",
+            f"the {'' if wanted.vpc else 'default '}VPC {vpc} has no "
+            f"{'' if wanted.private else 'public '}subnet in {place}",
+            hint="choose other zones, set network.private, or have one created"
+            if wanted.vpc
+            else f"set network.subnet, or run `aws ec2 create-default-subnet` for {place.zone}",
             scope="zone",
         )
     return _subnet(max(there, key=lambda each: xml.text(each, "defaultForAz")))
@@ -128,7 +131,7 @@ def _subnet(found: Tree) -> Subnet:
 
 class SecurityGroup:
     """Security group of a cluster in a VPC: allows all traffic between its members and SSH from the
-    caller, nothing else.
+    caller, if there is one, nothing else.
     """
 
     def __init__(self, ec2: Ec2Client, region: str, vpc: str, plan: Plan) -> None:
@@ -137,6 +140,7 @@ class SecurityGroup:
         self._vpc = vpc
         self._cluster = plan.config.name
         self._owner = plan.owner
+        self._tags = labels.on_resources(plan)
         self._name = labels.group_name(self._cluster)
 
     def make(self, caller: str, journal: Journal, *, efa: bool = False) -> str:
@@ -175,7 +179,6 @@ class SecurityGroup:
 
     def _create(self, journal: Journal) -> str:
         journal(ResourceRequested(what="security group", name=self._name))
-        tags = labels.of_cluster(self._cluster, self._owner)
         try:
             answer = self._ec2.ask(
                 self._region,
@@ -184,7 +187,7 @@ class SecurityGroup:
                     "GroupName": self._name,
                     "GroupDescription": f"cloudtrain cluster {self._cluster}",
                     "VpcId": self._vpc,
-                    **requests.tagged(["security-group"], tags),
+                    **requests.tagged(["security-group"], self._tags),
                 },
             )
         except NameTakenError:
@@ -206,7 +209,7 @@ class SecurityGroup:
         inside = _names(rules, id)
         sources = {cidr for rule in rules if requests.is_ssh(rule) for cidr in _sources(rule)}
         wanted = [] if inside else [requests.from_itself(id)]
-        wanted += [] if caller in sources else [requests.ssh_from(caller)]
+        wanted += [] if not caller or caller in sources else [requests.ssh_from(caller)]
         others = [requests.ssh_from(cidr) for cidr in sorted(sources - {caller})]
         changes = [("AuthorizeSecurityGroupIngress", rule) for rule in wanted]
         changes += [("RevokeSecurityGroupIngress", rule) for rule in others]
@@ -264,7 +267,7 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
         asked = {
             "GroupName": name,
             "Strategy": "cluster",
-            **requests.tagged(["placement-group"], labels.of_cluster(cluster, plan.owner)),
+            **requests.tagged(["placement-group"], labels.on_resources(plan)),
         }
         try:
             ec2.ask(place.region, "CreatePlacementGroup", asked)

@@ -48,6 +48,16 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
         yield _bucket(client, str(role["Arn"]), uri)
 
 
+def role_of(client: Any, identity: str) -> Mapping[str, Any]:
+    """Return the role of an instance profile. Raises PermissionsError if it has none, or cannot be
+    read.
+    """
+    profile = _profile(client, identity)
+    if isinstance(profile, str):
+        raise PermissionsError(profile)
+    return _role(profile, identity)
+
+
 def _profile(client: Any, identity: str) -> Mapping[str, Any] | str:
     """Return the profile, or why it cannot be known. Raises PermissionsError if there is none."""
     try:

@@ -11,10 +11,12 @@ import json
 from typing import Any
 
 from cloudtrain.providers.aws.expiry import ROLE
+from cloudtrain.providers.aws.ssh_service import DOCUMENT
 from cloudtrain.providers.base import labels
 
 ASKED = (
     "ec2:DescribeAvailabilityZones",
+    "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
@@ -28,6 +30,7 @@ ASKED = (
     "ec2:DescribeSubnets",
     "ec2:DescribeVolumes",
     "ec2:DescribeVpcs",
+    "ec2:GetSpotPlacementScores",
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
     "sts:GetCallerIdentity",
@@ -50,6 +53,12 @@ OURS = (
     "ec2:TerminateInstances",
 )
 """Calls that the policy allows only on resources with our tag."""
+
+OF_GROUPS = (
+    *("ec2:AuthorizeSecurityGroupEgress", "ec2:AuthorizeSecurityGroupIngress"),
+    *("ec2:CreateSecurityGroup", "ec2:DeleteSecurityGroup", "ec2:RevokeSecurityGroupIngress"),
+)
+"""Calls that `network.firewall` makes superfluous."""
 
 HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:UpdateSchedule")
 """Calls needed only if AWS is to end the nodes as well."""
@@ -92,6 +101,22 @@ def policy_of_identity() -> dict[str, Any]:
     )
 
 
+def policy_of_sessions() -> dict[str, Any]:
+    """Return the additional policy for `network.ssh_proxy: ssm`.
+
+    https://docs.aws.amazon.com/systems-manager/latest/userguide/
+    getting-started-restrict-access-quickstart.html, read 2026-11-24
+    """
+    ours = {"StringLike": {f"ssm:resourceTag/{labels.CLUSTER}": "*"}}
+    start, own = _allow(["ssm:StartSession"]), "arn:aws:ssm:*:*:session/${aws:username}-*"
+    return _document(
+        {**start, "Resource": f"arn:aws:ssm:*:*:document/{DOCUMENT}"},
+        {**start, "Resource": "arn:aws:ec2:*:*:instance/*", "Condition": ours},
+        {**_allow(["ssm:ResumeSession", "ssm:TerminateSession"]), "Resource": own},
+        _allow(["ssm:GetServiceSetting"]),
+    )
+
+
 def text(document: dict[str, Any]) -> str:
     """Format a policy with one paragraph per statement and one line per action."""
     return json.dumps(document, indent=1) + "\n"
@@ -107,8 +132,17 @@ def block() -> str:
             "third statement are only for `check`:\n\n",
             policy_of_identity(),
         ),
+        (
+            "\nWith `network.ssh_proxy: ssm` ([private-nodes.md](private-nodes.md)), also the "
+            "following; the last statement is only for `check`:\n\n",
+            policy_of_sessions(),
+        ),
     )
-    return "".join(f"{words}```json\n{text(each)}```\n" for words, each in parts)
+    found = "".join(f"{words}```json\n{text(each)}```\n" for words, each in parts)
+    return (
+        f"{found}\nWith [`network.firewall:`](companies.md#networks), the first policy is enough "
+        f"without `{'`, `'.join(OF_GROUPS)}`.\n"
+    )
 
 
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:

@@ -21,21 +21,27 @@ from cloudtrain.providers.aws import (
     network,
     quota,
     requests,
+    reservations,
     resources,
+    security_groups,
+    spot,
+    ssh_service,
     teardown,
     vms,
 )
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules
-from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
+from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.aws.xml import Tree
-from cloudtrain.providers.aws.zones import Regions
+from cloudtrain.providers.aws.zones import Regions, split
 from cloudtrain.providers.base import boot, image_pins, labels
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.teardown import roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
+from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
@@ -48,6 +54,10 @@ class AwsDriver:
 
     name = "aws"
     ends_by_shutdown = True
+    at_once = 128
+    """RunInstances is answered in a second or two, and EC2 takes 2 a second from an account: more
+    in parallel would only use up their tries (`vms.THROTTLED`).
+    """
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
@@ -86,6 +96,13 @@ class AwsDriver:
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return self._regions.places(plan)
 
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        return spot.evidence(self._ec2, plan, places)
+
+    def latest_end(self, plan: Plan) -> float | None:
+        regions = dict.fromkeys(split(entry)[0] for entry in plan.config.placement)
+        return reservations.latest_end(self._ec2, regions, plan)
+
     def machines(
         self,
         cluster: str | None = None,
@@ -106,6 +123,7 @@ class AwsDriver:
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
+        self._refuse_unusable(plan, place)
         found: dict[tuple[str, ...], AwsImage] = {}
         chosen: dict[str, AwsImage] = {}
         for node in plan.nodes:
@@ -114,18 +132,45 @@ class AwsDriver:
                 found[names] = self._image(plan, place.region, names, journal)
             chosen[node.name] = found[names]
         subnet = network.subnet(self._ec2, place, plan.config.network)
-        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
-        close = machine_types.uses_placement_group(self._ec2, place.region, plan)
+        close = machine_types.stands_close(self._ec2, place.region, plan)
         cards = machine_types.efa_cards(self._ec2, place.region, plan) if close else ()
+        reserved = reservations.placement_group(self._ec2, place, plan)
+        grouped = close and not reserved and not reservations.has_blocks(plan)
         return ClusterNetwork(
             subnet=subnet,
-            group=group.make(caller, journal, efa=bool(cards)),
+            groups=self._groups(plan, place, subnet, caller, journal, efa=bool(cards)),
             placement_group=(
-                network.placement_group(self._ec2, place, plan, journal) if close else ""
+                network.placement_group(self._ec2, place, plan, journal) if grouped else ""
             ),
+            reserved_group=reserved,
             images=chosen,
             efa_cards=cards,
         )
+
+    def _refuse_unusable(self, plan: Plan, place: Location) -> None:
+        """Raise CapacityError or CloudConfigError for a reservation that new nodes cannot use."""
+        if reservations.of_plan(plan):
+            there = self._machines(self._ec2, place.region, plan.config.name, place.zone)
+            names = {machine.node.name for machine in there if machine.node.state != "gone"}
+            reservations.refuse_unusable(self._ec2, place, plan, names)
+
+    def _groups(
+        self,
+        plan: Plan,
+        place: Location,
+        subnet: Subnet,
+        caller: str,
+        journal: Journal,
+        *,
+        efa: bool,
+    ) -> tuple[str, ...]:
+        """Return the user's security groups, or create or adopt our own."""
+        given = plan.config.network.firewall
+        if given is not None:
+            security_groups.existing(self._ec2, place.region, subnet.vpc, given)
+            return given
+        group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
+        return (group.make(caller, journal, efa=efa),)
 
     def is_close(self, network: ClusterNetwork) -> bool:
         return bool(network.placement_group)
@@ -157,6 +202,9 @@ class AwsDriver:
             error = roll_back(failure, lambda: self.delete([machine], ()))
             raise error from failure.__cause__
 
+    def refusal(self, machine: Vm) -> CloudError | None:
+        return None
+
     def start(self, machine: Vm, expires: float | None) -> None:
         """Start a stopped instance. Its own timer and its end are stored on its disk."""
         asked = {"InstanceId": [machine.id]}
@@ -179,6 +227,7 @@ class AwsDriver:
         if tell is None:
             return False
         running = [machine for machine in machines if machine.node.state == "running"]
+        reservations.refuse_later(self._ec2, running, expires)
         for machine in running:
             try:
                 tell(machine.node, boot.CAN_MOVE)
@@ -218,6 +267,9 @@ class AwsDriver:
                 region, [m.node.name for m in machines if m.place.region == region]
             )
 
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        teardown.delete_from_inside(self._ec2, machines)
+
     def _just_launched(self, id: str) -> bool:
         with self._lock:
             return self._timing.clock.now() - self._launched.get(id, 0.0) < self._timing.listing
@@ -232,4 +284,13 @@ class AwsDriver:
         found = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
         private = self._config.network.private
         read = [listing.to_vm(i, region, private=private) for i in listing.instances(found)]
-        return [m for m in read if m is not None and cluster in (None, m.cluster)]
+        ours = [m for m in read if m is not None and cluster in (None, m.cluster)]
+        profile = self._config.project or ""
+        return list(
+            with_proxies(
+                PartialList(ours), self._config.network, project=profile, service=self._session
+            )
+        )
+
+    def _session(self, machine: Vm) -> tuple[str, ...]:
+        return ssh_service.command(machine.id, machine.place.region, self._config.project)

@@ -64,10 +64,17 @@ def needs(
 ) -> tuple[list[Need], list[str]]:
     """Return the vCPUs that all roles together need of each quota, and the machine types without a
     known quota.
+
+    A Capacity Reservation counts against the quota when it is made, also while it is unused, and
+    instances in a Capacity Block count against none: neither needs more.
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html and
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-concepts.html
     """
     wanted: Counter[Quota] = Counter()
     unknown = set()
     for node in plan.nodes:
+        if node.provisioning.name:
+            continue
         machine = node.machine or ""
         quota = quota_of(machine, spot=node.spot)
         if quota is None or machine not in types:
@@ -111,6 +118,7 @@ def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
         (xml.text(each, "instanceType"), xml.text(each, "instanceLifecycle") == "spot")
         for each in found
         if xml.tags(each).get(labels.CLUSTER) != cluster
+        and xml.text(each, "instanceLifecycle") != "capacity-block"
     ]
     types = machine_types(ec2, region, {name for name, _ in others}) if others else {}
     counted: Counter[Quota] = Counter()

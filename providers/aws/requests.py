@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.errors import CloudConfigError
+from cloudtrain.model import Provisioning
 from cloudtrain.providers.aws.facts import DISK_GB
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
 from cloudtrain.providers.aws.xml import Tree
@@ -71,9 +72,9 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
     """Build the request for one instance, which is deleted when it shuts down, has no instance
     profile unless `identity` names one, and requires IMDSv2 from the instance itself (one hop).
     """
-    node, spot, network = order.node, order.node.spot, order.network
+    node, network = order.node, order.network
     image = network.images[node.name]
-    kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * spot)]
+    kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * node.spot)]
     gpus = node.accelerator is not None
     disk = {
         "VolumeType": "gp3",
@@ -81,8 +82,8 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         **(FASTER if gpus else {}),
         "DeleteOnTermination": True,
         "Encrypted": True,
+        "KmsKeyId": order.plan.config.disk_key_in(order.place.region),
     }
-    market = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
     return {
         "MinCount": 1,
         "MaxCount": 1,
@@ -91,17 +92,43 @@ def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str,
         "InstanceType": node.machine,
         "NetworkInterface": interfaces(order),
         "BlockDeviceMapping": [{"DeviceName": image.root, "Ebs": disk}],
-        "InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": market} if spot else None,
+        "InstanceMarketOptions": market_options(node.provisioning),
+        "CapacityReservationSpecification": reservation(node.provisioning),
         "IamInstanceProfile": instance_profile(order.plan.config.identity),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "Placement": {
             "AvailabilityZone": network.subnet.zone,
-            "GroupName": network.placement_group or None,
+            "GroupName": network.placement_group or network.reserved_group or None,
         },
         "UserData": user_data(order.user_data),
         **tagged(kinds, {"Name": node.name, **order.labels}),
     }
+
+
+def market_options(bought: Provisioning) -> dict[str, Any] | None:
+    if bought.market == "capacity-block":
+        return {"MarketType": "capacity-block"}
+    once = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    return {"MarketType": "spot", "SpotOptions": once} if bought.spot else None
+
+
+def reservation(bought: Provisioning) -> dict[str, Any] | None:
+    """Return the parameter for a reservation or block by ID, or for a resource group of
+    reservations by ARN; None if there is none.
+
+    A launch that targets an ID fails if it is full; one that targets a group runs on demand then,
+    unless it demands otherwise:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-groups-launch.html (documented)
+    """
+    if not bought.name:
+        return None
+    if bought.name.startswith("arn:"):
+        return {
+            "CapacityReservationPreference": "capacity-reservations-only",
+            "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": bought.name},
+        }
+    return {"CapacityReservationTarget": {"CapacityReservationId": bought.name}}
 
 
 def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
@@ -121,7 +148,7 @@ def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
     common = {
         "DeviceIndex": 0,
         "SubnetId": network.subnet.id,
-        "SecurityGroupId": [network.group] if network.group else [],
+        "SecurityGroupId": list(network.groups),
         "DeleteOnTermination": True,
     }
     cards = network.efa_cards if gpus else ()

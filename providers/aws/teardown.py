@@ -56,6 +56,16 @@ def delete_all(
         raise NodesError(failures)
 
 
+def delete_from_inside(ec2: Ec2Client, machines: Sequence[Vm]) -> None:
+    """Terminate the instance that runs this program; its volume goes with it.
+
+    Its security group, which has no price, cannot be deleted before it. AWS's own schedule of its
+    end stays, in case that this fails; it deletes itself once it was due.
+    """
+    for machine in machines:
+        _terminate(ec2, machine.place.region, [machine.id], lambda id: False)
+
+
 def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) -> None:
     try:
         work()

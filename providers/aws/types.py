@@ -27,10 +27,12 @@ class ClusterNetwork:
     """Network resources that the nodes of one cluster share in one zone."""
 
     subnet: Subnet
-    group: str
-    """Id of the security group."""
+    groups: tuple[str, ...]
+    """Ids of the security groups."""
     placement_group: str
     """Name of the placement group; "" if there is none."""
+    reserved_group: str = ""
+    """Name of the placement group of the plan's reservation, which is its owner's; "" if none."""
     images: Mapping[str, AwsImage]
     """Images by node name."""
     efa_cards: tuple[int, ...] = ()

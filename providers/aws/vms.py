@@ -111,7 +111,8 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
         raise unknown
     if machine is None:
         raise NotFoundError(
-            f"{order.node.name}: its security group {order.network.group} is not known to EC2",
+            f"{order.node.name}: its security group {', '.join(order.network.groups)} is not known "
+            "to EC2",
             hint="run it again",
             scope="region",
         )

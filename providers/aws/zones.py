@@ -22,7 +22,7 @@ from cloudtrain.errors import (
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.providers.aws import network, requests, xml
+from cloudtrain.providers.aws import network, requests, reservations, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.faults import NOT_HERE
 from cloudtrain.providers.base.driver import Location
@@ -147,7 +147,7 @@ class Regions:
         that do not exist.
         """
         found: list[Location] = []
-        subnet = plan.config.network.subnet
+        subnet, somewhere = plan.config.network.subnet, False
         for entry in plan.config.placement:
             region, zone = split(entry)
             if region not in self.names():
@@ -164,9 +164,14 @@ class Regions:
                 ordinary = [z for z, kind in zones.items() if kind in ("", "availability-zone")]
                 have = self._offering(region, plan)
                 offered = [z for z in ordinary if z in have] or ordinary
+            reserved = reservations.zones(self._ec2, region, plan)
+            offered = [z for z in offered if reserved is None or z in reserved]
+            somewhere = somewhere or bool(offered)
             found += [
                 Location(region=region, zone=z) for z in offered if there is None or z == there.zone
             ]
+        if not somewhere and reservations.of_plan(plan):
+            raise reservations.nowhere(plan)
         if not found:
             raise CloudConfigError(
                 f"network.subnet {subnet} is in none of {', '.join(plan.config.placement)}",

@@ -19,17 +19,21 @@ from cloudtrain.errors import (
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.azure import (
+    bastions,
     blobs,
     images,
     network,
     node_identity,
+    paths,
     permissions,
     quota,
     requests,
+    reservations,
 )
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
@@ -56,6 +60,8 @@ def check(
         return (_failed("credentials", error),)
     found = [Finding(what="credentials", ok=True, text=subscription)]
     found += [_finding("permissions", lambda: _permissions(arm, plan))]
+    if arm.given:
+        found.append(_finding("resource group", lambda: _group(arm)))
     found += node_identity.check(arm, plan, allowed)
     found += [_finding("services", lambda: _registered(arm, services, plan))]
     found += [_finding("lifetime", lambda: _lifetime(arm, services, plan))]
@@ -69,12 +75,21 @@ def check(
     found.append(_finding("placement", lambda: _placement(services, plan, there)))
     found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
     found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
+    if reservations.of_plan(plan):
+        found.append(_finding("reservation", lambda: _reserved(arm, plan, there)))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
     found += _network(plan)
     found += blobs.retention(arm, plan.config.artifacts.store)
-    subnet = plan.config.network.subnet
+    wanted = plan.config.network
+    if wanted.ssh_proxy is not None and wanted.ssh_proxy.bastion:
+        found.append(_finding("bastion", lambda: _Result(bastions.described(arm, wanted))))
+    subnet = wanted.subnet
     if subnet is not None:
-        found.append(_finding("subnet", lambda: _Result(", ".join(network.ranges(arm, subnet)))))
+        found.append(_finding("subnet", lambda: _subnet(arm, subnet)))
+    if plan.config.disk_key is not None:
+        found += _in_each("disk key", regions, lambda region: _disk_key(arm, region, plan))
+    if plan.config.network.firewall is not None:
+        found.append(_finding("firewall", lambda: _firewall(arm, plan)))
     return tuple(found)
 
 
@@ -134,12 +149,63 @@ def _subscription(arm: ArmClient) -> str:
     return words
 
 
+def _group(arm: ArmClient) -> _Result:
+    name = str(arm.given)
+    if arm.find(arm.group(name).itself) is None:
+        raise network.no_group(name)
+    return _Result(f"{name} has everything that is created; it is never deleted")
+
+
+def _subnet(arm: ArmClient, subnet: str) -> _Result:
+    ranges = network.ranges(arm, subnet)
+    rights = _rights(arm, subnet)
+    if rights and not allowed(permissions.JOIN, rights):
+        raise PermissionsError(
+            f"not allowed on {subnet}: {permissions.JOIN}", hint="see docs/companies.md"
+        )
+    return _Result(", ".join(ranges))
+
+
+def _disk_key(arm: ArmClient, region: str, plan: Plan) -> _Result:
+    """Check that the disk encryption set is in the region, and that it may be used: reading it is
+    the right that Azure asks for (kubernetes-sigs/azuredisk-csi-driver#2609, read 2026-11-24).
+    """
+    id = str(paths.disk_key(arm.subscription, plan.config.disk_key_in(region)))
+    found = arm.find(id)
+    if found is None:
+        raise CloudConfigError(f"no disk encryption set {id}", hint="check `disk_key`")
+    there = plain(str(found.get("location", "")))
+    if there != region:
+        raise CloudConfigError(
+            f"{paths.last(id)} is in {there}",
+            hint="a disk needs one of its region: write {region} in `disk_key`",
+            scope="region",
+        )
+    return _Result(paths.last(id))
+
+
+def _firewall(arm: ArmClient, plan: Plan) -> _Result:
+    """Report the user's firewall, and what it must allow."""
+    given = next(iter(plan.config.network.firewall or ()), None)
+    if given is not None and arm.find(given) is None:
+        raise CloudConfigError(f"no network security group {given}", hint="check network.firewall")
+    which = paths.last(given) if given else "that of the subnet"
+    return _Result(
+        f"{which}, used as it is; it must allow SSH (TCP port 22) from where you connect, and all "
+        "traffic between the nodes of the subnet"
+    )
+
+
 def _permissions(arm: ArmClient, plan: Plan) -> _Result:
-    rights = _rights(arm)
+    scope = arm.group(arm.given).path if arm.given else arm.path
+    rights = _rights(arm, scope)
     if not rights:
         return _NOT_REPORTED
     ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
     wanted = (*permissions.NEEDED, *ending)
+    if arm.given:
+        wanted = (f"{permissions.COMPUTE}/disks/read", *wanted)
+        wanted = tuple(each for each in wanted if each not in permissions.MAKING_GROUPS)
     lacking = [action for action in wanted if not allowed(action, rights)]
     if lacking:
         raise PermissionsError(
@@ -220,12 +286,42 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
     return ""
 
 
-def _rights(arm: ArmClient) -> Sequence[Tree]:
-    """Return the actions that this principal is allowed in the subscription; empty if not
-    reported.
+def _rights(arm: ArmClient, scope: str = "") -> Sequence[Tree]:
+    """Return the actions that this principal is allowed in a scope, by default the subscription;
+    empty if not reported.
     """
-    path = f"{arm.path}/providers/Microsoft.Authorization/permissions"
+    path = f"{scope or arm.path}/providers/Microsoft.Authorization/permissions"
     return ask_or_none(lambda: arm.pages(path)) or ()
+
+
+def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> _Result:
+    """Report what is left in the plan's reservations. It is enough if one place has room."""
+    reservations.refuse_close(plan)
+    groups, refusal, texts = reservations.find(arm, plan), None, []
+    for group in groups.values():
+        _refuse_forbidden(arm, group)
+    for place in there:
+        within = arm.group_for(plan.config.name, place.region)
+        texts.append(reservations.told(groups, plan, place))
+        try:
+            reservations.refuse_full(groups, plan, place, within)
+            return _Result("; ".join(texts))
+        except CapacityError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+    return _Result("; ".join(texts))
+
+
+def _refuse_forbidden(arm: ArmClient, group: reservations.ReservationGroup) -> None:
+    """Raise PermissionsError if the endpoint says that this principal may not deploy into it."""
+    path = f"{group.id}/providers/Microsoft.Authorization/permissions"
+    rights = ask_or_none(lambda: arm.pages(path)) or ()
+    if rights and not allowed(permissions.DEPLOY, rights):
+        raise PermissionsError(
+            f"{group.shown}: not allowed: {permissions.DEPLOY}",
+            hint="assign it on the group (docs/azure.md)",
+        )
 
 
 def _network(plan: Plan) -> Iterator[Finding]:

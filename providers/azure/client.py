@@ -58,6 +58,8 @@ class ArmClient:
         self._prefix = urlsplit(self.endpoint).path
         self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
+        self.given = config.resource_group
+        """Name of the user's resource group that everything is created in, if any."""
         self._idle: deque[ArmConnection] = deque()
         self._watches: dict[str, SharedPoll] = {}
         self._versions: dict[tuple[str, str], str] = {}
@@ -80,6 +82,10 @@ class ArmClient:
 
     def group(self, name: str) -> paths.Group:
         return paths.Group(self.subscription, name)
+
+    def group_for(self, cluster: str, region: str) -> paths.Group:
+        """Return the resource group of a cluster's resources in a region."""
+        return self.group(self.given or paths.group_name(cluster, region))
 
     def token(self) -> str:
         return self._tokens.get()
@@ -248,17 +254,25 @@ class ArmClient:
             thing = self.get(path)
             state = _state(thing)
             if state in ("failed", "canceled"):
-                raise faults.of_error(asked, failure_reason(thing))
+                raise faults.of_error(asked, failure_reason(self._viewed(path, thing)))
             return True if state in DONE else None
 
         self._until(asked, ask, within)
 
+    def _viewed(self, path: str, thing: Tree) -> Tree:
+        """Return a failed resource with its instance view, which has the reason if it is a VM."""
+        if "/virtualmachines/" not in path.lower() or "instanceView" in thing["properties"]:
+            return thing
+        view = ask_or_none(lambda: self.get(f"{path}/instanceView")) or {}
+        return {**thing, "properties": {**(thing.get("properties") or {}), "instanceView": view}}
+
     def _operation(self, asked: str, url: str) -> bool | None:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
-        no longer knows it.
+        no longer knows it, or does not tell it to a role on one resource group.
         """
-        operation = self.find(paths.local(url, self._prefix))
-        if operation is None:
+        try:
+            operation = self.get(paths.local(url, self._prefix))
+        except (NotFoundError, PermissionsError):
             return False
         state = str(operation.get("status") or _state(operation)).lower()
         if state in ("failed", "canceled", "cancelled"):
@@ -267,11 +281,11 @@ class ArmClient:
 
     def _location(self, url: str) -> bool | None:
         """Query a `Location` URL once: True when the operation has ended, None while it runs, False
-        if Azure no longer knows the URL.
+        as for `_operation`.
         """
         try:
             answer = self.call("GET", paths.local(url, self._prefix))
-        except NotFoundError:
+        except (NotFoundError, PermissionsError):
             return False
         return None if answer.status == 202 else True
 

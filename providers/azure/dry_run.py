@@ -16,7 +16,15 @@ from typing import Any
 from cloudtrain.errors import CloudError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.azure import images, network, paths, requests
+from cloudtrain.providers.azure import (
+    bastions,
+    image_versions,
+    images,
+    network,
+    paths,
+    requests,
+    reservations,
+)
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.base import labels
@@ -59,7 +67,8 @@ def dry_run(
 
 def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudError | None:
     name = f"cloudtrain-{plan.config.name}"
-    path = f"{arm.path}/providers/Microsoft.Resources/deployments/{name}/validate"
+    scope = arm.group(arm.given).path if arm.given else arm.path
+    path = f"{scope}/providers/Microsoft.Resources/deployments/{name}/validate"
     try:
         body = deployment(arm, skus, plan, place)
     except CloudError as error:
@@ -87,10 +96,15 @@ def _without_security(body: Any) -> Any:
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
     """Return a deployment for a subscription: the resource group, with everything else nested in
-    it.
+    it; or for the user's group: everything else.
     """
-    group = arm.group(paths.group_name(plan.config.name, place.region))
-    tags = labels.of_cluster(plan.config.name)
+    group = arm.group_for(plan.config.name, place.region)
+    tags = labels.on_resources(plan)
+    inside = _template(
+        "2019-04-01/deploymentTemplate.json#", list(_inside(arm, skus, plan, place, group))
+    )
+    if arm.given:
+        return {"properties": {"mode": "Incremental", "template": inside}}
     nested = {
         "type": "Microsoft.Resources/deployments",
         "apiVersion": "2022-09-01",
@@ -99,9 +113,7 @@ def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> reque
         "dependsOn": [group.name],
         "properties": {
             "mode": "Incremental",
-            "template": _template(
-                "2019-04-01/deploymentTemplate.json#", list(_inside(arm, skus, plan, place, group))
-            ),
+            "template": inside,
         },
     }
     made = {
@@ -127,21 +139,27 @@ def _inside(
     arm: ArmClient, skus: Skus, plan: Plan, place: Location, group: paths.Group
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the resources in the group as network.py and vms.py create them."""
-    region, name = place.region, labels.group_name(plan.config.name)
-    tags, wanted = labels.of_cluster(plan.config.name), plan.config.network
-    inside = () if wanted.subnet is None else network.ranges(arm, wanted.subnet)
-    firewall, subnet = group.firewall(name), wanted.subnet
-    yield _resource(arm, firewall, requests.firewall(region, tags, CALLER, inside))
-    shared = [firewall]
+    region, name = place.region, network.shared_name(arm, plan.config.name, place.region)
+    tags, wanted = labels.on_resources(plan), plan.config.network
+    firewall: str | None = group.firewall(name)
+    subnet, shared = wanted.subnet, list[str]()
+    if wanted.firewall is not None:
+        firewall = next(iter(wanted.firewall), None)
+    elif firewall is not None:
+        inside = () if subnet is None else network.ranges(arm, subnet)
+        callers = bastions.callers(arm, wanted, CALLER)
+        yield _resource(arm, firewall, requests.firewall(region, tags, callers, inside))
+        shared.append(firewall)
     if subnet is None:
         whole = group.network(name)
         subnet = f"{whole}/subnets/{name}"
         yield _resource(arm, whole, requests.network(region, tags, name, outbound=wanted.private))
         shared.append(whole)
-    proximity = group.proximity(f"{name}-{place}") if network.uses_placement_group(plan) else None
+    close = f"{labels.group_name(plan.config.name)}-{place}"
+    proximity = group.proximity(close) if network.uses_placement_group(plan) else None
     if proximity is not None:
         yield _resource(arm, proximity, requests.proximity(region, tags))
-    known = skus.of(region) or {}
+    known, reserved = skus.of(region) or {}, reservations.find(arm, plan)
     named = plan.config.identity
     identity = None if named is None else paths.identity(arm.subscription, named)
     for node in plan.nodes:
@@ -159,17 +177,21 @@ def _inside(
         )
         yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
         names = requests.images_of(plan.config.image, node)
+        image = images.existing(arm, region, names)[0]
         machine = requests.machine(
             region,
             place.zone,
-            labels.of_node(plan.config.name, node, None),
+            labels.on_node(plan, node, None),
             node=node,
-            image=images.existing(arm, region, names)[0],
+            image=image,
             nic=group.nic(node.name),
             user_data="#cloud-config\n",
             public_key=_some_key(),
             proximity=proximity,
             identity=identity,
+            reservation=reserved[node.provisioning].id if node.provisioning in reserved else None,
+            plan=image_versions.plans_of(arm, region, [(image,)]).get(image),
+            disk_key=paths.disk_key(arm.subscription, plan.config.disk_key_in(region)),
         )
         needs = [group.nic(node.name), *filter(None, [proximity])]
         yield _resource(arm, group.vm(node.name), machine, *needs)

@@ -148,15 +148,17 @@ class Expiries:
         tags = labels.with_expiry(self._arm.get(path).get("tags") or {}, None)
         self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
 
-    def repair(self, group: paths.Group) -> None:
-        """Set the ends that an interrupted creation or move did not set."""
+    def repair(self, group: paths.Group, cluster: str) -> None:
+        """Set the ends that an interrupted creation or move of the cluster did not set."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
         now = self._arm.timing.clock.now()
         for vm in vms:
             name, tags = str(vm.get("name", "")), vm.get("tags") or {}
             region, known = listing.plain(str(vm.get("location", ""))), labels.read(tags)
-            if known is None or known.expires is None or known.expires <= now:
+            if known is None or known.cluster != cluster:
+                continue
+            if known.expires is None or known.expires <= now:
                 continue
             found = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
             lacks = self._services.reach_far(region) and not found.operation

@@ -1,9 +1,22 @@
 """Facts of `provider: azure`."""
 
+from datetime import date
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Egress, Leftover, NodeIdentity, Preemption, TokenQuery
+from cloudtrain.cloud import (
+    Cloud,
+    DiskPrice,
+    Egress,
+    NodeIdentity,
+    NodeParts,
+    Preemption,
+    ReservationName,
+    ResourceName,
+    TagRules,
+    TokenQuery,
+)
 from cloudtrain.providers.azure.families import FAMILIES
+from cloudtrain.providers.azure.ssh_service import SERVICE
 
 IMAGE_GB = 30
 """Size of Ubuntu's image, and so of a disk without GPUs."""
@@ -21,24 +34,38 @@ EGRESS = Egress(
     source="https://lucidity.cloud/feeds/blog/azure-storage-egress-cost, 2026-11-22",
 )
 
-LEFTOVER = Leftover(
-    # A StandardSSD_LRS disk and a Standard static address, both in East US
+PARTS = NodeParts(
+    # Standard SSD, locally redundant, in East US: E1 to E80. Billed by these steps, also while its
+    # VM is deallocated. Operations, $0.002 for 10,000, are not counted.
     disks=(
-        (4, 0.30),
-        (8, 0.60),
-        (16, 1.20),
-        (32, 2.40),
-        (64, 4.80),
-        (128, 9.60),
-        (256, 19.20),
-        (512, 38.40),
-        (1024, 76.80),
-        (2048, 153.60),
-        (4096, 307.20),
+        DiskPrice(
+            kind="StandardSSD_LRS",
+            steps=(
+                (4, 0.30),
+                (8, 0.60),
+                (16, 1.20),
+                (32, 2.40),
+                (64, 4.80),
+                (128, 9.60),
+                (256, 19.20),
+                (512, 38.40),
+                (1024, 76.80),
+                (2048, 153.60),
+                (4096, 307.20),
+                (8192, 614.40),
+                (16384, 1228.80),
+                (32767, 2457.60),
+            ),
+        ),
     ),
-    address=0.005 * 730,
+    # A Standard static IPv4 address, which is billed whether its VM runs or not
+    address=0.005,
+    regions={"eastus": 1.0},
+    # No list of all regions was read: twice is above every region that was seen
+    elsewhere=2.0,
     source="https://azure.microsoft.com/pricing/details/managed-disks/ and "
-    "https://azure.microsoft.com/pricing/details/ip-addresses/, 2026-11",
+    "https://azure.microsoft.com/pricing/details/ip-addresses/",
+    read=date(2026, 11, 22),
 )
 
 FACTS = Cloud(
@@ -68,9 +95,64 @@ FACTS = Cloud(
         source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
         "resource-name-rules (Microsoft.ManagedIdentity), 2026-11-22",
     ),
+    resource_group=ResourceName(
+        word="the name of an existing resource group",
+        example="ml-training",
+        pattern=r"([-\w.()]{0,89}[-\w()])",
+        # resourceGroups of Microsoft.Resources
+        source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
+        "resource-name-rules, 2026-11-24",
+    ),
+    disk_key=ResourceName(
+        word="the resource id, or GROUP/NAME, of a disk encryption set",
+        example="ml-keys/disks-{region}",
+        pattern=r"/subscriptions/[0-9a-f-]{36}/resourceGroups/([-\w.(){}]{1,90})"
+        r"/providers/Microsoft\.Compute/diskEncryptionSets/([\w{}-]{1,88})"
+        r"|([-\w.()]{1,90})/([\w{}-]{1,88})",
+        # ManagedDiskParameters.disk_encryption_set of azure-mgmt-compute 39
+        source="https://learn.microsoft.com/azure/virtual-machines/disk-encryption, 2026-11-24",
+    ),
+    firewall=ResourceName(
+        word="the resource id of a network security group",
+        example="/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/nets"
+        "/providers/Microsoft.Network/networkSecurityGroups/training",
+        pattern=r"/subscriptions/([0-9a-f-]{36})/resourceGroups/([-\w.()]{1,90})"
+        r"/providers/Microsoft\.Network/networkSecurityGroups/([\w][\w.-]{0,79})",
+        source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
+        "resource-name-rules, 2026-11-24",
+    ),
+    firewalls_of_subnets=True,
+    tags=TagRules(
+        name=r"[^<>%&\\?/]{1,512}",
+        value=r".{0,256}",
+        words="no `<>%&\\?/` in its name, and at most 256 characters in its value",
+        most=40,
+        reserved=("microsoft", "azure", "windows"),
+        ignores_case=True,
+        # 50 tags each; for reserved beginnings azure-mgmt-resource, tags.create_or_update
+        source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
+        "tag-resources#limitations, 2026-11-24",
+    ),
+    markets=("on-demand", "spot", "reservation"),
+    reservations={
+        "reservation": ReservationName(
+            word="the name, GROUP/NAME or resource id of a capacity reservation group",
+            example="capacity/a100",
+            pattern=r"(?=/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/"
+            r"capacityReservationGroups/[^/]+\Z|[^/]+(?:/[^/]+)?\Z)"
+            r"(?:/subscriptions/(?P<subscription>[0-9a-f-]{36})/resourceGroups/)?"
+            r"(?:(?P<group>[-\w.()]{1,90})/(?:providers/Microsoft\.Compute/"
+            r"capacityReservationGroups/)?)?(?P<name>[\w.-]{1,80})",
+            source="https://learn.microsoft.com/azure/azure-resource-manager/management/"
+            "resource-name-rules (Microsoft.Compute), 2026-11-24",
+        ),
+    },
+    ssh_proxy=SERVICE,
     machines=Path(__file__).parent / "machines.csv",
     gpuhunt="azure",
     default_machine="Standard_D4s_v3",
+    desk_machine="Standard_D2s_v3",
+    address_variables=("ARM_ENDPOINT", "AZURE_AUTHORITY_HOST"),
     gpu_machines=r"Standard_N.+",
     families=FAMILIES,
     first_region="eastus",
@@ -91,7 +173,11 @@ FACTS = Cloud(
         source="https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events",
     ),
     stopped_keeps_address=True,
-    leftover=LEFTOVER,
+    parts=PARTS,
+    keeps_parts=True,
+    # requests.deadline: the deallocation begins then, and is retried for 30 minutes
+    end_takes=1800.0,
+    soonest_end=35 * 60.0,  # expiry.SOONEST
     # https://learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated/nvadsa10v5-series
     no_driver={"A10": "the A10 of Azure are shares of one and need NVIDIA's GRID driver"},
     # Azure connects InfiniBand only between VMs of one scale set or one availability set:

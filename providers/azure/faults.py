@@ -58,11 +58,33 @@ NO_IDENTITY = (
     "check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant"
 )
 _ATTACH = Fault(PermissionsError, hint=ATTACH)
+_READ_KEY = Fault(
+    PermissionsError,
+    hint="get Microsoft.Compute/diskEncryptionSets/read on the set of `disk_key` "
+    "(docs/companies.md)",
+)
+_KEY = Fault(
+    PermissionsError,
+    "region",
+    "the identity of the disk encryption set of `disk_key` needs get, wrapKey and unwrapKey on its "
+    "key in the vault (docs/companies.md)",
+)
+_JOIN = Fault(
+    PermissionsError,
+    hint="get Microsoft.Network/virtualNetworks/subnets/join/action on the subnet of "
+    "`network.subnet` (docs/companies.md)",
+)
 _NO_IDENTITY = Fault(PermissionsError, hint=NO_IDENTITY)
 _UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
 _DISABLED = Fault(PermissionsError, hint=_SUPPORT)
 _LOCKED = Fault(PermissionsError, hint="it is locked: run `az lock list`, then `az lock delete`")
 _WRONG = Fault(CloudConfigError, "region")
+# hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes for
+# terms that are not accepted, read 2026-11-24.
+_TERMS = Fault(
+    PermissionsError,
+    hint="read and accept the image's terms: `az vm image terms accept --urn` with `image`",
+)
 _IMAGE = Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version")
 _ABSENT = Fault(NotFoundError, "region")
 _IN_USE = Fault(
@@ -131,8 +153,13 @@ CODES: Mapping[str, Fault] = {
     "Forbidden": _DENIED,
     "FailedIdentityOperation": _NO_IDENTITY,
     "RequestDisallowedByPolicy": Fault(
-        PermissionsError, "region", "see `az policy state list` for the policy that forbids it"
+        PermissionsError,
+        "region",
+        "see `az policy state list` for the policy that forbids it; a tag that it requires goes "
+        "into `tags:`",
     ),
+    # terraform-provider-azurerm#9177 quotes it for a disk encryption set, read 2026-11-24.
+    "KeyVaultAccessForbidden": _KEY,
     "RequestDisallowedByAzure": Fault(
         PermissionsError, "region", "choose a region in `placement` that this subscription may use"
     ),
@@ -141,7 +168,8 @@ CODES: Mapping[str, Fault] = {
     "SubscriptionNotRegisteredForFeature": _UNREGISTERED,
     "ReadOnlyDisabledSubscription": _DISABLED,
     "DisallowedOperation": _DISABLED,
-    "MarketplacePurchaseEligibilityFailed": _DISABLED,
+    "MarketplacePurchaseEligibilityFailed": _TERMS,
+    "ResourcePurchaseValidationFailed": _TERMS,
     "SubscriptionNotFound": Fault(
         CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
     ),
@@ -181,7 +209,12 @@ CODES: Mapping[str, Fault] = {
     "ImageNotFound": _IMAGE,
     "PlatformImageNotFound": _IMAGE,
     "ImageVersionDeprecated": _IMAGE,
-    "VMMarketplaceInvalidInput": _IMAGE,
+    "VMMarketplaceInvalidInput": Fault(
+        CloudConfigError,
+        "region",
+        "check `image`; its purchase plan is read with the permission to read image versions "
+        "(docs/companies.md)",
+    ),
     "MarketplaceImageNotFound": _IMAGE,
     "VMSizeDoesntSupportGeneration": _IMAGE,
     "LocationNotAvailableForResourceType": Fault(CapacityError, "region", _ELSEWHERE),
@@ -213,6 +246,8 @@ _MEANINGS = (
     ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
     ("BadRequest", r"\bquota\b", _LIMIT),
     ("LinkedAuthorizationFailed", r"userAssignedIdentities/assign", _ATTACH),
+    ("LinkedAuthorizationFailed", r"subnets/join", _JOIN),
+    ("LinkedAuthorizationFailed", r"diskEncryptionSets/", _READ_KEY),
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
     ("FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)", _TRANSIENT),

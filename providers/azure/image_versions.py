@@ -1,13 +1,15 @@
-"""Chooses the image version for the nodes of one region."""
+"""Chooses the image version for the nodes of one region, with its purchase plan."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
-from cloudtrain.providers.azure import requests
-from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.images import existing, number
+from cloudtrain.providers.azure import image_plans, requests
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.images import existing, number, path_of, versions_at
 from cloudtrain.providers.base import image_pins
 
 LATEST = ":latest"
@@ -57,3 +59,29 @@ def _of(
         exact=exact,
         id_of=lambda chosen: "" if chosen[0].endswith(LATEST) else chosen[0],
     )
+
+
+def plans_of(
+    arm: ArmClient, region: str, images: Sequence[tuple[str, ...]]
+) -> dict[str, dict[str, str]]:
+    """Return the plans by image; none for images without one, of our own choice, or whose facts
+    this principal may not read.
+    """
+    found = {image for choices in images for image in choices if image not in requests.OURS}
+    plans = {image: _plan_of(arm, region, image) for image in sorted(found)}
+    return {image: plan for image, plan in plans.items() if plan is not None}
+
+
+def _plan_of(arm: ArmClient, region: str, image: str) -> dict[str, str] | None:
+    reference = requests.image_reference(image)
+    path = path_of(arm, region, reference)
+    if path is None:
+        return None
+    version = str(reference["version"])
+    if version == "latest":
+        known = versions_at(arm, path)
+        if not known:
+            return None
+        version = max(known, key=number)
+    details = ask_or_none(lambda: arm.get(f"{path}/{version}")) or {}
+    return image_plans.plan_in(details)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError
 from cloudtrain.model import NodePlan, Plan
-from cloudtrain.providers.azure import requests
+from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.faults import is_unknown_question
 from cloudtrain.providers.azure.http import Tree
@@ -37,18 +37,20 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
                 f"image {image} does not exist; versions are {', '.join(versions[-5:])}"
             )
         version = max(versions, key=number) if wanted == "latest" else wanted
-        path = f"{_path(arm, region, reference)}/{version}"
+        path = f"{path_of(arm, region, reference)}/{version}"
         details = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
         for node in its_nodes:
             _refuse_mismatch(image, details or {}, node, known.get((node.machine or "").lower()))
-        yield image, True
+        purchase = image_plans.plan_in(details or {})
+        words = "" if purchase is None else image_plans.refuse_unaccepted(arm, image, purchase)
+        yield f"{image} ({words})" if words else image, True
 
 
 def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, list[str] | None]:
     """Return the first image that exists and its versions, which are None if not reported."""
     for image in names:
-        path = _path(arm, region, requests.image_reference(image))
-        versions = None if path is None else _versions(arm, path)
+        path = path_of(arm, region, requests.image_reference(image))
+        versions = None if path is None else versions_at(arm, path)
         if versions != []:
             return image, versions
     raise CloudConfigError(f"no image {names[0]}", hint="run `az vm image list --all`")
@@ -60,7 +62,7 @@ def secure_boot(arm: ArmClient) -> bool:
     return str((feature.get("properties") or {}).get("state", "")).lower() == "registered"
 
 
-def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
+def path_of(arm: ArmClient, region: str, reference: Tree) -> str | None:
     """Return the path of a marketplace image; None for a custom or gallery image."""
     if "publisher" not in reference:
         return None
@@ -71,7 +73,7 @@ def _path(arm: ArmClient, region: str, reference: Tree) -> str | None:
     )
 
 
-def _versions(arm: ArmClient, path: str) -> list[str] | None:
+def versions_at(arm: ArmClient, path: str) -> list[str] | None:
     """Return the versions of an image; None if this endpoint does not report them, empty if the
     image does not exist.
     """
@@ -92,13 +94,6 @@ def number(version: str) -> tuple[int, ...]:
 
 def _refuse_mismatch(image: str, details: Tree, node: NodePlan, sku: Sku | None) -> None:
     properties: Any = details.get("properties") or {}
-    plan = properties.get("plan")
-    if plan:
-        raise CloudConfigError(
-            f"image {image} is sold with a purchase plan ({plan.get('name')} of "
-            f"{plan.get('publisher')}), which cloudtrain does not send",
-            hint="use an image without one: `image: auto`, ubuntu-22.04, or one of your own",
-        )
     generation = str(properties.get("hyperVGeneration") or "")
     if sku is not None and sku.generations and generation and generation not in sku.generations:
         raise CloudConfigError(

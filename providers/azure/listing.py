@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from cloudtrain.errors import BusyError, CloudError
-from cloudtrain.model import Node, NodeState
+from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.client import failure_reason
 from cloudtrain.providers.azure.http import Tree
@@ -75,7 +75,7 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Vm | None:
             internal=internal,
             placement=str(place),
             machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
-            spot=str(properties.get("priority", "")).lower() == "spot",
+            provisioning=_provisioning(properties, group.subscription),
             disk_gb=_disk_gb(properties),
             identities=tuple((vm.get("identity") or {}).get("userAssignedIdentities") or ()),
             created=unix_time(properties.get("timeCreated")),
@@ -168,3 +168,11 @@ def unix_time(text: Any) -> float | None:
         return datetime.fromisoformat(words).timestamp()
     except ValueError:
         return None
+
+
+def _provisioning(properties: Mapping[str, Any], subscription: str) -> Provisioning:
+    wish = (properties.get("capacityReservation") or {}).get("capacityReservationGroup") or {}
+    if wish.get("id"):
+        name = paths.reservation_name(str(wish["id"]), subscription)
+        return Provisioning(market="reservation", name=name)
+    return SPOT if str(properties.get("priority", "")).lower() == "spot" else ON_DEMAND

@@ -17,9 +17,9 @@ from cloudtrain.errors import (
     PermissionsError,
 )
 from cloudtrain.events import ResourceRequested
-from cloudtrain.model import Owner, Plan
+from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
-from cloudtrain.providers.azure import faults, image_versions, paths, requests
+from cloudtrain.providers.azure import faults, image_versions, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.expiry import LONGEST
 from cloudtrain.providers.azure.http import Tree
@@ -41,13 +41,17 @@ class ClusterNetwork:
     group: paths.Group
     subnet: str
     """Id."""
-    firewall: str
+    firewall: str | None
     """ID of the firewall, which is attached to each NIC so that the user's subnet is not
-    changed.
+    changed; None: the subnet's own holds.
     """
     proximity: str | None
     fast: frozenset[str]
     """Machine types that support accelerated networking, in lower case."""
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    """IDs of capacity reservation groups, by the name in `provisioning:`."""
+    plans: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Purchase plans by image; none for most."""
     images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Images by node name, each `publisher:offer:sku:version` or an ID; the first that exists is
     used.
@@ -60,41 +64,48 @@ def make(
     services: ResourceProviders,
     plan: Plan,
     place: Location,
-    caller: str,
+    callers: Sequence[str],
     journal: Journal,
-    repair: Callable[[paths.Group], None],
+    repair: Callable[[paths.Group, str], None],
 ) -> ClusterNetwork:
     """Create the group, then the firewall, network and placement group in parallel.
 
-    The firewall is updated if the caller's address has changed. `repair` completes what an
+    The firewall is updated if a caller's address has changed. `repair` completes what an
     interrupted creation has left in the group.
     """
-    register(services, plan.config.limits.max_lifetime, journal)
     cluster = plan.config.name
-    group = arm.group(paths.group_name(cluster, place.region))
-    site = _Site(arm, group, cluster, place, journal, plan.owner)
-    fresh = site.create_group()
+    group = arm.group_for(cluster, place.region)
+    reserved = reservations.find(arm, plan)
+    reservations.refuse_close(plan)
+    reservations.refuse_full(reserved, plan, place, group)
+    register(services, plan.config.limits.max_lifetime, journal)
+    site = _Site(arm, group, cluster, place, journal, plan)
+    fresh = site.require_group() if arm.given else site.create_group()
     steps: dict[str, Callable[[], Any]] = {
         "images": lambda: image_versions.of_nodes(arm, plan, place.region, journal),
         "network": lambda: site.subnet(plan, fresh=fresh),
         "machine types": lambda: skus.of(place.region),
     }
     if not fresh:
-        steps["repair"] = lambda: repair(group)
+        steps["repair"] = lambda: repair(group, cluster)
     if uses_placement_group(plan):
         steps["placement group"] = lambda: site.proximity(fresh=fresh)
-    subnet = plan.config.network.subnet
-    inside = () if subnet is None else ranges(arm, subnet)
-    steps["firewall"] = lambda: site.firewall(caller, inside, fresh=fresh)
+    given = plan.config.network.firewall
+    if given is None:
+        subnet = plan.config.network.subnet
+        inside = () if subnet is None else ranges(arm, subnet)
+        steps["firewall"] = lambda: site.firewall(callers, inside, fresh=fresh)
     made = dict(zip(steps, side_by_side(*steps.values()), strict=True))
     known = made["machine types"] or {}
     return ClusterNetwork(
         group=group,
         subnet=made["network"],
-        firewall=made["firewall"],
+        firewall=made["firewall"] if given is None else next(iter(given), None),
         proximity=made.get("placement group"),
         fast=frozenset(name for name, sku in known.items() if sku.fast),
+        reserved={bought.name: found.id for bought, found in reserved.items()},
         images=made["images"],
+        plans=image_versions.plans_of(arm, place.region, list(made["images"].values())),
     )
 
 
@@ -116,10 +127,10 @@ def uses_placement_group(plan: Plan) -> bool:
     """True if the nodes are placed in a proximity placement group, depending on `network.close`.
 
     With `auto`, that is so if all machines have a fast network and none is spot, whose capacity is
-    scarce anyway.
+    scarce anyway. Never with a capacity reservation: `reservations.refuse_close`.
     """
     nodes, close = plan.nodes, plan.config.network.close
-    if len(nodes) < 2 or close == "off":
+    if len(nodes) < 2 or close == "off" or reservations.of_plan(plan):
         return False
     return close == "on" or all(not n.spot and FAST.match(n.machine or "") for n in nodes)
 
@@ -146,11 +157,27 @@ class _Site:
     cluster: str
     place: Location
     journal: Journal
-    owner: Owner
+    plan: Plan
 
     @property
     def _tags(self) -> dict[str, str]:
-        return labels.of_cluster(self.cluster, self.owner)
+        return labels.on_resources(self.plan)
+
+    @property
+    def _name(self) -> str:
+        return shared_name(self.arm, self.cluster, self.place.region)
+
+    def require_group(self) -> bool:
+        """Raise CloudConfigError if the user's group does not exist. Returns False: not created."""
+        if self._alive() is None:
+            raise no_group(self.within.name)
+        return False
+
+    def _found(self, path: str, *, fresh: bool) -> Tree | None:
+        """Return a resource of ours; None if it does not exist. Raises NameTakenError if, in the
+        user's group, it is not ours.
+        """
+        return None if fresh else ours(self.arm, path, self.cluster)
 
     def create_group(self) -> bool:
         """Create the group if it does not exist. If an old one is being deleted, wait for that
@@ -167,7 +194,7 @@ class _Site:
                     hint="rename the cluster, or delete that group",
                 )
             labels.refuse_other_owner(
-                f"resource group {self.within.name}", parsed.owner, self.owner
+                f"resource group {self.within.name}", parsed.owner, self.plan.owner
             )
             return False
         self.journal(ResourceRequested(what="resource group", name=self.within.name))
@@ -190,11 +217,11 @@ class _Site:
             )
         return answer[0]
 
-    def firewall(self, caller: str, inside: Sequence[str], *, fresh: bool) -> str:
-        name = labels.group_name(self.cluster)
+    def firewall(self, callers: Sequence[str], inside: Sequence[str], *, fresh: bool) -> str:
+        name = self._name
         path = self.within.firewall(name)
-        body = requests.firewall(self.place.region, self._tags, caller, inside)
-        found = None if fresh else self.arm.find(path)
+        body = requests.firewall(self.place.region, self._tags, callers, inside)
+        found = self._found(path, fresh=fresh)
         if found is None:
             self.journal(ResourceRequested(what="network security group", name=name))
         if found is None or not has_exactly(found, body):
@@ -207,9 +234,9 @@ class _Site:
         """
         if plan.config.network.subnet is not None:
             return plan.config.network.subnet
-        name = labels.group_name(self.cluster)
+        name = self._name
         path = self.within.network(name)
-        if fresh or self.arm.find(path) is None:
+        if self._found(path, fresh=fresh) is None:
             self.journal(ResourceRequested(what="virtual network", name=name))
             outbound = plan.config.network.private
             body = requests.network(self.place.region, self._tags, name, outbound=outbound)
@@ -223,7 +250,7 @@ class _Site:
         """
         name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)
-        if fresh or self.arm.find(path) is None:
+        if self._found(path, fresh=fresh) is None:
             self.journal(ResourceRequested(what="proximity placement group", name=name))
             try:
                 self.arm.put(path, requests.proximity(self.place.region, self._tags))
@@ -232,6 +259,40 @@ class _Site:
                     raise
                 return None
         return path
+
+
+def shared_name(arm: ArmClient, cluster: str, region: str) -> str:
+    """Return the name of the network and the firewall. A group of the user's may have several
+    regions.
+    """
+    name = labels.group_name(cluster)
+    return f"{name}-{region}" if arm.given else name
+
+
+def no_group(name: str) -> CloudConfigError:
+    return CloudConfigError(
+        f"no resource group {name}",
+        hint="check `resource_group` and `project`, or leave it out: cloudtrain then creates its "
+        "own",
+    )
+
+
+def ours(arm: ArmClient, path: str, cluster: str) -> Tree | None:
+    """Return a resource of the cluster; None if it does not exist.
+
+    Raises NameTakenError if the user's group has another resource of that name, which a PUT would
+    change. In a group of our own, everything is ours.
+    """
+    found = arm.find(path)
+    if found is not None and arm.given:
+        known = labels.read(found.get("tags") or {})
+        if known is None or known.cluster != cluster:
+            raise NameTakenError(
+                f"{path.rpartition('/providers/')[2]} exists in resource group {arm.given}, and "
+                "cloudtrain did not create it",
+                hint="choose another `name:` for the cluster",
+            )
+    return found
 
 
 def has_exactly(found: Tree, body: Tree) -> bool:

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 VERSIONS = (
+    (r"/providers/microsoft\.resourcegraph/", "2024-04-01"),
     # The first match counts. Versions of azure-mgmt-compute 39, -network 33, -resource 25.
     (r"/providers/microsoft\.compute/skus$", "2021-07-01"),
-    (r"/providers/microsoft\.compute/disks\b", "2026-03-02"),
+    (r"/providers/microsoft\.compute/disk(s|encryptionsets)\b", "2026-03-02"),
     (r"/providers/microsoft\.compute/", "2026-04-01"),
     (r"/providers/microsoft\.network/", "2026-03-01"),
     (r"/providers/microsoft\.devtestlab/", "2018-09-15"),
     (r"/providers/microsoft\.computeschedule/", "2025-05-01"),
     (r"/providers/microsoft\.authorization/", "2022-04-01"),
     (r"/providers/microsoft\.storage/", "2024-01-01"),
+    (r"/providers/microsoft\.marketplaceordering/", "2021-01-01"),
     (r"/providers/microsoft\.managedidentity/", "2024-11-30"),
     (r"/providers/microsoft\.features/", "2021-07-01"),
     (r"/providers/microsoft\.resources/deployments", "2025-04-01"),
@@ -111,6 +113,44 @@ def identity(subscription: str, value: str) -> str:
     group, _, name = value.partition("/")
     kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
     return f"{Group(subscription, group).path}/providers/{kind}/{name}"
+
+
+RESERVATION_GROUPS = "Microsoft.Compute/capacityReservationGroups"
+
+
+def reservation_group(subscription: str, value: str) -> str:
+    """Return the ID of a capacity reservation group, given as its ID or as GROUP/NAME."""
+    if value.startswith("/"):
+        return value
+    group, _, name = value.partition("/")
+    return f"{Group(subscription, group).path}/providers/{RESERVATION_GROUPS}/{name}"
+
+
+def reservation_name(id: str, subscription: str) -> str:
+    """Return GROUP/NAME for the ID of a capacity reservation group in this subscription; the ID
+    itself for one of another.
+    """
+    shape = rf"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/{RESERVATION_GROUPS}/([^/]+)"
+    found = re.fullmatch(shape, id, re.IGNORECASE)
+    own = found is not None and found[1].lower() == subscription.lower()
+    return f"{found[2]}/{found[3]}" if found and own else id
+
+
+def disk_key(subscription: str, value: str | None) -> str | None:
+    """Return the ID of a disk encryption set, given as its ID or as GROUP/NAME."""
+    if value is None or value.startswith("/"):
+        return value
+    group, _, name = value.partition("/")
+    kind = "Microsoft.Compute/diskEncryptionSets"
+    return f"{Group(subscription, group).path}/providers/{kind}/{name}"
+
+
+def bastion(subscription: str, value: str) -> str:
+    """Return the ID of a Bastion, given as its ID or as GROUP/NAME."""
+    if value.startswith("/"):
+        return value
+    group, _, name = value.partition("/")
+    return f"{Group(subscription, group).path}/providers/Microsoft.Network/bastionHosts/{name}"
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:

@@ -14,6 +14,9 @@ COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
 RESOURCES = "Microsoft.Resources/subscriptions"
 MACHINES = f"{COMPUTE}/virtualMachines"
 
+JOIN = f"{NETWORK}/virtualNetworks/subnets/join/action"
+"""Permission on the subnet of `network.subnet`, which may be in another group."""
+
 NEEDED = (
     *(f"{RESOURCES}/resourceGroups/{verb}" for verb in ("read", "write", "delete")),
     *(f"{MACHINES}/{verb}" for verb in ("read", "write", "delete")),
@@ -28,7 +31,7 @@ NEEDED = (
         for verb in ("read", "write", "delete", "join/action")
     ),
     *(f"{NETWORK}/virtualNetworks/{verb}" for verb in ("read", "write", "delete")),
-    f"{NETWORK}/virtualNetworks/subnets/join/action",
+    JOIN,
 )
 """Permissions that `up` and `down` need."""
 ENDING = tuple(f"Microsoft.DevTestLab/schedules/{verb}" for verb in ("read", "write", "delete"))
@@ -70,11 +73,44 @@ TOLD = (
 """Permissions for checks; the last one is for `check --deep`."""
 ACTIONS = tuple(sorted({*NEEDED, *ENDING, *DEADLINES, *REGISTERING, *TOLD}))
 
+MAKING_GROUPS = tuple(f"{RESOURCES}/resourceGroups/{verb}" for verb in ("write", "delete"))
+"""Permissions of NEEDED that `resource_group` makes superfluous."""
+IN_GROUP = tuple(
+    sorted(
+        {
+            *(action for action in (*NEEDED, *ENDING) if action not in MAKING_GROUPS),
+            f"{COMPUTE}/disks/read",
+            "Microsoft.Authorization/permissions/read",
+            f"{MACHINES}/retrieveBootDiagnosticsData/action",
+            "Microsoft.Resources/deployments/validate/action",
+        }
+    )
+)
+"""Permissions on the group of `resource_group`; none is needed on the subscription."""
+
+ON_TERMS = "Microsoft.MarketplaceOrdering/offerTypes/publishers/offers/plans/agreements/read"
+"""Permission with which `check` reads the terms of an image with a purchase plan."""
 ON_IDENTITY = tuple(
     f"Microsoft.ManagedIdentity/userAssignedIdentities/{verb}" for verb in ("read", "assign/action")
 )
 """Permissions that are needed on the identity of `identity`; Managed Identity Operator has them:
 https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/identity"""
+
+_GROUPS = f"{COMPUTE}/capacityReservationGroups"
+DEPLOY = f"{_GROUPS}/deploy/action"
+ON_RESERVATION = (
+    f"{_GROUPS}/read",
+    DEPLOY,
+    f"{_GROUPS}/capacityReservations/read",
+    f"{_GROUPS}/capacityReservations/deploy/action",
+)
+"""Permissions that are needed on the capacity reservation group of `provisioning:`. Those to deploy
+are in the list of operations of Microsoft.Compute; which of the two Azure asks for, no page says:
+https://learn.microsoft.com/azure/role-based-access-control/permissions/compute"""
+
+WITH_BASTION = (f"{NETWORK}/bastionHosts/read", f"{NETWORK}/virtualNetworks/subnets/read")
+"""Permissions that are needed on the Bastion's network with `network.ssh_proxy.bastion`; Reader has
+them, and what a tunnel needs: https://learn.microsoft.com/azure/bastion/native-client"""
 
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
 STORE_ACTIONS = (
@@ -87,18 +123,28 @@ STORE_DATA = tuple(f"{BLOBS}/containers/blobs/{verb}" for verb in ("read", "writ
 https://learn.microsoft.com/rest/api/storageservices/authorize-with-azure-active-directory"""
 
 
-def role() -> dict[str, Any]:
+def role(
+    name: str = "cloudtrain",
+    scope: str = "/subscriptions/SUBSCRIPTION",
+    actions: tuple[str, ...] = ACTIONS,
+) -> dict[str, Any]:
     """Return a custom role in the format of `az role definition create`."""
     return {
-        "Name": "cloudtrain",
+        "Name": name,
         "IsCustom": True,
         "Description": "What cloudtrain calls for check, up, status, down and gc",
-        "AssignableScopes": ["/subscriptions/SUBSCRIPTION"],
-        "Actions": [*ACTIONS, *STORE_ACTIONS],
+        "AssignableScopes": [scope],
+        "Actions": [*actions, *STORE_ACTIONS],
         "NotActions": [],
         "DataActions": list(STORE_DATA),
         "NotDataActions": [],
     }
+
+
+def group_role() -> dict[str, Any]:
+    """Return the role for `resource_group`, which is enough on that group alone."""
+    scope = "/subscriptions/SUBSCRIPTION/resourceGroups/GROUP"
+    return role("cloudtrain in a group", scope, IN_GROUP)
 
 
 def block() -> str:
@@ -110,7 +156,22 @@ def block() -> str:
     more = (
         f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(ON_IDENTITY)}` on that "
         "identity alone (Managed Identity Operator has both). `check` reads the role assignments "
-        "of its storage accounts if you have `Microsoft.Authorization/roleAssignments/read`.\n"
+        "of its storage accounts if you have `Microsoft.Authorization/roleAssignments/read`.\n\n"
+        f"With `network.ssh_proxy.bastion`, also `{'`, `'.join(WITH_BASTION)}` on its network, and "
+        "Reader on the VMs and their network interfaces ([private-nodes.md](private-nodes.md)).\n"
+    )
+    more += (
+        "\nWith [`provisioning: {reservation: …}`](#capacity-reservations), also "
+        f"`{'`, `'.join(ON_RESERVATION)}` on that group (the first one on the subscription, if you "
+        "name the group without its resource group).\n"
     )
     pasted = f"```json\n{json.dumps(role(), indent=1)}\n```\n\n```sh\n{shell}\n```\n"
-    return f"{pasted}\n{more}"
+    more += (
+        "\nWith an image that has [a purchase plan](companies.md#images-with-a-purchase-plan), "
+        f"`check` reads its terms if you have `{ON_TERMS}`.\n"
+    )
+    group = (
+        "With [`resource_group:`](companies.md#a-resource-group), this role on that group is "
+        f"enough:\n\n```json\n{json.dumps(group_role(), indent=1)}\n```\n"
+    )
+    return f"{pasted}\n{more}\n{group}"

@@ -1,7 +1,8 @@
 """`provider: azure`: virtual machines over Azure Resource Manager on apache-libcloud.
 
 A cluster has one resource group in each region that `up` tries. The group contains everything that
-is created for the cluster in that region, and is deleted with the cluster.
+is created for the cluster in that region, and is deleted with the cluster. With `resource_group`,
+everything is in that group of the user's, from which it is deleted one by one.
 """
 
 from __future__ import annotations
@@ -9,10 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.catalog import MachineType
+from cloudtrain.errors import CloudError
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.providers.azure import checks, credentials, network, quota, zones
+from cloudtrain.providers.azure import (
+    bastions,
+    checks,
+    credentials,
+    network,
+    paths,
+    quota,
+    spot,
+    ssh_service,
+    zones,
+)
 from cloudtrain.providers.azure.client import ArmClient, endpoint_of
 from cloudtrain.providers.azure.dry_run import dry_run
 from cloudtrain.providers.azure.expiry import SOONEST, Expiries
@@ -26,7 +38,9 @@ from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
+from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
@@ -41,6 +55,7 @@ class AzureDriver:
     name = "azure"
     ends_by_shutdown = False
     """False: a VM that shuts itself down is still billed. A schedule deallocates it instead."""
+    at_once = 512
     soonest_end = SOONEST
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
@@ -75,13 +90,30 @@ class AzureDriver:
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return zones.places(self._arm, self._skus, self._services, plan)
 
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        return spot.evidence(self._arm, plan, places)
+
+    def latest_end(self, plan: Plan) -> float | None:
+        return None
+
     def machines(
         self,
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
-        return PartialList(self._holdings.machines(cluster, place))
+        found = PartialList(self._holdings.machines(cluster, place))
+        return with_proxies(
+            found,
+            self._config.network,
+            project=self._arm.subscription,
+            service=self._bastion,
+        )
+
+    def _bastion(self, machine: Vm) -> tuple[str, ...]:
+        named = self._config.network.ssh_proxy
+        id = paths.bastion(self._arm.subscription, (named and named.bastion) or "")
+        return ssh_service.command(id, machine.id)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
@@ -92,8 +124,9 @@ class AzureDriver:
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
         repair = self._ends.repair
+        callers = bastions.callers(self._arm, plan.config.network, caller)
         return network.make(
-            self._arm, self._skus, self._services, plan, place, caller, journal, repair
+            self._arm, self._skus, self._services, plan, place, callers, journal, repair
         )
 
     def is_close(self, network: ClusterNetwork) -> bool:
@@ -101,6 +134,9 @@ class AzureDriver:
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         return self._vms.launch(order)
+
+    def refusal(self, machine: Vm) -> CloudError | None:
+        return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
         self._vms.start(machine, expires)
@@ -116,3 +152,6 @@ class AzureDriver:
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         self._removal.delete(machines, resources)
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        self._removal.delete_from_inside(machines, resources)

@@ -77,16 +77,18 @@ def need(
     """Return the amount that all roles together need of each quota, and the machine types whose
     number of cores is unknown.
 
-    Spot nodes count against `lowPriorityCores` only.
+    Spot nodes count against `lowPriorityCores` only; a capacity reservation took its cores when it
+    was made, so its nodes need none.
     https://learn.microsoft.com/azure/virtual-machines/spot-vms#pricing
     """
     needs: Counter[str] = Counter()
     unknown = {}
     for node in nodes:
         sku = known.get((node.machine or "").lower())
-        if sku is None or sku.cores is None or not (node.spot or sku.family):
+        reserved = bool(node.provisioning.name)
+        if not reserved and (sku is None or sku.cores is None or not (node.spot or sku.family)):
             unknown[str(node.machine)] = True
-        if sku is not None and sku.cores is not None:
+        if sku is not None and sku.cores is not None and not reserved:
             own = ["lowPriorityCores"] if node.spot else ["cores", sku.family]
             for name in filter(None, own):
                 needs[name] += sku.cores

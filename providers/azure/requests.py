@@ -39,22 +39,22 @@ SECOND = {
     "deeplearning": "microsoft-dsvm:ubuntu-hpc:2404:latest",
 }
 """Second choice of an image, for when a cloud no longer has the first."""
-_OURS = frozenset({*IMAGES.values(), *SECOND.values()})
+OURS = frozenset({*IMAGES.values(), *SECOND.values()})
 
 
 def group(region: str, tags: Tags) -> Body:
     return {"location": region, "tags": dict(tags)}
 
 
-def firewall(region: str, tags: Tags, caller: str, inside: Sequence[str]) -> Body:
-    """Firewall that allows SSH from `caller` and all traffic between the nodes, nothing else.
+def firewall(region: str, tags: Tags, callers: Sequence[str], inside: Sequence[str]) -> Body:
+    """Firewall that allows SSH from `callers` and all traffic between the nodes, nothing else.
 
     In our own network (`inside` is empty) the default rules AllowVnetInBound and DenyAllInBound
     already allow the nodes' traffic and deny all else. In the user's network, where those allow
     traffic from all peered networks, `inside` has the ranges of the nodes' subnet.
     https://learn.microsoft.com/azure/virtual-network/network-security-groups-overview
     """
-    rules = [_rule(SSH, 1000, "Allow", "Tcp", [caller], "22")]
+    rules = [_rule(SSH, 1000, "Allow", "Tcp", callers, "22")] if callers else []
     if inside:
         rules.append(_rule("cluster", 1010, "Allow", "*", inside, "*"))
         rules.append(_rule("nothing-else", 4096, "Deny", "*", ["*"], "*"))
@@ -123,7 +123,7 @@ def nic(
     tags: Tags,
     *,
     subnet: str,
-    firewall: str,
+    firewall: str | None,
     address: str | None,
     fast: bool,
     internal: str = "",
@@ -142,8 +142,9 @@ def nic(
         inside["publicIPAddress"] = {"id": address, "properties": {"deleteOption": "Delete"}}
     properties: Body = {
         "ipConfigurations": [{"name": "main", "properties": {"primary": True, **inside}}],
-        "networkSecurityGroup": {"id": firewall},
     }
+    if firewall is not None:
+        properties["networkSecurityGroup"] = {"id": firewall}
     if fast:
         properties["enableAcceleratedNetworking"] = True
     return {"location": region, "tags": dict(tags), "properties": properties}
@@ -161,16 +162,19 @@ def machine(
     public_key: str,
     proximity: str | None,
     identity: str | None = None,
+    reservation: str | None = None,
+    disk_key: str | None = None,
+    plan: Mapping[str, str] | None = None,
 ) -> Body:
     """VM whose disk, NIC and address are deleted with it. `identity`: ID of its only identity; none
-    by default.
+    by default. `reservation`: ID of the capacity reservation group that it takes its place in.
     """
     image = image_of(image, node)
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},
         "storageProfile": {
             "imageReference": image_reference(image),
-            "osDisk": _os_disk(node, image),
+            "osDisk": _os_disk(node, image, disk_key),
         },
         # Azure keeps the serial log for free; it shows why a node cannot be reached.
         "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
@@ -190,22 +194,27 @@ def machine(
         properties["priority"] = "Spot"
         properties["evictionPolicy"] = "Delete"
         properties["billingProfile"] = {"maxPrice": -1}
+    if reservation is not None:
+        properties["capacityReservation"] = {"capacityReservationGroup": {"id": reservation}}
     if proximity is not None:
         properties["proximityPlacementGroup"] = {"id": proximity}
     body = {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+    if plan is not None:
+        body["plan"] = dict(plan)
     if identity is not None:
         body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {identity: {}}}
     return body
 
 
-def _os_disk(node: NodePlan, image: str) -> Body:
+def _os_disk(node: NodePlan, image: str, disk_key: str | None) -> Body:
+    encryption = {} if disk_key is None else {"diskEncryptionSet": {"id": disk_key}}
     disk: Body = {
         "createOption": "FromImage",
         "caching": "ReadWrite",
         "deleteOption": "Delete",
-        "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
+        "managedDisk": {"storageAccountType": "StandardSSD_LRS", **encryption},
     }
-    roomy = node.accelerator is not None and image in _OURS
+    roomy = node.accelerator is not None and image in OURS
     size = node.disk_gb or (GPU_DISK_GB if roomy else None)
     return disk if size is None else {**disk, "diskSizeGB": size}
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.errors import NotFoundError
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
 from cloudtrain.model import Owner
 from cloudtrain.parallel import fan_out
-from cloudtrain.providers.azure import listing, paths
+from cloudtrain.providers.azure import faults, listing, paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.teardown import AT_ONCE, GROUP, KINDS
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 
+OPTIONAL = ("Microsoft.DevTestLab/schedules", "Microsoft.Compute/proximityPlacementGroups")
+"""Kinds that exist only for whoever may create them: their permissions are not always needed."""
 COMPUTE = "/providers/Microsoft.Compute/virtualMachines"
 NETWORK = "/providers/Microsoft.Network"
 
@@ -31,8 +33,17 @@ class Resources:
         subscription add no cost. The VMs of all clusters come from five lists of the whole
         subscription.
         """
-        found = self._of_all() if cluster is None else self._of_groups(cluster, place)
+        found = self._of_everything() if cluster is None else self._of_groups(cluster, place)
         return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
+
+    def _of_everything(self) -> list[Vm]:
+        """List the subscription; where only the user's group may be listed, that."""
+        try:
+            return self._of_all()
+        except PermissionsError:
+            if not self._arm.given:
+                raise
+            return self._of_group(self._arm.given, [])
 
     def _of_all(self) -> list[Vm]:
         vms, views, nics, addresses, groups = side_by_side(
@@ -50,12 +61,14 @@ class Resources:
         return self._machines(vms, views, nics, addresses, groups)
 
     def _of_groups(self, cluster: str, place: Location | None) -> list[Vm]:
-        if place is None:
+        groups: list[Tree] = []
+        if self._arm.given:
+            names = [self._arm.given]
+        elif place is None:
             names, groups = self._groups_of(cluster)
         else:
             # Once this group exists, it contains everything of its region.
             names = [paths.group_name(cluster, place.region)]
-            groups = []
         found = fan_out(names, lambda name: self._of_group(name, groups), name=str)
         return [machine for machines in found for machine in machines]
 
@@ -141,7 +154,43 @@ class Resources:
         }
 
     def resources(self, cluster: str | None) -> tuple[Resource, ...]:
-        """List our groups, and resources with our label in other groups."""
+        """List our groups, and resources with our label in other groups; with a group of the
+        user's, what a cluster has in that.
+        """
+        if self._arm.given and cluster:
+            return self._inside(self._arm.given, cluster)
+        try:
+            return self._in_subscription(cluster)
+        except PermissionsError:
+            if not self._arm.given:
+                raise
+            return self._inside(self._arm.given, cluster)
+
+    def _inside(self, name: str, cluster: str | None) -> tuple[Resource, ...]:
+        """List what is ours in the user's group, by kind: ARM's own list of a group lags behind."""
+        group = self._arm.group(name)
+
+        def listed(kind: str) -> list[Tree]:
+            try:
+                return self._arm.pages(f"{group.path}/providers/{kind}")
+            except PermissionsError:
+                if kind in OPTIONAL:
+                    return []
+                raise
+            except CloudError as error:
+                if not faults.is_unknown_question(error):
+                    raise
+                return []
+
+        found = fan_out(KINDS, listed, name=str)
+        return tuple(
+            _resource(thing, kind)
+            for kind, things in zip(KINDS, found, strict=True)
+            for thing in things
+            if (_cluster(thing) == cluster if cluster else _cluster(thing))
+        )
+
+    def _in_subscription(self, cluster: str | None) -> tuple[Resource, ...]:
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"

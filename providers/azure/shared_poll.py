@@ -21,11 +21,14 @@ UNLISTED = 3
 """Number of lists without a resource after which the resource is queried by itself."""
 
 
-def interval(timing: Timing, taken: float) -> float:
+def interval(timing: Timing, taken: float, listed: float = 0.0) -> float:
     """Return the seconds until the next poll of an operation that has taken `taken`
     seconds so far.
+
+    `listed`: seconds that the last list took, with a page for each hundred resources. The pause is
+    as long, so that hundreds of nodes do not take up all calls that Azure accepts.
     """
-    return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken))
+    return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken, listed))
 
 
 class SharedPoll:
@@ -43,6 +46,8 @@ class SharedPoll:
         self._waiting: dict[str, float] = {}
         self._asking = False
         self._round = 0
+        self._listed = 0.0
+        """Seconds that the last list took."""
         self._things: Mapping[str, Tree] = {}
         self._failure: CloudError | None = None
 
@@ -88,18 +93,19 @@ class SharedPoll:
                 now = self._timing.clock.monotonic()
                 taken = min(now - begun for begun in self._waiting.values())
             with self._round_ended():
-                self._timing.clock.sleep(interval(self._timing, taken))
+                self._timing.clock.sleep(interval(self._timing, taken, self._listed))
                 self._list()
 
     def _list(self) -> None:
         things: Mapping[str, Tree] = {}
-        failure = None
+        failure, begun = None, self._timing.clock.monotonic()
         try:
             things = {str(thing.get("id", "")).lower(): thing for thing in self._ask()}
         except CloudError as error:
             failure = error
         with self._changed:
             self._things, self._failure = things, failure
+            self._listed = self._timing.clock.monotonic() - begun
             self._round += 1
 
     @contextmanager

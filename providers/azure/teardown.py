@@ -11,7 +11,7 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries
-from cloudtrain.providers.azure.facts import LEFTOVER
+from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import BEING_DELETED
 from cloudtrain.providers.azure.vms import Vms
@@ -60,6 +60,23 @@ class Teardown:
             others = [resource for resource in resources if resource.kind != GROUP]
             for other in sorted(others, key=lambda r: KINDS.index(r.kind)):
                 self._arm.delete(other.id)
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        """Delete the group of the VM that runs this program, with all that is in it: Azure goes on
+        when the VM is gone. It is not deallocated first, as it could not send the next call.
+
+        In a group of the user's own, the VM alone: its interface, address and disk go with it
+        (`deleteOption`).
+        """
+        groups = [resource for resource in resources if resource.kind == GROUP]
+        whole = {group.name.lower() for group in groups}
+        for group in groups:
+            path, query = self._arm.group(group.name).itself, {"forceDeletionTypes": FORCED}
+            answer = self._arm.call("DELETE", path, query=query)
+            self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
+        for machine in machines:
+            if paths.group_of(machine.id) not in whole:
+                self._arm.delete(machine.id)
 
     def _drop(self, name: str) -> None:
         """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
@@ -123,7 +140,7 @@ class Teardown:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {name}" for name in still]
-        billed += [billed_after_end.describe(LEFTOVER, [_disk_gb(vm) for vm in vms])] if vms else []
+        billed += [billed_after_end.describe(FACTS, [_disk_gb(vm) for vm in vms])] if vms else []
         text = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
             f"{GROUP} {paths.last(path)}: {text}. {refusal.message}",

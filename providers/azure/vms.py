@@ -16,7 +16,7 @@ from cloudtrain.providers.azure import paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
-from cloudtrain.providers.azure.network import ClusterNetwork
+from cloudtrain.providers.azure.network import ClusterNetwork, ours
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.teardown import roll_back
@@ -56,7 +56,7 @@ class Vms:
                 internal="",
                 placement=str(order.place),
                 machine=node.machine or "",
-                spot=node.spot,
+                provisioning=node.provisioning,
                 expires=order.expires,
                 owner=known.owner if known else Owner(),
             ),
@@ -74,8 +74,13 @@ class Vms:
             network.group.nic(node.name),
             network.group.vm(node.name),
         )
+        if self._arm.given:
+            for path in (address, nic, vm):
+                ours(self._arm, path, order.plan.config.name)
         named = order.plan.config.identity
         identity = None if named is None else paths.identity(self._arm.subscription, named)
+        wanted = order.plan.config.disk_key_in(region)
+        key = paths.disk_key(self._arm.subscription, wanted)
         machines = [
             requests.machine(
                 region,
@@ -88,6 +93,9 @@ class Vms:
                 public_key=order.public_key,
                 proximity=network.proximity,
                 identity=identity,
+                reservation=network.reserved.get(node.provisioning.name),
+                disk_key=key,
+                plan=network.plans.get(image),
             )
             for image in network.images.get(node.name)
             or requests.images_of(order.plan.config.image, node)

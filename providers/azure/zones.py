@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Plan
+from cloudtrain.providers.azure import reservations
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.listing import plain
@@ -45,7 +46,7 @@ def places(
     if not kept:
         words = "; ".join(f"{region}: {why}" for region, why in left_out.items())
         raise CloudConfigError(words, hint="another region in `placement`, or max_lifetime: off")
-    return kept
+    return reservations.fitting(reservations.find(arm, plan), plan, kept)
 
 
 def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:

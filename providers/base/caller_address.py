@@ -20,23 +20,34 @@ SECONDS = 10.0
 
 
 def caller_cidr(
-    config: ClusterConfig, endpoint: str | None, *, services: Sequence[str] = SERVICES
+    config: ClusterConfig,
+    endpoint: str | None,
+    *,
+    proxy: str = "",
+    services: Sequence[str] = SERVICES,
 ) -> str:
     """Return `network.ssh_from`, or for `auto` the address from which the nodes will see us
-    connect.
+    connect; "" to open nothing.
 
     `endpoint` is a custom compute endpoint, if any. With an emulator or a private cloud, the nodes
-    see the address of our own interface on the route to it. Raises UsageError; never falls back to
-    a wider range.
+    see the address of our own interface on the route to it. `proxy`: the range from which the
+    cloud's own `network.ssh_proxy` connects, "" if it needs no rule. With an existing
+    `network.firewall` no rule is made: returns "". Raises UsageError; never falls back to a wider
+    range.
     """
+    if config.network.firewall is not None or config.network.ssh_from == "none":
+        return ""
     if config.network.ssh_from != "auto":
         return config.network.ssh_from
+    if config.network.ssh_proxy is not None:
+        return proxy
     if endpoint is not None:
         return _as_cidr(_address_towards(endpoint))
     if config.network.private:
         raise UsageError(
             "cannot tell from which address this machine reaches nodes without a public address",
-            hint="set it in the config: `network.ssh_from: 10.0.0.0/8`",
+            hint="set it in the config: `network.ssh_from: 10.0.0.0/8`, or `network.ssh_proxy` if "
+            "only another machine or service reaches them (docs/private-nodes.md)",
         )
     for service in services:
         with contextlib.suppress(OSError, HTTPException, ValueError):

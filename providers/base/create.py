@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, cast
 
 from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
 from cloudtrain.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
-from cloudtrain.model import Identity, Node, NodePlan, Plan
+from cloudtrain.model import Identity, Market, Node, NodePlan, Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Journal
 from cloudtrain.providers.base import labels
@@ -21,9 +21,6 @@ from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
 
 T = TypeVar("T")
-
-AT_ONCE = 128
-"""Maximum number of nodes requested in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +58,7 @@ class Creation(Generic[NetworkT]):
                 lambda: self.account.create_network(self.plan, place, self.caller, self.journal)
             )
             close = self.account.is_close(network)
-            self._launch(place, network, launches)
+            self._launch(place, network, launches, queue=0.0 if later else self._queue)
             self._start()
             return self._await(place, launches.created)
         except BaseException as failure:
@@ -87,9 +84,18 @@ class Creation(Generic[NetworkT]):
         for detail, error in details.items():
             self.journal(RequestDenied(text=error.message, detail=detail))
 
-    def _launch(self, place: Location, network: NetworkT, launches: _Launches) -> None:
+    @property
+    def _queue(self) -> float:
+        """Seconds for which a request may wait for capacity in the cloud's queue. Only in the last
+        place: in the others it is refused at once, and the next one is tried.
+        """
+        return self.plan.config.limits.wait or 0.0
+
+    def _launch(
+        self, place: Location, network: NetworkT, launches: _Launches, *, queue: float
+    ) -> None:
         def launch(node: NodePlan) -> None:
-            order = self._order(node, place, network)
+            order = replace(self._order(node, place, network), queue=queue)
             self.journal(NodeRequested(node=node.name))
             launches.pending[node.name] = self.timing.clock.now()
             try:
@@ -101,7 +107,7 @@ class Creation(Generic[NetworkT]):
                 raise _named(node.name, error) from error.__cause__
 
         missing = [node for node in self.plan.nodes if node.name not in self.there]
-        fan_out(missing, launch, name=lambda node: node.name, workers=AT_ONCE)
+        fan_out(missing, launch, name=lambda node: node.name, workers=self.account.at_once)
 
     def _start(self) -> None:
         stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
@@ -109,7 +115,7 @@ class Creation(Generic[NetworkT]):
         def start(machine: Vm) -> None:
             self.account.start(machine, self.expires)
 
-        fan_out(stopped, start, name=lambda m: m.node.name, workers=AT_ONCE)
+        fan_out(stopped, start, name=lambda m: m.node.name, workers=self.account.at_once)
 
     def _planned_there(self) -> list[Vm]:
         names = [node.name for node in self.plan.nodes]
@@ -129,7 +135,7 @@ class Creation(Generic[NetworkT]):
             token=hashlib.sha256(request.encode()).hexdigest()[:32],
             expires=self.expires,
             asked=self.expected.get(node.name),
-            labels=labels.of_node(cluster, node, self.expires, self.plan.owner),
+            labels=labels.on_node(self.plan, node, self.expires),
         )
 
     def _user_data(self, node: NodePlan) -> str:
@@ -138,6 +144,7 @@ class Creation(Generic[NetworkT]):
             host_key=self.identity.host_keys[node.name],
             expires=self.expires if self.account.ends_by_shutdown else None,
             timed=self.account.ends_by_shutdown,
+            network=self.plan.config.network,
         )
 
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
@@ -150,6 +157,8 @@ class Creation(Generic[NetworkT]):
         if not made and not self.moved and all(_runs(machine.node) for machine in there):
             return {machine.node.name: machine.node for machine in there}
         awaited = {m.id: m for m in (*made.values(), *there)}
+        queued = _Queued(plan=self.plan, new=frozenset(made) if not there else frozenset())
+        limit = self.timing.boot + (self._queue if queued.names else 0.0)
         seen: set[str] = set()
         begun = self.timing.clock.monotonic()
 
@@ -157,19 +166,38 @@ class Creation(Generic[NetworkT]):
             listed = {m.id: m for m in self.account.machines(self.plan.config.name, place)}
             overdue = self.timing.clock.monotonic() - begun > self.timing.listing
             for id, machine in awaited.items():
-                _refuse_lost(machine, listed.get(id), late=overdue or id in seen)
+                late = overdue or id in seen
+                if late and id not in listed and machine.node.name in queued.names:
+                    raise _named(machine.node.name, self._unqueued(machine))
+                _refuse_lost(machine, listed.get(id), late=late)
             seen.update(listed)
-            nodes = [listed[id].node for id in awaited if id in listed]
+            found = [listed[id] for id in awaited if id in listed]
+            for machine in queued.newly_billed(found):
+                name = machine.node.name
+                self.journal(NodeCreated(node=name, id=machine.id, placement=str(place)))
+            nodes = [machine.node for machine in found]
+            queued.refuse_partial(nodes, self.timing.clock.monotonic())
             ready = {node.name: node for node in nodes if _runs(node)}
             return ready if len(ready) == len(awaited) else None
 
-        nodes = self.timing.until(ask, within=self.timing.boot)
+        what = f"capacity in {place}, in the cloud's queue" if queued.names else ""
+        nodes = self.timing.until(ask, within=limit, what=what)
         if nodes is None:
             raise TransientError(
-                f"{place}: not all nodes are running after {self.timing.boot:.0f} s",
+                f"{place}: not all nodes are running after {limit:.0f} s",
                 hint="the new nodes are deleted; run `cloudtrain up` to try again",
             )
         return nodes
+
+    def _unqueued(self, machine: Vm) -> CloudError:
+        """Return why a request ended that waited in the cloud's queue."""
+        try:
+            told = self.account.refusal(machine)
+        except CloudError:
+            told = None
+        return told or CapacityError(
+            f"no capacity in {machine.place} while the request waited for it", scope="zone"
+        )
 
     def _roll_back(
         self,
@@ -214,6 +242,63 @@ class Creation(Generic[NetworkT]):
         """
         is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
         return machine.node.name not in self.there and not is_others
+
+
+QUEUED: frozenset[Market] = frozenset({"flex-start"})
+"""Markets on which a request may wait for capacity in the cloud's queue; it is not billed then."""
+
+PARTIAL = 600.0
+"""Seconds for which new nodes are kept, and billed, while others of them still wait in the queue.
+
+Each request waits by itself: Google creates several VMs at once through resize requests of a
+managed instance group only, whose VMs have one user data, and so one host key, together:
+https://docs.cloud.google.com/compute/docs/instance-groups/about-resize-requests-mig"""
+
+
+@dataclass(kw_only=True)
+class _Queued:
+    """Nodes of one creation that the cloud may let wait for capacity."""
+
+    plan: Plan
+    new: frozenset[str]
+    """Nodes that were requested together; none if nodes of the cluster were there before, which
+    are billed anyway."""
+    begun: set[str] = field(default_factory=set)
+    """Nodes that were seen to run, whose costs began then."""
+    billed: float | None = None
+    """When the first of the new nodes was seen to run."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        nodes = self.plan.nodes
+        return frozenset(node.name for node in nodes if node.provisioning.market in QUEUED)
+
+    def newly_billed(self, machines: Sequence[Vm]) -> list[Vm]:
+        """Return those that waited in the queue and run now. They are journaled as created again:
+        what waits costs nothing.
+        """
+        nodes = {m.node.name: m for m in machines if m.node.state == "running"}
+        new = [nodes[name] for name in sorted(self.names & nodes.keys() - self.begun)]
+        self.begun.update(machine.node.name for machine in new)
+        return new
+
+    def refuse_partial(self, nodes: Sequence[Node], now: float) -> None:
+        """Raise CapacityError if some of the new nodes have been billed for too long while others
+        wait.
+        """
+        running = sorted(n.name for n in nodes if n.name in self.new and n.state == "running")
+        waiting = sorted(n.name for n in nodes if n.name in self.names and n.state == "starting")
+        if not running or not waiting:
+            return
+        self.billed = now if self.billed is None else self.billed
+        if now - self.billed < PARTIAL:
+            return
+        raise CapacityError(
+            f"{_some(waiting)}: no capacity {PARTIAL / 60:.0f} min after {_some(running)} began to "
+            "run, which would be billed until all of them do",
+            scope="zone",
+            hint="all new nodes are deleted; `cloudtrain up --wait 6h` requests them again",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

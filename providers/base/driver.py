@@ -11,6 +11,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.model import Node, NodePlan, Owner, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.spot_evidence import SpotEvidence
 
 NetworkT = TypeVar("NetworkT")
 
@@ -91,6 +92,9 @@ class LaunchRequest(Generic[NetworkT]):
     """Unix time at which an earlier `up` requested this node, if the cloud's answer was never
     recorded.
     """
+    queue: float = 0.0
+    """Seconds for which the cloud may let the request wait for capacity, on a market where it does
+    (flex-start)."""
     labels: dict[str, str]
     """Labels that the request sets on the VM and on everything created with it."""
 
@@ -110,6 +114,10 @@ class CloudDriver(Protocol[NetworkT]):
     ends_by_shutdown: bool
     """True if the cloud stops billing a VM that shuts itself down, so that a timer in the user data
     is enough to end it.
+    """
+    at_once: int
+    """Maximum number of nodes requested in parallel: each holds a connection while its operation
+    goes on, or shares a rate of requests with the others.
     """
     soonest_end: float
     """Minimum lead time in seconds: an end nearer than this cannot be set in time."""
@@ -142,6 +150,19 @@ class CloudDriver(Protocol[NetworkT]):
         Raises CloudConfigError for a zone or region that does not exist.
         """
 
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        """Return what the cloud says of spot capacity for the plan's spot nodes (`node.spot`), at
+        most once for each of these places; empty if it says nothing.
+
+        Nodes of several machine types: the lowest score counts. A few calls with few retries at
+        most, which change nothing. Raises CloudError, which stops nothing.
+        """
+
+    def latest_end(self, plan: Plan) -> float | None:
+        """Return the Unix time by which the plan's nodes must end, as what they are bought from
+        ends then; None if nothing does. Asks only if the plan names such a reservation.
+        """
+
     def machines(
         self,
         cluster: str | None = None,
@@ -168,9 +189,9 @@ class CloudDriver(Protocol[NetworkT]):
     ) -> NetworkT:
         """Create or adopt the network, firewall and placement group.
 
-        The firewall allows SSH from `caller` (a CIDR) and all traffic between the cluster's nodes;
-        it is updated if the caller's address has changed. ResourceRequested is written before each
-        creation.
+        The firewall allows SSH from `caller` (a CIDR, or "" for nobody) and all traffic between the
+        cluster's nodes; it is updated if the caller's address has changed. ResourceRequested is
+        written before each creation.
         """
 
     def is_close(self, network: NetworkT) -> bool:
@@ -181,6 +202,11 @@ class CloudDriver(Protocol[NetworkT]):
 
         Returns once the cloud has accepted the request: the VM may not be running or listed yet.
         Raises CapacityError, QuotaError, …
+        """
+
+    def refusal(self, machine: Vm) -> CloudError | None:
+        """Return why the cloud did not create a VM whose request it had accepted and let wait for
+        capacity; None if it does not say.
         """
 
     def start(self, machine: Vm, expires: float | None) -> None:
@@ -209,6 +235,13 @@ class CloudDriver(Protocol[NetworkT]):
         Returns once the cloud reports that each is gone; deleting one that no longer exists is not
         an error. Retries known dependency errors. If one deletion fails, the others still proceed;
         the failure is raised at the end.
+        """
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        """Delete the VM that runs this program, in one last call, and before it those resources
+        that can be deleted while it runs.
+
+        The call must not wait for a step of ours after it, as no later one may happen.
         """
 
 

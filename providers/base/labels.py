@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cloudtrain.errors import NameTakenError
-from cloudtrain.model import Owner
+from cloudtrain.model import Owner, Plan
 from cloudtrain.owner import login
 from cloudtrain.task_id import TaskId
 
@@ -27,6 +27,16 @@ def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
     whose = owner if owner and owner.id else Owner(id=login())
     values = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
     return {CLUSTER: cluster, **{key: value for key, value in values.items() if value}}
+
+
+def on_resources(plan: Plan) -> dict[str, str]:
+    """Return the labels of a plan's shared resources, with the user's own tags."""
+    return {**plan.config.tags, **of_cluster(plan.config.name, plan.owner)}
+
+
+def on_node(plan: Plan, task: TaskId, expires: float | None) -> dict[str, str]:
+    """Return the labels of a plan's node and its parts, with the user's own tags."""
+    return {**plan.config.tags, **of_node(plan.config.name, task, expires, plan.owner)}
 
 
 def of_node(

@@ -7,10 +7,11 @@ from typing import Generic
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
-from cloudtrain.events import PlacementRefused, TriedApart
+from cloudtrain.events import NodeDeletionBegun, PlacementRefused, TriedApart
 from cloudtrain.model import Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.create import (
     Creation,
     can_retry_without_placement_group,
@@ -21,10 +22,12 @@ from cloudtrain.providers.base.labels import refuse_other_owner
 from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
+from cloudtrain.spot_evidence import SpotEvidence
 
 
 class CloudProvider(Generic[NetworkT]):
-    """Provider that uses a cloud driver. `caller` returns the CIDR from which SSH is allowed."""
+    """Provider that uses a cloud driver. `caller` returns the CIDR from which SSH is allowed,
+    "" for none."""
 
     def __init__(
         self, account: CloudDriver[NetworkT], *, caller: Callable[[], str], timing: Timing = TIMING
@@ -56,6 +59,11 @@ class CloudProvider(Generic[NetworkT]):
     ) -> PartialList[Allowance]:
         return self._account.allowances(machines, regions)
 
+    def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
+        if not any(node.spot for node in plan.nodes):
+            return ()
+        return spot_order.evidence(self._account, plan, self._account.places(plan))
+
     def create(
         self,
         plan: Plan,
@@ -78,7 +86,9 @@ class CloudProvider(Generic[NetworkT]):
             expected=expected or {},
             near=self._search(plan.config.name).where.places,
         )
-        places = tuple({machine.place for machine in there.values()}) or self._account.places(plan)
+        places = tuple({machine.place for machine in there.values()}) or spot_order.by_evidence(
+            self._account, plan, self._account.places(plan), journal
+        )
         refusals: list[tuple[Location, CloudError]] = []
         for number, place in enumerate(places):
             if any(refusal_covers(error, refused, place) for refused, error in refusals):
@@ -121,6 +131,14 @@ class CloudProvider(Generic[NetworkT]):
         not_asked = finder.not_asked.values()
         raise_if_not_asked(search.missed(not_asked), saw="everything found is deleted; ")
         return tuple(not_asked)
+
+    def delete_from_inside(self, cluster: str, journal: Journal) -> None:
+        search = self._search(cluster)
+        alive = [m for m in search.machines() if m.node.state != "gone"]
+        resources = self._account.resources(cluster, places=search.where.places)
+        for machine in alive:
+            journal(NodeDeletionBegun(node=machine.node.name))
+        self._account.delete_from_inside(alive, resources)
 
     def serial_log(self, cluster: str, node: str) -> str:
         found = [m for m in self._search(cluster).machines() if m.node.name == node]
@@ -230,8 +248,24 @@ class CloudProvider(Generic[NetworkT]):
 
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
         """Return the expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if
-        there is none or it has passed.
+        there is none or it has passed; never later than what they are bought from, nor than the
+        plan's `latest_end`.
         """
+        now, paid, soonest = self._timing.clock.now(), plan.latest_end, self._account.soonest_end
+        latest, end = self._account.latest_end(plan), self._wished_end(plan, there)
+        end = end if latest is None else min(latest, end or latest)
+        if paid is None or (end is not None and end <= paid):
+            return end
+        if paid < now + soonest:
+            raise CloudConfigError(
+                f"limits.budget: its rest pays for {max(0.0, paid - now) / 60:.0f} min, and "
+                f"{self.name} needs {soonest / 60:.0f} min to end a node in time",
+                hint="raise limits.budget",
+            )
+        return paid
+
+    def _wished_end(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
+        """The same by `limits.max_lifetime` alone."""
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
         now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
         ahead = [end for end in known if end > now]

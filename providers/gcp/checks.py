@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cloudtrain.errors import (
@@ -13,15 +13,33 @@ from cloudtrain.errors import (
     PermissionsError,
     QuotaError,
 )
-from cloudtrain.model import Plan
+from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.gcp import faults, node_identity, quota, resources, zones
+from cloudtrain.providers.gcp import (
+    disk_key,
+    faults,
+    node_identity,
+    quota,
+    reservations,
+    resources,
+    ssh_service,
+    zones,
+)
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_shapes import shape
-from cloudtrain.providers.gcp.network import subnet_path
-from cloudtrain.providers.gcp.permissions import NOT_REPORTED, TPU_MORE, WITH_IDENTITY, missing
+from cloudtrain.providers.gcp.network import existing
+from cloudtrain.providers.gcp.permissions import (
+    BY_MARKET,
+    NOT_REPORTED,
+    ON_SUBNET,
+    ON_SUBNET_PUBLIC,
+    TPU_MORE,
+    WITH_IDENTITY,
+    missing,
+    unneeded,
+)
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
@@ -54,8 +72,15 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     findings = [first, finding("permissions", lambda: permissions(api, plan))]
     findings += node_identity.check(api, plan)
     findings += [finding("machines", machines), finding("image", image)]
-    if plan.config.network.subnet is not None and found:
-        findings.append(finding("subnet", lambda: subnet_found(api, plan, list(found))))
+    wanted = plan.config.network
+    if wanted.private and not (wanted.subnet or wanted.vpc):
+        findings.append(Finding(what="network", ok=True, text=NO_NAT))
+    if wanted.os_login:
+        findings.append(finding("OS Login", lambda: os_login(details)))
+    findings += of_network(api, plan, list(found))
+    if found and reservations.wanted(plan.nodes):
+        findings.append(finding("reservation", lambda: _reservations(api, plan, found)))
+    findings += disk_key.check(plan, list(found))
     if found and images:
         findings.append(finding("quota", lambda: _quota(api, plan, found, images, details)))
     return tuple(
@@ -76,22 +101,84 @@ def finding(what: str, ask: Callable[[], str]) -> Finding:
         return Finding(what=what, ok=False, text=str(error), hint=error.hint, error=type(error))
 
 
+NO_NAT = (
+    "the network that `up` creates has no Cloud NAT: private nodes reach Google's services alone, "
+    "no package index; set network.subnet to a subnet with Cloud NAT"
+)
+IAP_ROLE = "roles/iap.tunnelResourceAccessor has it (docs/private-nodes.md)"
+TWO_STEPS = (
+    "the project's metadata has enable-oslogin-2fa: with OS Login on, sshd may ask every user for "
+    "a second step, which our own user cannot answer"
+)
+
+
+def os_login(project: Json) -> str:
+    """Report OS Login; raises nothing, as what its second step does depends on the image."""
+    items = (project.get("commonInstanceMetadata") or {}).get("items") or ()
+    given = {str(each.get("key")): str(each.get("value")).lower() for each in items}
+    asked = given.get("enable-oslogin-2fa") in ("true", "y", "yes", "1")
+    return TWO_STEPS if asked else "on; nodes keep our own user besides"
+
+
 def permissions(api: GcpClient, plan: Plan, *, tpus: bool = False) -> str:
-    more = (*(WITH_IDENTITY if plan.config.identity else ()), *(TPU_MORE if tpus else ()))
-    lacking = missing(api, more)
+    markets = dict.fromkeys(node.provisioning.market for node in plan.nodes)
+    bought = [each for market in markets for each in BY_MARKET.get(market, ())]
+    more = (*bought, *(WITH_IDENTITY if plan.config.identity else ()), *(TPU_MORE if tpus else ()))
+    proxy = plan.config.network.ssh_proxy
+    by_iap = ssh_service.PERMISSIONS if proxy is not None and proxy.iap else ()
+    lacking = missing(api, (*more, *by_iap), unneeded(plan))
     if isinstance(lacking, str):
         return lacking
     if lacking:
         hint = faults.TPU_ROLE if tpus else faults.ROLE
+        hint = IAP_ROLE if lacking == by_iap else hint
         raise PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
     return "all that up and down need"
 
 
-def subnet_found(api: GcpClient, plan: Plan, regions: list[str]) -> str:
-    subnet = plan.config.network.subnet or ""
-    for region in regions:
-        api.get(f"network.subnet {subnet}", subnet_path(subnet, api.project, region))
-    return f"{subnet} in {', '.join(regions)}"
+def of_network(api: GcpClient, plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
+    """Findings on an existing network and firewall, if the config names them."""
+    wanted = plan.config.network
+    if not regions or not (wanted.subnet or wanted.vpc):
+        return
+    yield finding("subnet", lambda: _subnets(api, plan, regions))
+    if wanted.firewall is not None:
+        yield Finding(what="firewall", ok=True, text=_rules_needed(wanted.firewall))
+
+
+def _subnets(api: GcpClient, plan: Plan, regions: Sequence[str]) -> str:
+    """Check that the subnetworks exist, and that their project admits our VMs."""
+    needed = ON_SUBNET
+    if not plan.config.network.private:
+        needed = (*needed, ON_SUBNET_PUBLIC)
+    paths = [existing(api, plan, region)[1] for region in regions]
+    for path in paths:
+        try:
+            answer = api.call(
+                f"permissions on {path}",
+                "POST",
+                f"{path}/testIamPermissions",
+                body={"permissions": list(needed)},
+            )
+        except CloudError:
+            continue  # not reported
+        lacking = set(needed) - set(answer.get("permissions") or ())
+        if lacking:
+            raise PermissionsError(
+                f"missing on {path}: {', '.join(sorted(lacking))}",
+                hint="have roles/compute.networkUser granted to you on that subnetwork",
+            )
+    return ", ".join(paths)
+
+
+def _rules_needed(tags: Sequence[str]) -> str:
+    """Rules that must exist, as cloudtrain creates none."""
+    target = f"with target tag {' or '.join(tags)}" if tags else "for all nodes of the network"
+    source = f"from source tag {' or '.join(tags)}" if tags else "between these"
+    return (
+        f"existing rules are used as they are; needed {target}: TCP port 22 from where you "
+        f"connect, and all protocols {source}"
+    )
 
 
 def _quota(
@@ -104,8 +191,7 @@ def _quota(
     """Check the quota. Fails only if no placement has enough, as `up` tries the next one. Existing
     nodes need no further quota.
     """
-    there = {m.node.name for m in resources.vms(api, plan.config.name, None, ())}
-    nodes = [node for node in plan.nodes if node.name not in there]
+    nodes = _missing(api, plan)
     lines: list[str] = []
     good: list[str] = []
     inferred: list[str] = []
@@ -129,6 +215,17 @@ def _quota(
     return f"{text}; perhaps not enough (inferred): {'; '.join(inferred)}" if inferred else text
 
 
+def _missing(api: GcpClient, plan: Plan) -> list[NodePlan]:
+    there = {m.node.name for m in resources.vms(api, plan.config.name, None, ())}
+    return [node for node in plan.nodes if node.name not in there]
+
+
+def _reservations(api: GcpClient, plan: Plan, found: Mapping[str, tuple[Location, ...]]) -> str:
+    places = [place for its_zones in found.values() for place in its_zones]
+    now = api.timing.clock.now()
+    return reservations.check(api, places, plan, _missing(api, plan), now)
+
+
 def _vcpus(api: GcpClient, plan: Plan, place: Location) -> dict[str, int]:
     machines = {shape(node).machine for node in plan.nodes}
     found = {}
@@ -143,5 +240,6 @@ def _machines(plan: Plan) -> str:
     for node in plan.nodes:
         wanted = shape(node)
         text = f"{wanted.machine} with {wanted.gpus}" if wanted.gpus else wanted.machine
-        words[text] += 1
+        bought = node.provisioning.shown
+        words[f"{text}, {bought}" if bought else text] += 1
     return ", ".join(f"{count} × {text}" for text, count in words.items())

@@ -61,6 +61,13 @@ class GcpClient:
         other._connections = _connections(url, self.credentials, seconds)
         return other
 
+    def brief(self, seconds: float) -> GcpClient:
+        """Client for the same service that retries for these seconds at most."""
+        other = copy.copy(self)
+        calls = replace(self.timing.calls, within=seconds)
+        other.timing = replace(self.timing, calls=calls)
+        return other
+
     @property
     def project(self) -> str:
         return self.credentials.project
@@ -137,8 +144,10 @@ class GcpClient:
         body: Json | None = None,
         new_vm: bool = False,
         undo: Callable[[], None] = lambda: None,
+        accepted: Callable[[], bool] | None = None,
     ) -> Json:
-        """Send a call that changes something and wait for its operation; call `undo` if it fails.
+        """Send a call that changes something and wait for its operation, or until `accepted` says
+        that the rest may take hours; call `undo` if it fails.
 
         Raises BusyError for a transient failure, which `persist` retries. Each `run` has a new
         request ID, shared by its retries: for an old ID, Google would return an operation up to an
@@ -146,8 +155,8 @@ class GcpClient:
         """
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
-        operation = self._done(what, _scope(self.path(path)), operation)
-        error = _failure(what, operation, new_vm=new_vm)
+        operation = self._done(what, _scope(self.path(path)), operation, accepted)
+        error = failure(what, operation, new_vm=new_vm)
         if error is not None:
             if not isinstance(error, NameTakenError):
                 undo()
@@ -164,14 +173,21 @@ class GcpClient:
         polls = replace(self.timing.polls, within=within)
         return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
 
-    def _done(self, what: str, scope: str, operation: Json) -> Json:
-        latest = operation
+    def _done(
+        self,
+        what: str,
+        scope: str,
+        operation: Json,
+        accepted: Callable[[], bool] | None = None,
+    ) -> Json:
+        latest, path = operation, f"{scope}/operations/{operation.get('name')}"
 
         def ask() -> Json | None:
             nonlocal latest
             if latest.get("status") != "DONE":
-                latest = self._progress(what, f"{scope}/operations/{operation.get('name')}")
-            return latest if latest.get("status") == "DONE" else None
+                latest = self._latest(what, path) if accepted else self._progress(what, path)
+            enough = latest.get("status") == "DONE" or (accepted is not None and accepted())
+            return latest if enough else None
 
         done = self.timing.until(ask, within=OPERATION)
         if done is None:
@@ -190,12 +206,15 @@ class GcpClient:
                 return self._waiter.call(what, "POST", f"{path}/wait")
             except NotFoundError:
                 pass  # not every endpoint supports it
-        try:
-            latest = self.get(what, path)
-        except NotFoundError as error:
-            raise TransientError(error.message, code=error.code) from error
+        latest = self._latest(what, path)
         self._waits = False
         return latest
+
+    def _latest(self, what: str, path: str) -> Json:
+        try:
+            return self.get(what, path)
+        except NotFoundError as error:
+            raise TransientError(error.message, code=error.code) from error
 
     def _once(
         self,
@@ -246,7 +265,7 @@ def _scope(path: str) -> str:
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
 
 
-def _failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
+def failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
     errors = (operation.get("error") or {}).get("errors") or []
     if errors:
         error = faults.of_operation(what, errors, new_vm=new_vm)

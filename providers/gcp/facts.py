@@ -1,9 +1,22 @@
 """Facts of `provider: gcp`."""
 
+from datetime import date
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, Egress, NodeIdentity, Preemption, TokenQuery
+from cloudtrain.cloud import (
+    EVERY_WAY,
+    Cloud,
+    DiskPrice,
+    Egress,
+    NodeIdentity,
+    NodeParts,
+    Preemption,
+    ResourceName,
+    TagRules,
+    TokenQuery,
+)
 from cloudtrain.providers.gcp.families import FAMILIES, TPUS
+from cloudtrain.providers.gcp.ssh_service import SERVICE
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
 
@@ -17,6 +30,73 @@ EGRESS = Egress(
     areas={"us": "us-.+", "eu": "europe-.+", "asia": "asia-.+"},
     # Not from an API: internet by the page's examples, regions and areas by its tables of 2025
     source="https://cloud.google.com/storage/pricing-examples, 2026-11-22",
+)
+
+PARTS = NodeParts(
+    disks=(
+        DiskPrice(
+            kind="pd-balanced",
+            # machine_shapes.PERSISTENT_DISK; a test compares them
+            machines=r"(a2|c2d?|c3d?|e2|f1|g[12]|h3|m[123]|n1|n2d?|t2[ad]|z3)-.+"
+            r"|a3-(high|mega|edge)gpu-.+",
+            per_gb=0.10,
+        ),
+        # hyperdisk-balanced: $0.08 for each GB and month. We request no IOPS, so it gets Google's
+        # default, which exceeds the 3000 IOPS and 140 MiB/s that are included by little: `fixed`
+        # is an upper bound from memory, not read.
+        DiskPrice(kind="hyperdisk-balanced", per_gb=0.10, fixed=10.0),
+    ),
+    # Of a VM on demand; that of a spot VM costs half of it, which is not counted
+    address=0.005,
+    regions={
+        "africa-south1": 1.308,
+        "asia-east1": 1.0,
+        "asia-east2": 1.1,
+        "asia-northeast1": 1.3,
+        "asia-northeast2": 1.3,
+        "asia-northeast3": 1.3,
+        "asia-south1": 1.2,
+        "asia-south2": 1.2,
+        "asia-southeast1": 1.1,
+        "asia-southeast2": 1.3,
+        "australia-southeast1": 1.35,
+        "australia-southeast2": 1.35,
+        "europe-central2": 1.3,
+        "europe-north1": 1.1,
+        "europe-north2": 1.0,
+        "europe-southwest1": 1.2,
+        "europe-west1": 1.0,
+        "europe-west10": 1.54,
+        "europe-west12": 1.2,
+        "europe-west2": 1.2,
+        "europe-west3": 1.2,
+        "europe-west4": 1.1,
+        "europe-west6": 1.3,
+        "europe-west8": 1.16,
+        "europe-west9": 1.16,
+        "me-central1": 1.215,
+        "me-central2": 1.6,
+        "me-west1": 1.1,
+        "northamerica-northeast1": 1.1,
+        "northamerica-northeast2": 1.1,
+        "northamerica-south1": 1.09,
+        "southamerica-east1": 1.5,
+        "southamerica-west1": 1.43,
+        "us-central1": 1.0,
+        "us-east1": 1.0,
+        "us-east4": 1.1,
+        "us-east5": 1.0,
+        "us-south1": 1.2,
+        "us-west1": 1.0,
+        "us-west2": 1.2,
+        "us-west3": 1.2,
+        "us-west4": 1.1,
+    },
+    elsewhere=2.0,
+    source="pricing.yml of 2025-03-06 of "
+    "https://github.com/Cyclenerd/google-cloud-pricing-cost-calculator, which reads Google's price "
+    "list (`balanced`); https://cloud.google.com/vpc/network-pricing#ipaddress",
+    read=date(2026, 11, 24),
 )
 
 FACTS = Cloud(
@@ -44,14 +124,69 @@ FACTS = Cloud(
         # `name` and `email` of IAM's discovery document, ServiceAccount
         source="https://iam.googleapis.com/$discovery/rest?version=v1, 2026-11-22",
     ),
+    disk_key=ResourceName(
+        word="the resource name of a Cloud KMS key",
+        example="projects/keys/locations/{region}/keyRings/training/cryptoKeys/disks",
+        pattern=r"(projects/[^/ ]+/locations/(?:[a-z0-9-]+|\{region\})/keyRings/[\w-]{1,63}"
+        r"/cryptoKeys/[\w-]{1,63})(?:/cryptoKeyVersions/\d+)?",
+        # CustomerEncryptionKey.kmsKeyName of the discovery document, compute v1
+        source="https://cloud.google.com/compute/docs/disks/customer-managed-encryption, "
+        "2026-11-24",
+    ),
+    vpc=ResourceName(
+        word="the name of a network, or projects/PROJECT/global/networks/NAME",
+        example="projects/net-host/global/networks/corp",
+        pattern=r"(?:(projects/[^/ ]+)/global/networks/)?([a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)",
+        # `pattern` of Network.name in the discovery document, compute v1, revision 20261106
+        source="https://cloud.google.com/compute/docs/reference/rest/v1/networks, 2026-11-24",
+    ),
+    firewall=ResourceName(
+        word="the network tag of your firewall rules",
+        example="training-nodes",
+        pattern=r"([a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)",
+        # `pattern` of Tags.items in the discovery document, compute v1, revision 20261106
+        source="https://cloud.google.com/vpc/docs/add-remove-network-tags, 2026-11-24",
+    ),
+    most_firewalls=64,
+    firewalls_of_subnets=True,
+    tags=TagRules(
+        # International letters are allowed; Google decides which of them are lower case.
+        name=r"[a-z\u0080-\U0010ffff][a-z0-9_\u0080-\U0010ffff-]{0,62}",
+        value=r"[a-z0-9_\u0080-\U0010ffff-]{0,63}",
+        words="up to 63 lower-case letters, digits, `_` and `-`, its name beginning with a letter",
+        most=54,
+        # Resource Manager's "Requirements for labels": 64 labels each
+        source="https://cloud.google.com/resource-manager/docs/labels-overview, 2026-11-24",
+    ),
+    ssh_proxy=SERVICE,
+    os_login=True,
     machines=Path(__file__).parent / "machines.csv",
     gpuhunt="gcp",
     default_machine="e2-standard-4",
+    desk_machine="e2-standard-2",
+    address_variables=(
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE",
+        "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU",
+        "STORAGE_EMULATOR_HOST",
+    ),
     gpu_machines=r"(a[2-9]\d?x?|g[2-9]\d?)-.+",
     attaches="n1-",
+    markets=EVERY_WAY,
+    # Reservations are for all but the smallest shared-core machines:
+    # https://cloud.google.com/compute/docs/instances/reservations-overview#restrictions
+    usual_markets=("on-demand", "spot", "reservation"),
+    # https://cloud.google.com/compute/docs/instances/create-flex-start-vm: between 10 minutes and
+    # seven days
+    run_times={"flex-start": (600.0, 7 * 86400.0)},
     families=FAMILIES,
     first_region="us-central1",
     egress=EGRESS,
+    parts=PARTS,
+    # A minute until Google acts (assumed), then the shutdown: 120 s at most
+    # (`skipGuestOsShutdown` of the discovery document, compute v1, revision 20261106)
+    end_takes=180.0,
     disk_gb=DISK_GB,
     gpu_disk_gb=GPU_DISK_GB,
     # https://cloud.google.com/compute/docs/disks/local-ssd: those that come with local SSDs

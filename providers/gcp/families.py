@@ -1,14 +1,19 @@
-"""Google's GPU machines that are not available both on demand and as spot, and its TPUs.
+"""How Google sells its GPU machines, where it is not on demand and as spot alone, and its TPUs.
 
 tools/generate_docs.py copies the rows to docs/machines.md.
 """
 
 from datetime import date
 
-from cloudtrain.cloud import WAITED_FOR, Family, TpuFamily
+from cloudtrain.cloud import EVERY_WAY, WAITED_FOR, Family, TpuFamily
 
 _GCP = "https://cloud.google.com/compute/docs/accelerator-optimized-machines"
 _READ = date(2026, 11, 22)
+_OPTIONS = "https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models"
+"""Updated 2026-04-06. Flex-start: "Any GPU machine except A4X Max and A4X"; an older copy of
+https://cloud.google.com/compute/docs/instances/about-flex-start-vms leaves out G4 and has
+accelerator-optimized machines only, so that none is taken to be sold for n1 with GPUs."""
+_OPTIONS_READ = date(2026, 11, 24)
 
 FAMILIES = (
     Family(
@@ -21,12 +26,52 @@ FAMILIES = (
         read=_READ,
     ),
     Family(
+        machines=r"a2-(highgpu|megagpu)-.*",
+        shown="a2-highgpu, a2-megagpu",
+        kind="A100",
+        markets=EVERY_WAY,
+        source=_OPTIONS,
+        read=_OPTIONS_READ,
+    ),
+    Family(
+        machines=r"a2-ultragpu-.*",
+        shown="a2-ultragpu",
+        kind="A100-80GB",
+        markets=EVERY_WAY,
+        source=_OPTIONS,
+        read=_OPTIONS_READ,
+    ),
+    Family(
+        machines=r"g2-.*",
+        shown="g2",
+        kind="L4",
+        markets=EVERY_WAY,
+        source=_OPTIONS,
+        read=_OPTIONS_READ,
+    ),
+    Family(
+        machines=r"g4-.*",
+        shown="g4",
+        kind="RTXPRO6000",
+        markets=EVERY_WAY,
+        source=_OPTIONS,
+        read=_OPTIONS_READ,
+    ),
+    Family(
         machines=r"a3-highgpu-[124]g",
         shown="a3-highgpu-1g, -2g, -4g",
         kind="H100",
         markets=("spot", "flex-start"),
         source=_GCP,
         read=_READ,
+    ),
+    Family(
+        machines=r"a3-(highgpu-8g|megagpu-.*)",
+        shown="a3-highgpu-8g, a3-megagpu",
+        kind="H100",
+        markets=EVERY_WAY,
+        source=_OPTIONS,
+        read=_OPTIONS_READ,
     ),
     Family(
         machines=r"a3-ultragpu-.*",

@@ -60,6 +60,22 @@ PERIMETER = (
     "a VPC Service Controls perimeter of your organization forbids it: its administrators find it "
     "by that identifier and can admit this machine with an access level"
 )
+KEY = (
+    "check `disk_key`: the key must exist in the disk's region, and the project's Compute Engine "
+    "service agent, service-NUMBER@compute-system.iam.gserviceaccount.com, needs "
+    "roles/cloudkms.cryptoKeyEncrypterDecrypter on it (docs/companies.md)"
+)
+SHIELDED = (
+    "your organization requires Secure Boot, which nodes with GPUs do not have, as it refuses "
+    "NVIDIA's kernel modules. Have this project exempted (docs/companies.md)"
+)
+ORGANIZATION = (
+    "a policy of your organization forbids it; a label that it requires goes into `tags:` "
+    "(docs/companies.md)"
+)
+RESERVATION = (
+    "`gcloud compute reservations list` shows those of the project, with their zones and machines"
+)
 PROJECTS = "set `project:` to the project's id, not its name or number (`gcloud projects list`)"
 ROLE = "grant roles/compute.admin on the project, which is enough (docs/gcp.md)"
 TPU_ROLE = "grant roles/compute.admin and roles/tpu.admin on the project (docs/gcp.md)"
@@ -123,7 +139,7 @@ CODES: dict[str, Fault] = {
     "FORBIDDEN": PERMISSION,
     "INSUFFICIENT_PERMISSIONS": PERMISSION,
     "ACCESS_DENIED": PERMISSION,
-    "CONDITION_NOT_MET": Fault(PermissionsError, hint="a policy of your organization forbids it"),
+    "CONDITION_NOT_MET": Fault(PermissionsError, hint=ORGANIZATION),
     "BILLING_DISABLED": Fault(PermissionsError, hint=BILLING),
     "BILLING_NOT_ENABLED": Fault(PermissionsError, hint=BILLING),
     "INACTIVE_BILLING_STATE": Fault(PermissionsError, hint=BILLING),
@@ -182,6 +198,15 @@ STATUSES: dict[int, Fault] = {
 }
 
 _WORDS = (
+    # "Cloud KMS error when using key …: Permission 'cloudkms.cryptoKeyVersions.useToEncrypt' denied
+    # on resource … (or it may not exist).": terraform-provider-google#5103 and #15415, read
+    # 2026-11-24. The caller needs no right on the key.
+    (
+        re.compile(r"Cloud KMS|cloudkms\.cryptoKeyVersions\.useTo"),
+        Fault(PermissionsError, hint=KEY),
+    ),
+    # https://cloud.google.com/compute/shielded-vm/docs/shielded-vm#organization-policy
+    (re.compile(r"constraints/compute\.requireShieldedVm"), Fault(PermissionsError, hint=SHIELDED)),
     # The operation's codes differ (EXTERNAL_RESOURCE_NOT_FOUND, SERVICE_ACCOUNT_ACCESS_DENIED and
     # none are quoted); the words are those of GoogleCloudPlatform/pubsec-declarative-toolkit#607
     # and terraform-google-managed-instance-group#40, read 2026-11-22.
@@ -194,6 +219,24 @@ _WORDS = (
         Fault(PermissionsError, hint=ATTACH),
     ),
     (re.compile(r"[Ll]ocation .* is not found or access is unauthorized"), CAPACITY),
+    # The messages that Google's own autoscaler knows (kubernetes/autoscaler and its GKE fork,
+    # cloudprovider/gke, read 2026-11-24), there with the code CONDITION_NOT_MET among others.
+    (
+        re.compile(
+            r"Specified reservations? .* do(es)? not exist"
+            r"|Could not find the given reservation|No available resources in specified reservation"
+            r"|Reservation .* is incorrect for the requested|must use ReservationAffinity of"
+        ),
+        Fault(CloudConfigError, hint=RESERVATION),
+    ),
+    (
+        re.compile(
+            r"Specified reservations? .* do(es)? not have available resources"
+            r"|Cannot use reservation, it requires reservation to be in READY"
+            r"|does not currently have sufficient capacity"
+        ),
+        CAPACITY,
+    ),
     (
         re.compile(
             r"does not have enough resources available|currently unavailable in the"
@@ -206,6 +249,20 @@ _WORDS = (
     (
         re.compile(r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy"),
         Fault(PermissionsError, hint=PERIMETER),
+    ),
+    # The constraints' names, as in https://cloud.google.com/resource-manager/docs/
+    # organization-policy/org-policy-constraints, read 2026-11-24
+    (
+        re.compile(r"compute\.(managed\.)?requireOsLogin"),
+        Fault(PermissionsError, hint="set `network.os_login: true` (docs/private-nodes.md)"),
+    ),
+    (
+        re.compile(r"compute\.(managed\.)?vmExternalIpAccess"),
+        Fault(
+            PermissionsError,
+            hint="set `network.private: true` and `network.ssh_proxy: iap`, with a subnet that has "
+            "Cloud NAT (docs/private-nodes.md)",
+        ),
     ),
     (
         re.compile(r"does not have required permission to use project"),

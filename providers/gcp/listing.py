@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from cloudtrain.model import Node, NodeState
+from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp.requests import read_description
@@ -38,7 +39,6 @@ def to_vm(instance: Json) -> Vm | None:
     if parsed is None:
         return None
     zone = last(instance.get("zone"))
-    scheduling = instance.get("scheduling") or {}
     public, internal = _addresses(instance)
     node = Node(
         name=str(instance.get("name")),
@@ -49,7 +49,7 @@ def to_vm(instance: Json) -> Vm | None:
         internal=internal,
         placement=zone,
         machine=last(instance.get("machineType")),
-        spot=scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible")),
+        provisioning=_provisioning(instance),
         disk_gb=_disk_gb(instance),
         identities=tuple(str(each.get("email")) for each in instance.get("serviceAccounts") or ()),
         created=timestamp(instance.get("creationTimestamp")),
@@ -133,3 +133,19 @@ def timestamp(text: object) -> float | None:
         return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
     except ValueError:
         return None
+
+
+def _provisioning(instance: Json) -> Provisioning:
+    """How the VM was bought. A reservation of its own project has no project in its name."""
+    scheduling = instance.get("scheduling") or {}
+    if scheduling.get("provisioningModel") == "FLEX_START":
+        return Provisioning(market="flex-start")
+    if scheduling.get("provisioningModel") == "SPOT" or scheduling.get("preemptible"):
+        return SPOT
+    affinity = instance.get("reservationAffinity") or {}
+    if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
+        return ON_DEMAND
+    name = str(next(iter(affinity.get("values") or ()), ""))
+    own = re.search(r"projects/[^/]+/", str(instance.get("selfLink") or ""))
+    prefix = f"{own[0]}reservations/" if own else ""
+    return Provisioning(market="reservation", name=name.removeprefix(prefix))

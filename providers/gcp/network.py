@@ -15,12 +15,13 @@ from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Journal
 from cloudtrain.providers.base import image_pins, labels
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.gcp import requests
+from cloudtrain.providers.gcp import requests, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.listing import last
 from cloudtrain.providers.gcp.machine_shapes import COMPACT, FAST, Shape, shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
+from cloudtrain.providers.gcp.teardown import delete
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +42,29 @@ class NetworkBuilder:
 
     def create(self) -> ClusterNetwork:
         images = {} if self.tpu else self._images()
-        subnet = self.plan.config.network.subnet
-        if subnet is not None:
-            network, subnetwork = self._existing(subnet)
+        wanted = self.plan.config.network
+        if wanted.subnet or wanted.vpc:
+            network, subnetwork = existing(self.api, self.plan, self.place.region)
         else:
             network, subnetwork = self._network(), ""
         works: list[Callable[[], str]] = [
-            lambda: subnetwork or self._subnetwork(network),
-            lambda: self._rule(requests.ssh_rule(self.cluster, network, self.caller)),
-            lambda: self._rule(requests.inside_rule(self.cluster, network)),
             self._policy,
+            lambda: subnetwork or self._subnetwork(network),
         ]
-        made = fan_out(works, lambda work: work(), name=lambda work: self.cluster)
+        if wanted.firewall is None:
+            works += [
+                lambda: self._ssh_rule(network),
+                lambda: self._rule(requests.inside_rule(self.cluster, network)),
+            ]
+        policy, subnetwork, *_ = fan_out(works, lambda work: work(), name=lambda _: self.cluster)
+        own = (labels.group_name(self.cluster),)
         return ClusterNetwork(
             network=network,
-            subnetwork=made[0],
-            tag=labels.group_name(self.cluster),
-            policy=made[3] or None,
+            subnetwork=subnetwork,
+            tags=own if wanted.firewall is None else wanted.firewall,
+            policy=policy or None,
             images=images,
+            bound=frozenset() if self.tpu else reservations.bound(self.api, self.place, self.plan),
         )
 
     def _images(self) -> dict[str, GcpImage]:
@@ -86,29 +92,25 @@ class NetworkBuilder:
         )
         return replace(image, source=image.exact or image.source)
 
-    def _existing(self, subnet: str) -> tuple[str, str]:
-        """Return the network and subnetwork of the config. Raises CloudConfigError if our firewall
-        rules cannot protect them.
-        """
-        path = subnet_path(subnet, self.api.project, self.place.region)
-        try:
-            found = self.api.get(f"network.subnet {subnet}", path)
-        except NotFoundError as error:
-            raise CloudConfigError(error.message, code=error.code) from error
-        network = _path(str(found.get("network", "")))
-        if not network.startswith(f"projects/{self.api.project}/"):
-            raise CloudConfigError(
-                f"network.subnet {subnet} belongs to another project ({network})",
-                hint="firewall rules are created in this project: use a subnetwork of its networks",
-            )
-        return network, path
-
     def _network(self) -> str:
         return self._make("network", "global/networks", requests.network(self.cluster))[0]
 
     def _subnetwork(self, network: str) -> str:
         body = requests.subnetwork(self.cluster, self.place.region, network)
         return self._make("subnetwork", f"regions/{self.place.region}/subnetworks", body)[0]
+
+    def _ssh_rule(self, network: str) -> str:
+        """Let the caller in; without one, delete the rule of an earlier `up`."""
+        body = requests.ssh_rule(self.cluster, network, self.caller)
+        if self.caller:
+            return self._rule(body)
+        what = f"firewall {body['name']}"
+        path = self.api.path(f"global/firewalls/{body['name']}")
+        there = self.api.find(what, path)
+        if there is not None:
+            self._refuse_foreign(what, there, body)
+            delete(self.api, what, path)
+        return ""
 
     def _rule(self, body: Json) -> str:
         """Create a firewall rule, or update it if the caller's address has changed."""
@@ -134,7 +136,8 @@ class NetworkBuilder:
     def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
         """Create a resource if it does not exist. Returns its path and its body if it existed."""
         name = str(body["name"])
-        body = {**body, "description": requests.description(self.cluster, self.plan.owner)}
+        facts = requests.description(self.cluster, self.plan.owner, self.plan.config.tags)
+        body = {**body, "description": facts}
         what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
         announced: list[str] = []
 
@@ -168,6 +171,56 @@ class NetworkBuilder:
                 f"{what} is in network {last(there.get('network'))}, not {last(network)}",
                 hint=f"run `cloudtrain down {self.cluster}` to delete it",
             )
+
+
+def existing(api: GcpClient, plan: Plan, region: str) -> tuple[str, str]:
+    """Return the paths of the config's network and subnetwork in a region. Raises CloudConfigError.
+
+    Firewall rules are in the project of their network: those of a Shared VPC are its host project's
+    to make: https://cloud.google.com/vpc/docs/shared-vpc (documented).
+    """
+    wanted = plan.config.network
+    if wanted.vpc:
+        network, path = _of_vpc(api, wanted.vpc, region)
+    else:
+        subnet = wanted.subnet or ""
+        path = subnet_path(subnet, api.project, region)
+        try:
+            found = api.get(f"network.subnet {subnet}", path)
+        except NotFoundError as error:
+            raise CloudConfigError(error.message, code=error.code) from error
+        network = _path(str(found.get("network", "")))
+    if not network.startswith(f"projects/{api.project}/") and wanted.firewall is None:
+        raise CloudConfigError(
+            f"{network} is of another project (a Shared VPC), in which cloudtrain creates no "
+            "firewall rules",
+            hint="have rules made there that allow SSH from your addresses and all traffic between "
+            "the nodes, and set network.firewall to their target tag, or to `existing` if they "
+            "have none",
+        )
+    return network, path
+
+
+def _of_vpc(api: GcpClient, vpc: str, region: str) -> tuple[str, str]:
+    """Return the paths of a network and its only subnetwork in a region."""
+    network = vpc if "/" in vpc else f"projects/{api.project}/global/networks/{vpc}"
+    project = network.split("/")[1]
+    where = f"projects/{project}/regions/{region}/subnetworks"
+    found = [
+        _path(str(each.get("selfLink", "")))
+        for page in api.pages(f"subnetworks of {vpc} in {region}", where)
+        for each in page.get("items") or ()
+        if _path(str(each.get("network", ""))) == network
+        and each.get("purpose", "PRIVATE") == "PRIVATE"  # those of load balancers take no VMs
+    ]
+    if len(found) != 1:
+        names = ", ".join(last(each) for each in found) or "none"
+        raise CloudConfigError(
+            f"network.vpc {vpc} has no single subnetwork in {region}: {names}",
+            hint="choose other regions" if not found else "name one by network.subnet instead",
+            scope="region",
+        )
+    return network, found[0]
 
 
 def subnet_path(subnet: str, project: str, region: str) -> str:

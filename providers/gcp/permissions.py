@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 
 from cloudtrain.errors import CloudError
+from cloudtrain.model import Market, Plan
+from cloudtrain.providers.gcp import ssh_service
 from cloudtrain.providers.gcp.client import GcpClient
 
 NOT_REPORTED = "not reported by this endpoint"
@@ -19,6 +21,7 @@ GOOGLE = "https://cloudresourcemanager.googleapis.com"
 CALLS: Mapping[str, tuple[str, ...]] = {
     "acceleratorTypes.get": ("acceleratorTypes.get",),
     "acceleratorTypes.list": ("acceleratorTypes.list",),
+    "advice.capacity": ("advice.capacity",),
     "disks.aggregatedList": ("disks.list",),
     "disks.delete": ("disks.delete",),
     "disks.get": ("disks.get",),
@@ -63,6 +66,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "regionOperations.get": ("regionOperations.get",),
     "regionOperations.wait": ("regionOperations.get",),
     "regions.get": ("regions.get",),
+    "reservations.get": ("reservations.get",),
     "resourcePolicies.aggregatedList": ("resourcePolicies.list",),
     "resourcePolicies.delete": ("resourcePolicies.delete",),
     "resourcePolicies.get": ("resourcePolicies.get",),
@@ -72,15 +76,56 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "subnetworks.get": ("subnetworks.get",),
     "subnetworks.insert": ("subnetworks.create", "networks.updatePolicy"),
     "zoneOperations.get": ("zoneOperations.get",),
+    "zoneOperations.list": ("zoneOperations.list",),
     "zoneOperations.wait": ("zoneOperations.get",),
     "zones.list": ("zones.list",),
 }
 """API method → permissions that it needs, without the prefix `compute.`."""
 
-NEEDED = tuple(sorted({f"compute.{each}" for needed in CALLS.values() for each in needed}))
-"""All permissions that the driver needs; roles/compute.admin includes them:
+BY_MARKET: Mapping[Market, tuple[str, ...]] = {
+    "spot": (),
+    "flex-start": ("compute.zoneOperations.list",),
+    "reservation": ("compute.reservations.get",),
+}
+"""Permissions that the driver needs only for machines of that market."""
+
+EVIDENCE = ("compute.advice.capacity",)
+"""Permissions without which zones are not ordered by where spot VMs are likely to be had."""
+
+_ALL = {f"compute.{each}" for needed in CALLS.values() for each in needed}
+NEEDED = tuple(sorted(_ALL - {p for each in (*BY_MARKET.values(), EVIDENCE) for p in each}))
+"""All permissions that the driver always needs; roles/compute.admin includes them:
 https://cloud.google.com/iam/docs/roles-permissions/compute
 """
+
+
+ON_SUBNET: tuple[str, ...] = ("compute.subnetworks.use",)
+ON_SUBNET_PUBLIC = "compute.subnetworks.useExternalIp"
+"""Permissions that are needed on the subnetwork of a Shared VPC, the second for nodes with public
+addresses; roles/compute.networkUser has both:
+https://cloud.google.com/vpc/docs/provisioning-shared-vpc#networkuseratsubnet
+"""
+NETWORKS = (
+    *("networks.create", "networks.delete", "networks.get"),
+    *("subnetworks.create", "subnetworks.delete"),
+    *("subnetworks.use", "subnetworks.useExternalIp"),
+)
+"""Permissions on the project that an existing network makes superfluous; the last two are needed on
+its subnetwork."""
+FIREWALLS = (
+    *("firewalls.create", "firewalls.delete", "firewalls.get", "firewalls.update"),
+    "networks.updatePolicy",
+)
+"""Permissions that an existing firewall makes superfluous."""
+
+
+def unneeded(plan: Plan) -> frozenset[str]:
+    """Permissions of NEEDED that an existing network, or firewall, makes superfluous."""
+    network = plan.config.network
+    if not (network.subnet or network.vpc):
+        return frozenset()
+    more = FIREWALLS if network.firewall is not None else ()
+    return frozenset(f"compute.{each}" for each in (*NETWORKS, *more))
 
 
 WITH_IDENTITY = ("compute.instances.setServiceAccount",)
@@ -117,7 +162,7 @@ def tpu_lines() -> str:
 def role() -> str:
     """Return a custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
-    return "\n".join([*lines, *(f"- {permission}" for permission in NEEDED)]) + "\n"
+    return "\n".join([*lines, *(f"- {permission}" for permission in sorted(_ALL))]) + "\n"
 
 
 def block() -> str:
@@ -130,10 +175,24 @@ def block() -> str:
         f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(WITH_IDENTITY)}` in the "
         f"role, and `{'`, `'.join(ON_IDENTITY)}` on the service account alone "
         "(`roles/iam.serviceAccountUser` has both). `check` reads the policies of its buckets if "
-        "you have `storage.buckets.getIamPolicy`.\n"
+        "you have `storage.buckets.getIamPolicy`.\n\n"
+        f"With `network.ssh_proxy: iap`, also `{'`, `'.join(ssh_service.PERMISSIONS)}` "
+        "(roles/iap.tunnelResourceAccessor), for the account that gcloud uses "
+        "([private-nodes.md](private-nodes.md)).\n"
+    )
+    network = (
+        "With an existing network ([`network.subnet` or `network.vpc`](companies.md#networks)), "
+        f"the role is enough without {_named(NETWORKS)}; with `network.firewall` also without "
+        f"{_named(FIREWALLS)}. On the subnetwork, also in the host project of a Shared VPC, you "
+        f"then need `{'`, `'.join((*ON_SUBNET, ON_SUBNET_PUBLIC))}` (`roles/compute.networkUser`) "
+        "and `compute.subnetworks.get`, for `network.vpc` also `compute.subnetworks.list`.\n"
     )
     tpus = f"`strategy: tpu` needs these, too:\n\n```yaml\n{tpu_lines()}```\n"
-    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}\n{tpus}"
+    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}\n{network}\n{tpus}"
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`compute.{each}`" for each in names)
 
 
 RESOURCE_MANAGER = (
@@ -142,11 +201,15 @@ RESOURCE_MANAGER = (
 )
 
 
-def missing(api: GcpClient, more: tuple[str, ...] = ()) -> tuple[str, ...] | str:
-    """Return what is missing of NEEDED and `more`, or the reason why it cannot be queried.
+def missing(
+    api: GcpClient, more: tuple[str, ...] = (), less: frozenset[str] = frozenset()
+) -> tuple[str, ...] | str:
+    """Return what is missing of NEEDED and `more` without `less`, or the reason why it cannot be
+    queried.
 
     A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """
+    wanted = [each for each in (*NEEDED, *more) if each not in less]
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:
         return NOT_REPORTED
@@ -155,11 +218,11 @@ def missing(api: GcpClient, more: tuple[str, ...] = ()) -> tuple[str, ...] | str
             "permissions",
             "POST",
             f"projects/{api.project}:testIamPermissions",
-            body={"permissions": [*NEEDED, *more]},
+            body={"permissions": wanted},
         )
     except CloudError as error:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
             return RESOURCE_MANAGER.format(api.project)
         return f"{NOT_REPORTED}: {error.message}"
     given = set(answer.get("permissions") or ())
-    return tuple(permission for permission in (*NEEDED, *more) if permission not in given)
+    return tuple(permission for permission in wanted if permission not in given)

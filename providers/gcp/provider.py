@@ -7,18 +7,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cloudtrain.catalog import MachineType
+from cloudtrain.errors import CloudError
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.providers.gcp import (
+    advice,
     checks,
     machine_types,
     quota,
     resources,
+    ssh_service,
     teardown,
     tpu_checks,
     tpu_hosts,
@@ -29,12 +33,15 @@ from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.network import NetworkBuilder
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.tpus import Tpus
-from cloudtrain.providers.gcp.vms import VmLaunch, serial_log, start
+from cloudtrain.providers.gcp.vms import VmLaunch, refusal, serial_log, start
+from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     account = GcpDriver(config)
-    return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
+    return CloudProvider(
+        account, caller=lambda: caller_cidr(config, account.endpoint, proxy=ssh_service.RANGE)
+    )
 
 
 class GcpDriver:
@@ -45,9 +52,14 @@ class GcpDriver:
     """False: a VM that shuts itself down is only stopped, and its disk is still billed. Google ends
     VMs by `maxRunDuration` instead.
     """
+    at_once = 512
+    """Each waits for its operation. Its three calls count towards three quotas of 1,500 a minute,
+    for changes, reads and operations: https://cloud.google.com/compute/api-quota (2026-11).
+    """
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+        self._config = config
         self._api = GcpClient(config, timing)
         self._tpus = Tpus(self._api, config)
 
@@ -84,13 +96,25 @@ class GcpDriver:
             return tpu_checks.places(self._api, self._tpus, plan)
         return zones.places(self._api, plan)
 
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        return () if self._tpus.needed else advice.spot_evidence(self._api, plan, places)
+
+    def latest_end(self, plan: Plan) -> float | None:
+        return None
+
     def machines(
         self,
         cluster: str | None = None,
         place: Location | None = None,
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
-        return resources.machines(self._api, self._tpus, cluster, place, places)
+        found = resources.machines(self._api, self._tpus, cluster, place, places)
+        return with_proxies(
+            found, self._config.network, project=self._api.project, service=self._iap
+        )
+
+    def _iap(self, machine: Vm) -> tuple[str, ...]:
+        return ssh_service.command(self._api.project, machine.place.zone, machine.node.name)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
@@ -118,6 +142,9 @@ class GcpDriver:
             return tpu_launch.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
         return VmLaunch(api=self._api, order=order).run()
 
+    def refusal(self, machine: Vm) -> CloudError | None:
+        return None if tpu_hosts.is_host(machine) else refusal(self._api, machine)
+
     def start(self, machine: Vm, expires: float | None) -> None:
         if tpu_hosts.is_host(machine):
             tpu_launch.start(self._tpus, machine)
@@ -135,3 +162,6 @@ class GcpDriver:
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         teardown.delete_all(self._api, self._tpus, machines, resources)
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        teardown.delete_from_inside(self._api, machines, resources)

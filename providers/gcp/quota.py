@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import RateError, TransientError
-from cloudtrain.model import NodePlan, Plan
+from cloudtrain.model import Market, NodePlan, Plan
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance
@@ -64,12 +64,13 @@ def shortage(
     needs = need(plan, nodes, vcpus, images, region)
     guessed = {_cpus(s, False, region) for s in map(shape, nodes) if s.family not in CPU_QUOTAS}
     guessed -= {"CPUS"}
-    wanted = [shape(node) for node in nodes]
+    wanted = [shape(node) for node in nodes if node.provisioning.market != "reservation"]
     everywhere = {
         "GPUS_ALL_REGIONS": sum(s.gpus.count for s in wanted if s.gpus),
         "CPUS_ALL_REGIONS": sum(vcpus.get(s.machine, 0) for s in wanted if not s.bundled),
     }
-    if plan.config.network.subnet is None and len(nodes) == len(plan.nodes):
+    network = plan.config.network
+    if not (network.subnet or network.vpc) and len(nodes) == len(plan.nodes):
         everywhere |= {"NETWORKS": 1, "SUBNETWORKS": 1, "FIREWALLS": 2}
     lines = [_line(metric, n, region) for metric, n in needs.items() if metric not in guessed]
     lines += [_line(metric, n, project) for metric, n in everywhere.items()]
@@ -89,18 +90,27 @@ def need(
     lifetime = plan.config.limits.max_lifetime
     brief = lifetime is not None and lifetime <= SHORT_LIVED
     for node in nodes:
-        wanted = shape(node)
+        wanted, market = shape(node), node.provisioning.market
         needs["INSTANCES"] += 1
         if not plan.config.network.private:
             needs["IN_USE_ADDRESSES"] += 1
         if wanted.disk_type == "pd-balanced":
             needs["SSD_TOTAL_GB"] += least_disk(node, images[node.name])
+        if market == "reservation":
+            continue
         if not wanted.bundled:
             needs[_cpus(wanted, node.spot, region)] += vcpus.get(wanted.machine, 0)
         if wanted.gpus and wanted.gpus.kind in QUOTAS:
-            metric = QUOTAS[wanted.gpus.kind]
-            needs[_preemptible(metric, node.spot or brief, region)] += wanted.gpus.count
+            metric, may = QUOTAS[wanted.gpus.kind], market in PREEMPTIBLE or brief
+            needs[_preemptible(metric, may, region)] += wanted.gpus.count
     return needs
+
+
+PREEMPTIBLE: tuple[Market, ...] = ("spot", "flex-start")
+"""Markets whose VMs draw on the preemptible quotas of GPUs. Those in a reservation draw on none:
+the reservation has, when it was made.
+https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models ("Quota"), updated 2026-04-06
+"""
 
 
 def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:

@@ -6,19 +6,18 @@ strings.
 
 from __future__ import annotations
 
-import math
 import threading
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 from cloudtrain.errors import CloudError
-from cloudtrain.model import NodePlan, Owner
+from cloudtrain.model import Network, NodePlan, Owner
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
+from cloudtrain.providers.gcp import scheduling
 from cloudtrain.providers.gcp.facts import DISK_GB, GPU_DISK_GB
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.machine_shapes import COMPACT, shape
@@ -26,15 +25,7 @@ from cloudtrain.providers.gcp.startup import startup_script
 
 Json = dict[str, Any]
 
-LONGEST = 120 * 24 * 3600
-SHORTEST = 30
-"""Limits of `maxRunDuration`, in seconds."""
-
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-
-NOTICE = "120"
-"""Seconds from the preemption notice to the signal that ends the VM; without it there is no notice.
-`Scheduling.preemptionNoticeDuration` of the API's discovery document: 0 or 120 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +34,12 @@ class ClusterNetwork:
 
     network: str
     subnetwork: str
-    tag: str
-    """Network tag to which the firewall rules apply."""
+    tags: tuple[str, ...]
+    """Network tags to which the firewall rules apply."""
     policy: str | None = None
     """Compact placement policy, if any."""
+    bound: frozenset[str] = frozenset()
+    """Reservations whose VMs end with them, as `provisioning` names them."""
     images: Mapping[str, GcpImage] = field(default_factory=dict)
     """Images by node name; none of a TPU, which has a software version instead."""
     shared: dict[str, Future[Json]] = field(default_factory=dict, compare=False, repr=False)
@@ -136,13 +129,23 @@ def policy(cluster: str) -> Json:
     }
 
 
-def description(cluster: str, owner: Owner | None = None) -> str:
+def description(
+    cluster: str, owner: Owner | None = None, tags: Mapping[str, str] | None = None
+) -> str:
     """Return the description that replaces labels on resources that cannot have labels;
-    `read_description` parses it.
+    `read_description` parses it. The user's own `tags` come after it, as far as there is room.
     """
     values = labels.of_cluster(cluster, owner)
     facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
-    return f"made by cloudtrain: {' '.join(facts)}"
+    own = " ".join(f"{name}={value}" for name, value in (tags or {}).items())
+    text = f"made by cloudtrain: {' '.join(facts)}"
+    return f"{text}{_OWN}{own}"[:LONGEST_DESCRIPTION] if own else text
+
+
+_OWN = "; tags: "
+LONGEST_DESCRIPTION = 2048
+"""Characters of a description:
+https://cloud.google.com/compute/docs/reference/rest/v1/networks (by general knowledge)"""
 
 
 _FACTS = {
@@ -158,7 +161,8 @@ def read_description(text: str) -> labels.Labels | None:
     head, _, facts = text.partition(": ")
     if head != "made by cloudtrain":
         return None
-    values = dict(fact.split("=", 1) for fact in facts.split() if "=" in fact)
+    ours = facts.partition(_OWN)[0]
+    values = dict(fact.split("=", 1) for fact in ours.split() if "=" in fact)
     return labels.read({key: values.get(word, "") for key, word in _FACTS.items()})
 
 
@@ -173,7 +177,7 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
         "name": node.name,
         "machineType": f"{zone}/machineTypes/{wanted.machine}",
         "labels": order.labels,
-        "tags": {"items": [network.tag]},
+        **({"tags": {"items": list(network.tags)}} if network.tags else {}),
         "disks": [
             {
                 "boot": True,
@@ -185,10 +189,17 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
                     "diskType": f"{zone}/diskTypes/{wanted.disk_type}",
                     "labels": order.labels,
                 },
+                **_encryption(order),
             }
         ],
         "networkInterfaces": [_interface(order, image)],
-        "scheduling": _scheduling(order, now),
+        **scheduling.bought(
+            node,
+            bound=node.provisioning.name in network.bound,
+            queue=order.queue,
+            left=None if order.expires is None else order.expires - now,
+            migrates=not (wanted.has_gpus or _policy(order)),
+        ),
         "metadata": {"items": _metadata(order, image)},
         "serviceAccounts": service_accounts(order.plan.config.identity),
     }
@@ -209,6 +220,12 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
     if _policy(order) is not None:
         body["resourcePolicies"] = [_policy(order)]
     return body
+
+
+def _encryption(order: LaunchRequest[ClusterNetwork]) -> Json:
+    """Return the disk's key, if it is the user's: AttachedDisk.diskEncryptionKey."""
+    key = order.plan.config.disk_key_in(order.place.region)
+    return {"diskEncryptionKey": {"kmsKeyName": key}} if key else {}
 
 
 def service_accounts(identity: str | None) -> list[Json]:
@@ -254,43 +271,21 @@ def _interface(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> Json:
     return interface
 
 
-def _scheduling(order: LaunchRequest[ClusterNetwork], now: float) -> Json:
-    """https://cloud.google.com/compute/docs/instances/limit-vm-runtime and …/create-use-spot"""
-    body: Json = {"provisioningModel": "SPOT" if order.node.spot else "STANDARD"}
-    if order.node.spot:
-        body["preemptionNoticeDuration"] = {"seconds": NOTICE}
-    if order.expires is not None:
-        seconds = min(LONGEST, max(SHORTEST, math.ceil(order.expires - now)))
-        body["maxRunDuration"] = {"seconds": str(seconds)}
-    if order.node.spot or order.expires is not None:
-        body["instanceTerminationAction"] = "DELETE"
-        body["automaticRestart"] = False
-    if order.node.spot or shape(order.node).has_gpus or _policy(order):
-        body["onHostMaintenance"] = "TERMINATE"
-    return body
-
-
-def scheduling_with_end(scheduling: Json, expires: float | None) -> Json:
-    """Return the scheduling for a stopped VM that is about to be started, with its end at
-    `expires`.
-    """
-    body = {
-        key: value
-        for key, value in scheduling.items()
-        if key not in ("maxRunDuration", "terminationTime")
-    }
-    spot = body.get("provisioningModel") == "SPOT"
-    if expires is None:
-        if not spot:
-            body.pop("instanceTerminationAction", None)
-        return body
-    moment = datetime.fromtimestamp(int(expires), timezone.utc)
-    body |= {"terminationTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}", "automaticRestart": False}
-    return {**body, "instanceTerminationAction": "DELETE"}
-
-
 def _policy(order: LaunchRequest[ClusterNetwork]) -> str | None:
     return order.network.policy if shape(order.node).family in COMPACT else None
+
+
+def os_login(network: Network) -> str:
+    """Return the value of `enable-oslogin`. Off, nobody but our own user can log in.
+
+    An organization's policy `constraints/compute.requireOsLogin` refuses FALSE for a VM. With TRUE,
+    whoever has roles/compute.osLogin can log in, too; our user stays: "You can configure an
+    authorized_keys file to provision access for a local user account even when OS Login is
+    enabled", and AuthorizedKeysCommand comes before that file (sshd_config(5)).
+    https://cloud.google.com/compute/docs/oslogin and …/oslogin/manage-oslogin-in-an-org, read
+    2026-11-24, not tried on a real project
+    """
+    return "TRUE" if network.os_login else "FALSE"
 
 
 def _metadata(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> list[Json]:
@@ -299,7 +294,7 @@ def _metadata(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> list[Jso
         "startup-script": startup_script(order.user_data),
         # Block the keys of the project and of its users.
         "block-project-ssh-keys": "TRUE",
-        "enable-oslogin": "FALSE",
+        "enable-oslogin": os_login(order.plan.config.network),
         "serial-port-enable": "FALSE",
     }
     if image.installs_driver and shape(order.node).has_gpus:

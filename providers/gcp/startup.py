@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
+from cloudtrain.providers.base.boot import document_of
 
 MARKER = "/var/lib/cloudtrain-first-boot"
 
@@ -49,7 +49,7 @@ def slice_script(user_data: Sequence[str]) -> str:
 
 
 def _first_boot(user_data: str) -> list[str]:
-    document: dict[str, Any] = yaml.safe_load(user_data)
+    document = document_of(user_data)
     lines = [f"[ -e {MARKER} ] && exit 0", "set -eu", "umask 077"]
     for line in document.get("bootcmd", ()):
         lines.append(f"( {_line(line)} ) || true")

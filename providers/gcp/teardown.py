@@ -31,7 +31,7 @@ ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",)
 are gone.
 """
 
-AT_ONCE = 128
+AT_ONCE = 512
 RELEASE = 10.0
 """Seconds to retry deleting a resource in use before its users are listed again."""
 
@@ -61,6 +61,23 @@ def delete_all(
         raise next(iter(failures.values()))
     if failures:
         raise NodesError(failures)
+
+
+def delete_from_inside(
+    api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resource]
+) -> None:
+    """Delete the firewall rules, then the VM that runs this program.
+
+    Its subnetwork and network, which have no price, cannot be deleted before it. The disk goes with
+    it (`autoDelete`).
+    """
+    rules = [r for r in resources if r.kind == "firewall"]
+    failures: dict[str, BaseException] = {}  # what stays has no price, the VM has
+    _side_by_side(
+        {str(r): partial(delete, api, str(r), PATHS[r.kind].format(r)) for r in rules}, failures
+    )
+    for machine in machines:
+        delete(api, f"instance {machine.node.name} in {machine.place}", instance_path(machine))
 
 
 def delete(api: GcpClient, what: str, path: str) -> None:

@@ -11,7 +11,7 @@ from cloudtrain.model import Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.gcp import checks, node_identity, zones
+from cloudtrain.providers.gcp import checks, disk_key, node_identity, zones
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.permissions import NOT_REPORTED
 from cloudtrain.providers.gcp.tpu_launch import runtime_of
@@ -78,9 +78,9 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
     findings += [*identity, service, checks.finding("machines", machines)]
     if found:
         findings.append(checks.finding("image", partial(_runtime, tpus, plan, found)))
-    if plan.config.network.subnet is not None and found:
-        regions = list(dict.fromkeys(place.region for place in found))
-        findings.append(checks.finding("subnet", lambda: checks.subnet_found(api, plan, regions)))
+    regions = list(dict.fromkeys(place.region for place in found))
+    findings += checks.of_network(api, plan, regions)
+    findings += disk_key.check(plan, regions)
     quota = f"TPU quota is {NOT_REPORTED}: see https://console.cloud.google.com/iam-admin/quotas"
     findings.append(Finding(what="quota", ok=True, text=quota))
     return tuple(

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloudtrain.errors import CapacityError, CloudError
-from cloudtrain.model import Node, NodePlan, NodeState
+from cloudtrain.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.gcp.listing import place_of, timestamp
-from cloudtrain.providers.gcp.requests import ClusterNetwork, service_accounts
+from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts
 from cloudtrain.providers.gcp.startup import slice_script
 from cloudtrain.task_id import TaskId
 
@@ -81,7 +81,7 @@ def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
         internal=internal,
         placement=zone,
         machine=str(tpu.get("acceleratorType") or ""),
-        spot=bool(scheduling.get("spot") or scheduling.get("preemptible")),
+        provisioning=SPOT if scheduling.get("spot") or scheduling.get("preemptible") else ON_DEMAND,
         created=timestamp(tpu.get("createTime")),
         expires=parsed.expires,
         owner=parsed.owner,
@@ -117,21 +117,25 @@ def name_of(order: LaunchRequest[ClusterNetwork]) -> str:
 def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
     """Return the request body for a TPU with all its hosts."""
     config, network, hosts = order.plan.config, order.network, hosts_of(order)
-    given = labels.of_node(config.name, hosts[0], order.expires, order.plan.owner)
+    key = config.disk_key_in(order.place.region)
+    given = labels.on_node(order.plan, hosts[0], order.expires)
     return {
         "acceleratorType": order.node.machine,
         "runtimeVersion": runtime,
         "description": f"made by cloudtrain: cluster={config.name}",
         "labels": {**given, HOSTS: str(len(hosts))},
-        "tags": [network.tag],
+        "tags": list(network.tags),
         "networkConfig": {
             "network": network.network,
             "subnetwork": network.subnetwork,
             "enableExternalIps": not config.network.private,
         },
+        **({"bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": key}}} if key else {}),
         "serviceAccount": _service_account(config.identity),
         "schedulingConfig": {"spot": True} if order.node.spot else {},
-        "metadata": _metadata([order.user_data_of(host) for host in hosts]),
+        "metadata": _metadata(
+            [order.user_data_of(host) for host in hosts], os_login(config.network)
+        ),
     }
 
 
@@ -142,10 +146,10 @@ def _service_account(identity: str | None) -> Json:
     return {"scope": [SCOPE]}
 
 
-def _metadata(user_data: Sequence[str]) -> Mapping[str, str]:
+def _metadata(user_data: Sequence[str], os_login: str) -> Mapping[str, str]:
     return {
         "startup-script": slice_script(user_data),
         "block-project-ssh-keys": "TRUE",
-        "enable-oslogin": "FALSE",
+        "enable-oslogin": os_login,
         "serial-port-enable": "FALSE",
     }

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    NotFoundError,
+)
 from cloudtrain.model import Node
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.serial_log import last_lines
-from cloudtrain.providers.gcp import listing, requests, teardown
-from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
+from cloudtrain.providers.gcp import listing, requests, scheduling, teardown
+from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json, failure
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 
 
@@ -34,7 +40,13 @@ class VmLaunch:
         body = requests.instance(self.order, self.api.project, now=self.api.timing.clock.now())
         try:
             operation = self.api.run(
-                self._what, "POST", self._collection, body=body, new_vm=True, undo=self._undo
+                self._what,
+                "POST",
+                self._collection,
+                body=body,
+                new_vm=True,
+                undo=self._undo,
+                accepted=self._is_queued if self._may_be_queued else None,
             )
         except NameTakenError as taken:
             return self._adopt(taken)
@@ -46,6 +58,20 @@ class VmLaunch:
     def _instance(self) -> Json | None:
         name = self.order.node.name
         return self.api.find(f"instance {name}", f"{self._collection}/{name}")
+
+    @property
+    def _may_be_queued(self) -> bool:
+        flex = self.order.node.provisioning.market == "flex-start"
+        return flex and scheduling.queue_seconds(self.order.queue) > 0
+
+    def _is_queued(self) -> bool:
+        """True if the VM waits for capacity: it is listed, deleted like any other, and not billed.
+
+        `PENDING`: "Compute Engine attempts to acquire the necessary resources to start your VM
+        until its wait time ends"; then "Compute Engine deletes the Flex-start VM".
+        https://cloud.google.com/compute/docs/instances/instance-lifecycle, read 2026-11-24
+        """
+        return (self._instance() or {}).get("status") == "PENDING"
 
     def _adopt(self, taken: NameTakenError) -> Vm:
         """Adopt the existing VM of that name. Raises BusyError while it is being deleted,
@@ -107,7 +133,7 @@ class VmLaunch:
                 internal="",
                 placement=order.place.zone,
                 machine=node.machine or "",
-                spot=node.spot,
+                provisioning=node.provisioning,
                 expires=order.expires,
             ),
             place=order.place,
@@ -145,7 +171,8 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
     other state.
     """
     instance = api.get(what, path)
-    body = requests.scheduling_with_end(instance.get("scheduling") or {}, expires)
+    now = api.timing.clock.now()
+    body = scheduling.with_end(instance.get("scheduling") or {}, expires, now=now)
     if body != (instance.get("scheduling") or {}):
         api.run(what, "POST", f"{path}/setScheduling", body=body)
     present = instance.get("labels") or {}
@@ -153,6 +180,15 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
     if wanted != present:
         given = {"labels": wanted, "labelFingerprint": instance.get("labelFingerprint")}
         api.run(what, "POST", f"{path}/setLabels", body=given)
+
+
+def refusal(api: GcpClient, machine: Vm) -> CloudError | None:
+    """Return why a VM was never created, by the operation that should have created it."""
+    what = f"creating {machine.node.name} in {machine.place}"
+    params = {"filter": f"(targetId={machine.id}) (operationType=insert)"}
+    found = api.call(what, "GET", f"zones/{machine.place.zone}/operations", params=params)
+    failed = (failure(what, each, new_vm=True) for each in found.get("items") or ())
+    return next(filter(None, failed), None)
 
 
 SERIAL_LOG = 16 * 1024

@@ -9,7 +9,7 @@ from cloudtrain.errors import CloudConfigError, NotFoundError
 from cloudtrain.model import Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.gcp import faults, machine_types
+from cloudtrain.providers.gcp import faults, machine_types, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.listing import last
 from cloudtrain.providers.gcp.machine_shapes import shape
@@ -22,7 +22,10 @@ def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
     Raises CloudConfigError for a place that does not exist or lacks what the plan needs.
     """
     entries = zones(api, plan)
-    lacks = lacking(api, [place for found in entries.values() for place in found], plan)
+    all_places = [place for found in entries.values() for place in found]
+    lacks = lacking(api, all_places, plan)
+    kept = [place for place in dict.fromkeys(all_places) if not lacks[place]]
+    lacks = {**lacks, **reservations.lacking(api, kept, plan)}
     wanted: dict[Location, None] = {}
     for entry, found in entries.items():
         good = [place for place in found if not lacks[place]]

@@ -28,13 +28,14 @@ from cloudtrain.model import (
     NodeState,
     Owner,
     Plan,
+    SshProxy,
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
-from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session
+from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session, proxy_command
 from cloudtrain.retry import AWAY
 from cloudtrain.task_id import TaskId
 
@@ -53,6 +54,8 @@ class HostSlot(TaskId):
 
     name: str
     host: Host
+    proxy: SshProxy | None = None
+    """What SSH goes through."""
 
 
 class HostsProvider:
@@ -99,7 +102,7 @@ class HostsProvider:
 
         def enroll(slot: HostSlot) -> Node:
             journal(NodeRequested(node=slot.name))
-            with open_session(slot.name, slot.host) as ssh:
+            with open_session(slot.name, slot.host, slot.proxy) as ssh:
                 ssh.run(scripts.ENROLL, cluster, slot.name, key, whose)
                 node = _enrolled(ssh, cluster, slot)
             if node is None:
@@ -151,7 +154,7 @@ class HostsProvider:
 
         def clear(slots: Sequence[HostSlot]) -> None:
             first = slots[0]
-            with open_session(first.name, first.host) as ssh:
+            with open_session(first.name, first.host, first.proxy) as ssh:
                 if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
                     return
                 for slot in slots:
@@ -190,7 +193,7 @@ class HostsProvider:
         def clear(slots: Sequence[HostSlot]) -> None:
             going, first = [slot for slot in slots if slot.name in names], slots[0]
             try:
-                with open_session(first.name, first.host) as ssh:
+                with open_session(first.name, first.host, first.proxy) as ssh:
                     for slot in going:
                         journal(NodeDeletionBegun(node=slot.name))
                         label = f"{LABEL}:{cluster}"
@@ -229,7 +232,7 @@ class HostsProvider:
         names: set[str] = set()
 
         def ask(slots: Sequence[HostSlot]) -> None:
-            with open_session(slots[0].name, slots[0].host) as ssh:
+            with open_session(slots[0].name, slots[0].host, slots[0].proxy) as ssh:
                 names.update(ssh.run(scripts.CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
@@ -245,7 +248,7 @@ class HostsProvider:
 
         def remove(slot: HostSlot) -> None:
             try:
-                with open_session(slot.name, slot.host) as ssh:
+                with open_session(slot.name, slot.host, slot.proxy) as ssh:
                     journal(NodeDeletionBegun(node=slot.name))
                     ssh.run(scripts.REMOVE, cluster, slot.name, key)
             except CloudtrainError as error:
@@ -282,7 +285,15 @@ def _slots(config: ClusterConfig, cluster: str) -> list[HostSlot]:
         task = TaskId(role=host.role, index=counts[host.role])
         counts[host.role] += 1
         name = task.node_name(cluster)
-        slots.append(HostSlot(name=name, role=task.role, index=task.index, host=host))
+        slots.append(
+            HostSlot(
+                name=name,
+                role=task.role,
+                index=task.index,
+                host=host,
+                proxy=config.network.ssh_proxy,
+            )
+        )
     return slots
 
 
@@ -290,7 +301,7 @@ def _find_node(cluster: str, slot: HostSlot) -> Node | None:
     """Return the slot's node; None if it does not exist. Raises an error if the machine cannot be
     queried.
     """
-    with open_session(slot.name, slot.host) as ssh:
+    with open_session(slot.name, slot.host, slot.proxy) as ssh:
         return _enrolled(ssh, cluster, slot)
 
 
@@ -328,13 +339,14 @@ def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
         host=slot.host.address,
         placement=slot.host.address,
         host_keys=ssh.host_keys if ssh is not None else (),
+        ssh_proxy=proxy_command(way, slot.proxy) if way else (),
     )
 
 
 def _check_host(slot: HostSlot) -> Finding:
     what = f"host {slot.host.address}"
     try:
-        with open_session(slot.name, slot.host) as ssh:
+        with open_session(slot.name, slot.host, slot.proxy) as ssh:
             ssh.run(ship.START, ship.IS_NEW)
             facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
             way = address_of(slot.host)

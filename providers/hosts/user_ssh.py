@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cloudtrain import proxy_process
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
-from cloudtrain.model import Host
+from cloudtrain.model import Host, SshProxy
 from cloudtrain.shell import script
+from cloudtrain.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere
 from cloudtrain.wait_limits import HOST_ANSWER
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class HostAddress:
 
 
 def address_of(host: Host) -> HostAddress:
-    """Address and login of a host. Raises CredentialsError for one behind a jump host, as the other
-    nodes must reach it too.
+    """Address and login of a host. Raises CredentialsError for one behind a jump host of
+    ~/.ssh/config, as the other nodes must reach it by that name, too.
     """
     import paramiko
 
@@ -53,7 +55,8 @@ def address_of(host: Host) -> HostAddress:
     if options.get("proxyjump") or options.get("proxycommand"):
         raise CredentialsError(
             f"{host.address}: ~/.ssh/config connects to it through another machine",
-            hint="use an address that this machine and the other hosts reach directly",
+            hint="use the address by which the other hosts reach it, and for this machine "
+            "`network.ssh_proxy: {jump: …}`",
         )
     identities = options.get("identityfile")
     named = [host.key] if host.key else list(identities if isinstance(identities, list) else ())
@@ -128,9 +131,9 @@ MOST = 1 << 20
 
 
 @contextmanager
-def open_session(name: str, host: Host) -> Iterator[UserSsh]:
+def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterator[UserSsh]:
     """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
-    CredentialsError if it accepts no key, NodeUnreachable.
+    CredentialsError if it accepts no key, NodeUnreachable. `proxy`: what it goes through.
     """
     import paramiko
 
@@ -148,16 +151,29 @@ def open_session(name: str, host: Host) -> Iterator[UserSsh]:
                 hint=f"run `ssh -p {way.port} {way.user}@{way.address}` once and check the "
                 "fingerprint",
             )
-        _connect(client, name, way)
+        _connect(client, name, way, proxy_command(way, proxy))
         try:
             yield UserSsh(name=name, way=way, client=client, host_keys=known)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise NodeUnreachable(name, f"lost the connection to {_place(way)}: {error}") from error
 
 
-def _connect(client: paramiko.SSHClient, name: str, way: HostAddress) -> None:
+def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
+    """Return the command that connects to the host through `network.ssh_proxy`; () for none."""
+    values = dict.fromkeys(PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
+    return anywhere(proxy, values) if proxy is not None else ()
+
+
+def _connect(
+    client: paramiko.SSHClient, name: str, way: HostAddress, proxy: tuple[str, ...] = ()
+) -> None:
     import paramiko
 
+    try:
+        through = proxy_process.connect(proxy) if proxy else None
+    except ProxyFailed as error:
+        unreachable = NodeUnreachable(name, error.text, hint=error.hint)
+        raise unreachable.copy_with(lasting=error.lasting) from error
     try:
         client.connect(
             way.address,
@@ -168,6 +184,7 @@ def _connect(client: paramiko.SSHClient, name: str, way: HostAddress) -> None:
             timeout=SECONDS,
             banner_timeout=SECONDS,
             auth_timeout=SECONDS,
+            sock=through,  # type: ignore[arg-type]  # what it calls of a socket
         )
     except paramiko.BadHostKeyException as error:
         raise HostKeyMismatch(

@@ -18,6 +18,7 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("--steps", type=int, default=5)
 arguments.add_argument("--pause", type=float, default=0.02)
 arguments.add_argument("--output", type=pathlib.Path, default=pathlib.Path("output"))
+arguments.add_argument("--save-every", type=int, default=1, help="steps between checkpoints")
 arguments.add_argument("--never-start", default="")
 arguments.add_argument("--raise-in", default="")
 arguments.add_argument(
@@ -79,7 +80,7 @@ while step < options.steps:
     while step == int(options.hold[0]) and not pathlib.Path(options.hold[1]).exists():
         time.sleep(0.02)
     step += 1
-    if kind == "chief":
+    if kind == "chief" and step % options.save_every == 0:
         latest.write_text(f'model_checkpoint_path: "ckpt-{step}"\n')
     print(f"{me} step {step}", flush=True)
     time.sleep(options.pause)

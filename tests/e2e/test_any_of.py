@@ -28,14 +28,14 @@ def test_the_cheapest_with_room_is_taken_and_the_cluster_stays_there(user: Three
     file = user.config()
     offers = json.loads(user.do("plan", file, "--json").stdout)["offers"]
     assert [offer["provider"] for offer in offers] == ["aws", "azure", "gcp"]
-    assert [offer["price_per_hour"] for offer in offers] == [0.384, 0.384, 0.76]
+    assert [offer["price_per_hour"] for offer in offers] == [0.407151, 0.407151, 0.786438]
 
     user.fill("aws", "azure")
     said = user.do("up", file, "--yes").stderr
     assert [line.split("  ", 3)[-1] for line in said.splitlines() if " trying " in line] == [
-        "trying aws us-east-1a, 0.38 $/hour: 1 of 3",
-        "trying azure eastus, 0.38 $/hour: 2 of 3",
-        "trying gcp us-central1-a, 0.76 $/hour: 3 of 3",
+        "trying aws us-east-1a, 0.41 $/hour: 1 of 3",
+        "trying azure eastus, 0.41 $/hour: 2 of 3",
+        "trying gcp us-central1-a, 0.79 $/hour: 3 of 3",
     ]
     assert list(user.holding()) == ["gcp"]
     user.fill()  # now the cheaper ones have room, too

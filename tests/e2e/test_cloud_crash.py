@@ -26,7 +26,7 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[], None], half: int | None
         if half is not None and (number + after) % 2 != half and not THOROUGH:
             continue
         rig.begin_anew()
-        if do in ("destroy", "remove"):
+        if do in ("destroy", "remove", "leave"):
             assert rig.run("create").nodes
         if not rig.killed(do, number, after):
             break
@@ -38,7 +38,7 @@ def at_every_call(rig: Rig, do: Verb, then: Callable[[], None], half: int | None
             when = "after" if after else "before"
             print(f"killed {when} call {number} of {do}: {calls[number - 1 : number]}")
             raise
-    assert tried > (2 if do == "remove" else 10)
+    assert tried > (2 if do in ("remove", "leave") else 10)
     print(f"{rig.cloud.name}: {do} was killed at {tried} points")
 
 
@@ -89,3 +89,32 @@ def test_a_killed_removal_of_one_node_is_finished_and_touches_no_other(rig: Rig)
         assert rig.held() == []
 
     at_every_call(rig, "remove", removed)
+
+
+LEFT = {
+    "gcp": ["network cloudtrain-mnist", "subnetwork cloudtrain-mnist"],
+    "aws": ["security group cloudtrain-mnist"],
+    "azure": [],
+}
+"""What a machine that deletes itself was using until then; it has no price."""
+
+
+def test_a_machine_that_deletes_itself_leaves_only_what_it_was_using(rig: Rig) -> None:
+    rig.begin_anew()
+    assert rig.run("create").nodes
+    assert not rig.run("leave").error
+    held = rig.held()
+    assert [line for each in LEFT[rig.name] for line in held if line.startswith(each)] == held
+    assert rig.run("sweep").clusters == (["mnist"] if held else [])
+    assert not rig.run("destroy", expected=False).error
+    assert rig.held() == []
+
+
+def test_a_machine_killed_while_it_deletes_itself_is_cleared_away(rig: Rig) -> None:
+    def cleared() -> None:
+        rig.cloud.quiet()
+        for name in rig.run("sweep").clusters:
+            assert not rig.run("destroy", expected=False).error, name
+        assert rig.held() == []
+
+    at_every_call(rig, "leave", cleared, half=0)

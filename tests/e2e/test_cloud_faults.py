@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.standins.faults import EVER
+from tests.standins.faults import EVER, FAULTS
 from tests.support.cloud_client import Haste
 from tests.support.cloud_rig import MACHINES, THOROUGH, Rig, rigged
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "429": {"kind": "answer", "status": 429, "retry_after": 2},
-    "500": {"kind": "answer", "status": 500},
-    "503": {"kind": "answer", "status": 503},
-    "no answer": {"kind": "silence"},
-    "no answer after the work": {"kind": "silence", "after": True},
-    "500 after the work": {"kind": "answer", "status": 500, "after": True},
-    "reset": {"kind": "reset"},
-    "reset after the work": {"kind": "reset", "after": True},
-}
 NEVER = (503, 403, 500, 429)
 GOOGLES_OWN_PATIENCE = "token"
 """google-auth asks for it again and again by itself, and sleeps in real time: 50 s."""

@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.artifacts.inventory import take_inventory
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents
-from cloudtrain.model import Node
+from cloudtrain.model import SPOT, Node
 from cloudtrain.node.archiver import listed
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents
@@ -163,7 +163,7 @@ def test_at_a_notice_the_task_may_save_and_what_it_saved_is_stored(
     kept: Kept, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.provider = kind
-    kept.nodes_are(spot=True)
+    kept.nodes_are(provisioning=SPOT)
     kept.start("trap 'echo saved >output/a; exit 42' TERM; while :; do sleep 0.05; done")
     names: list[str] = []
     with metadata(kind, names) as (address, asked):
@@ -183,7 +183,7 @@ def test_at_a_notice_the_checkpoint_that_the_task_saves_is_stored_instead_of_the
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept.checkpoints = "ckpt"
-    kept.nodes_are(spot=True)
+    kept.nodes_are(provisioning=SPOT)
     kept.write("chief0", "ckpt/state", b"a" * 1_000_000)
     kept.write("chief0", "output/log", "small")
     kept.start(
@@ -210,7 +210,7 @@ def test_at_a_notice_a_task_that_does_not_save_has_its_last_checkpoint_stored(
         node_agents, "notice_query", lambda *node: {**(query(*node) or {}), "seconds": 0.9}
     )
     kept.checkpoints = "ckpt"
-    kept.nodes_are(spot=True)
+    kept.nodes_are(provisioning=SPOT)
     kept.write("chief0", "ckpt/state", "last")
     kept.start("trap '' TERM; while :; do sleep 0.05; done")
     with metadata("gcp", ["mnist-chief0"]) as (address, _):
@@ -313,11 +313,11 @@ def test_a_moved_end_is_told_to_the_agents_of_an_unattended_run(
     monkeypatch.setattr(Records, "active_run", lambda self: kept.run)
     kept.start("while [ ! -e ../over ]; do sleep 0.05; done; echo done >output/a")
     now = time.time()
-    kept.nodes_are(created=now - 100, expires=now + 12)  # SIGTERM after one second
+    kept.nodes_are(created=now - 100, expires=now + 17)  # SIGTERM after five seconds
     kept.keep()
     kept.nodes_are(expires=now + 3600)
     renew_agents(kept.session())
-    time.sleep(2.0)
+    time.sleep(max(0.0, now + 6.5 - time.time()))
     assert not (kept.place() / "attempt-1/notice").exists()
     (kept.place() / "over").touch()
     kept.wait_for_the_agent_to_leave()

@@ -24,7 +24,7 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
+from cloudtrain.model import SPOT, Accelerator, Network, NodeGroup, Plan
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
@@ -208,7 +208,7 @@ def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud
         CALLER,
         lambda event: made.append(" ".join([event.word, *facts_of(event).values()])),
     )
-    assert rules(ground.group) == [("-1", None, ground.group), ("tcp", 22, CALLER)]
+    assert rules(ground.groups[0]) == [("-1", None, ground.groups[0]), ("tcp", 22, CALLER)]
     assert [line for line in made if line.startswith("make ")] == [
         "make security group cloudtrain-mnist",
         "make placement group cloudtrain-mnist-us-east-1a",
@@ -229,7 +229,7 @@ def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
 
 def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Cloud) -> None:
     plan = plan_of(aws)
-    group = account_of(plan).create_network(plan, HERE, CALLER, silent).group
+    group = account_of(plan).create_network(plan, HERE, CALLER, silent).groups[0]
     ec2().authorize_security_group_ingress(
         GroupId=group, IpProtocol="tcp", FromPort=6006, ToPort=6006, CidrIp="198.51.100.0/24"
     )
@@ -239,6 +239,14 @@ def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Clo
         ("tcp", 22, "2001:db8::7/128"),
         ("tcp", 6006, "198.51.100.0/24"),  # the user's own
     ]
+
+
+def test_without_a_caller_ssh_is_open_to_nobody(aws: Cloud) -> None:
+    """Session Manager's agent connects outwards."""
+    plan = plan_of(aws)
+    group = account_of(plan).create_network(plan, HERE, CALLER, silent).groups[0]
+    account_of(plan).create_network(plan, HERE, "", silent)
+    assert rules(group) == [("-1", None, group)]
 
 
 def test_a_group_of_somebody_else_is_not_touched(aws: Cloud) -> None:
@@ -315,13 +323,13 @@ def test_nodes_with_gpus_that_stand_close_get_the_fabric_adapters_of_their_machi
     ]
     assert found == kinds
     assert f"NetworkInterface.{len(kinds) + 1}.DeviceIndex" not in asked
-    (rules,) = ec2().describe_security_groups(GroupIds=[ground.group])["SecurityGroups"]
+    (rules,) = ec2().describe_security_groups(GroupIds=[ground.groups[0]])["SecurityGroups"]
     inside = [
         pair["GroupId"]
         for rule in rules["IpPermissionsEgress"]
         for pair in rule["UserIdGroupPairs"]
     ]
-    assert inside == ([ground.group] if kinds[0][1] else [])
+    assert inside == ([ground.groups[0]] if kinds[0][1] else [])
     account.launch(order_of(plan, plan.nodes[0], ground))
 
 
@@ -337,9 +345,9 @@ def test_an_adapter_whose_group_does_not_let_its_own_traffic_out_is_refused(aws:
     plan = plan_of(aws, nodes={"worker": group})
     account = account_of(plan)
     ground = account.create_network(plan, HERE, CALLER, silent)
-    pairs = [{"GroupId": ground.group}]
+    pairs = [{"GroupId": ground.groups[0]}]
     ec2().revoke_security_group_egress(
-        GroupId=ground.group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": pairs}]
+        GroupId=ground.groups[0], IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": pairs}]
     )
     with pytest.raises(CloudConfigError, match="EFA needs rules"):
         account.launch(order_of(plan, plan.nodes[0], ground))
@@ -561,7 +569,7 @@ def test_a_role_that_cannot_be_used_leaves_no_node_behind(aws: Cloud) -> None:
 
 
 def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
-    nodes = {"chief": NodeGroup(machine="g4dn.xlarge", spot=True)}
+    nodes = {"chief": NodeGroup(machine="g4dn.xlarge", provisioning=SPOT)}
     plan = plan_of(aws, strategy="one_device", nodes=nodes, placement=("us-east-1a",))
     (finding,) = findings(plan)["spot price"]
     assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
@@ -1130,7 +1138,7 @@ def test_the_encoded_reason_of_a_denial_is_kept_for_an_administrator(
 def test_each_kind_of_machine_is_asked_for_by_dry_run(aws: Cloud) -> None:
     nodes = {
         "chief": NodeGroup(machine="g4dn.xlarge"),
-        "worker": NodeGroup(count=2, machine="g4dn.xlarge", spot=True),
+        "worker": NodeGroup(count=2, machine="g4dn.xlarge", provisioning=SPOT),
     }
     aws.set(required={"InstanceMarketOptions.MarketType": "spot"})  # nothing on demand
     (finding,) = findings(plan_of(aws, nodes=nodes))["permissions"]

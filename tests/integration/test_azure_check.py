@@ -286,7 +286,8 @@ def test_nodes_that_exist_need_no_more_quota(azure: Cloud, plan: Plan) -> None:
         ("Canonical:ubuntu-24_04-lts:server-arm64:latest", "is for Arm64, but nodes are x86-64"),
         (
             "nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest",
-            "is sold with a purchase plan (ngc-base-version-24_10_1_gen2 of nvidia)",
+            "the terms of image nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest are "
+            "not accepted in this subscription",
         ),
         (
             "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",

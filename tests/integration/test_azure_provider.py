@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from cloudtrain.errors import (
     QuotaError,
 )
 from cloudtrain.events import Event, ImageChosen, ResourceRequested
-from cloudtrain.model import Network, NodeGroup, Plan
+from cloudtrain.model import Network, NodeGroup, Plan, SshProxy
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm
 from tests.standins import azure_offer
@@ -172,6 +173,60 @@ def test_the_caller_may_have_another_address_now(azure: Cloud, plan: Plan) -> No
     (rule,) = firewall["properties"]["securityRules"]
     assert rule["properties"]["sourceAddressPrefix"] == "198.51.100.9/32"
     assert len(actions(azure, "PUT")) == 1
+
+
+def with_bastion(azure: Cloud, **properties: object) -> Plan:
+    """A plan whose nodes are in a company's network with that Bastion."""
+    group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/net"
+    bare = arm(account_of(plain(azure)))
+    bare.put(group, {"location": "eastus"})
+    network = f"{group}/providers/Microsoft.Network/virtualNetworks/hub"
+    subnets = [
+        {"name": "gpu", "properties": {"addressPrefix": "10.9.1.0/24"}},
+        {"name": "AzureBastionSubnet", "properties": {"addressPrefix": "10.9.0.0/26"}},
+    ]
+    space = {"addressSpace": {"addressPrefixes": ["10.9.0.0/16"]}, "subnets": subnets}
+    bare.put(network, {"location": "eastus", "properties": space})
+    own = {"properties": {"subnet": {"id": f"{network}/subnets/AzureBastionSubnet"}}, "name": "a"}
+    body = {
+        "location": "eastus",
+        "sku": {"name": "Standard"},
+        "properties": {"ipConfigurations": [own], **properties},
+    }
+    bare.put(f"{group}/providers/Microsoft.Network/bastionHosts/b", body)
+    proxy = SshProxy(bastion="net/b")
+    return plain(
+        azure, network=Network(subnet=f"{network}/subnets/gpu", private=True, ssh_proxy=proxy)
+    )
+
+
+def test_with_a_bastion_ssh_is_open_to_its_subnet_alone(azure: Cloud) -> None:
+    plan = with_bastion(azure, enableTunneling=True)
+    account = account_of(plan)
+    account.create_network(plan, HERE, "", silent)
+    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
+    rules = {rule["name"]: rule["properties"] for rule in firewall["properties"]["securityRules"]}
+    assert rules["ssh"]["sourceAddressPrefix"] == "10.9.0.0/26"
+    assert rules["nothing-else"]["access"] == "Deny"
+    found = {finding.what: finding for finding in account.check(plan)}
+    assert found["bastion"].text == "b (Standard) opens tunnels from 10.9.0.0/26"
+    assert all(finding.ok for finding in account.dry_run(plan))
+
+
+def test_a_bastion_without_tunnels_is_refused_with_the_command_that_allows_them(
+    azure: Cloud,
+) -> None:
+    plan = with_bastion(azure)
+    account = account_of(plan)
+    with pytest.raises(CloudConfigError, match="no native client support") as refused:
+        account.create_network(plan, HERE, "", silent)
+    assert "--enable-tunneling true" in str(refused.value.hint)
+    found = {finding.what: finding for finding in account.check(plan)}
+    assert not found["bastion"].ok
+    missing = replace(plan.config.network, ssh_proxy=SshProxy(bastion="net/c"))
+    other = replace(plan, config=replace(plan.config, network=missing))
+    with pytest.raises(CloudConfigError, match=r"no Bastion /subscriptions/.*/bastionHosts/c"):
+        account_of(other).create_network(other, HERE, "", silent)
 
 
 def test_a_rule_that_somebody_added_is_taken_out(azure: Cloud, plan: Plan) -> None:
@@ -533,6 +588,7 @@ def test_what_bears_our_label_in_a_group_of_somebody_else_is_found_and_deleted(
     arm(account).put(path, {"location": "eastus", "tags": {"mine": "now"}})
     kinds = {resource.kind for resource in account.resources("mnist")}
     assert kinds == {
+        "Microsoft.Compute/disks",
         "Microsoft.DevTestLab/schedules",
         "Microsoft.Network/networkInterfaces",
         "Microsoft.Network/publicIPAddresses",

@@ -18,16 +18,17 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.model import Accelerator, Limits, Network, NodeGroup
+from cloudtrain.model import ON_DEMAND, SPOT, Accelerator, Limits, Network, NodeGroup, SshProxy
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.gcp import quota
+from cloudtrain.providers.gcp.checks import os_login
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.permissions import NEEDED, OVERRIDE
 from tests.standins import serve
 from tests.standins.gcp_catalog import IMAGES
 from tests.support.gcp_parts import T4, Gcp, groups, order, standing_in
 
-SPOT = {"accelerator": T4, "spot": True}
+ON_SPOT = {"accelerator": T4, "provisioning": SPOT}
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_one_placement_that_suffices_is_enough(gcp: Gcp) -> None:
         ("INSTANCES", {}),
         ("SSD_TOTAL_GB", {}),
         ("N2_CPUS", {"nodes": groups(machine="n2-standard-8")}),
-        ("PREEMPTIBLE_CPUS", {"nodes": groups(spot=True)}),
+        ("PREEMPTIBLE_CPUS", {"nodes": groups(provisioning=SPOT)}),
     ],
 )
 def test_each_quota_that_is_drawn_on_is_looked_at(
@@ -156,9 +157,9 @@ def test_each_quota_that_is_drawn_on_is_looked_at(
 @pytest.mark.parametrize(
     ("quota", "node", "lifetime", "enough"),
     [
-        ({"NVIDIA_T4_GPUS": 0}, SPOT, 3600.0, True),
-        ({"PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, SPOT, 3600.0, True),
-        ({"PREEMPTIBLE_NVIDIA_T4_GPUS": 0, "NVIDIA_T4_GPUS": 0}, SPOT, 3600.0, False),
+        ({"NVIDIA_T4_GPUS": 0}, ON_SPOT, 3600.0, True),
+        ({"PREEMPTIBLE_NVIDIA_T4_GPUS": 0}, ON_SPOT, 3600.0, True),
+        ({"PREEMPTIBLE_NVIDIA_T4_GPUS": 0, "NVIDIA_T4_GPUS": 0}, ON_SPOT, 3600.0, False),
         ({"NVIDIA_T4_GPUS": 0}, {"accelerator": T4}, 3600.0, True),
         ({"NVIDIA_T4_GPUS": 0}, {"accelerator": T4}, 8 * 86400.0, False),
     ],
@@ -192,7 +193,10 @@ def test_machines_that_bring_their_gpus_draw_on_no_quota_of_cpus(
     gcp.app.quotas = {"A2_CPUS": 0, "CPUS": 0, "PREEMPTIBLE_CPUS": 24, "CPUS_ALL_REGIONS": 32}
     one = {
         "chief": NodeGroup(
-            count=1, machine=name, accelerator=Accelerator(kind=kind, count=count), spot=spot
+            count=1,
+            machine=name,
+            accelerator=Accelerator(kind=kind, count=count),
+            provisioning=SPOT if spot else ON_DEMAND,
         )
     }
     found = check(gcp, nodes=one, placement=("us-central1",))
@@ -216,7 +220,7 @@ def test_a_quota_that_is_only_inferred_stops_nothing() -> None:
 
 
 def test_a_quota_that_is_not_told_is_not_taken_for_none(gcp: Gcp) -> None:
-    plan = gcp.plan(nodes=machines("a3-highgpu-8g", "H100", 8, spot=True))
+    plan = gcp.plan(nodes=machines("a3-highgpu-8g", "H100", 8, provisioning=SPOT))
     images = {node.name: GcpImage(source="x") for node in plan.nodes}
     told = {"PREEMPTIBLE_NVIDIA_H100_GPUS": (4.0, 0.0)}
     assert quota.shortage(plan, plan.nodes, {}, images, told, {}).lines == ()
@@ -227,7 +231,7 @@ def test_a_quota_that_is_not_told_is_not_taken_for_none(gcp: Gcp) -> None:
 @pytest.mark.parametrize(
     ("nodes", "place", "words"),
     [
-        (groups(machine="a4x-highgpu-4g", spot=True), "us-central1-a", "is an ARM machine"),
+        (groups(machine="a4x-highgpu-4g", provisioning=SPOT), "us-central1-a", "is an ARM machine"),
         (machines("g4-standard-96", "RTXPRO6000", 1), "us-east4", "RTXPRO6000:2, not RTXPRO6000:1"),
         (machines("a3-megagpu-8g", "A100", 8), "us-east4", "has H100:8, not A100:8"),
         (machines("n4d-standard-8", "T4", 1), "us-east4", "n4d-standard-8 has no accelerator"),
@@ -313,3 +317,23 @@ def test_permissions_that_are_missing_are_named_where_they_can_be_asked(gcp: Gcp
     with serve.serving(resource_manager(NEEDED)) as url:
         os.environ[OVERRIDE] = url
         assert check(gcp)["permissions"].text == "all that up and down need"
+
+
+def test_the_right_to_open_a_tunnel_is_asked_for_with_iap(gcp: Gcp) -> None:
+    network = Network(private=True, ssh_proxy=SshProxy(iap=True))
+    with serve.serving(resource_manager(NEEDED)) as url:
+        os.environ[OVERRIDE] = url
+        found = check(gcp, network=network)
+    assert found["permissions"].text == "missing: iap.tunnelInstances.accessViaIAP"
+    assert "roles/iap.tunnelResourceAccessor" in str(found["permissions"].hint)
+    assert "has no Cloud NAT" in found["network"].text
+    with serve.serving(resource_manager((*NEEDED, "iap.tunnelInstances.accessViaIAP"))) as url:
+        os.environ[OVERRIDE] = url
+        assert check(gcp, network=network)["permissions"].ok
+
+
+def test_os_login_with_a_second_step_is_told(gcp: Gcp) -> None:
+    network = Network(os_login=True)
+    assert check(gcp, network=network)["OS Login"].text.startswith("on; nodes keep our own user")
+    items = [{"key": "enable-oslogin-2fa", "value": "TRUE"}]
+    assert "second step" in os_login({"commonInstanceMetadata": {"items": items}})

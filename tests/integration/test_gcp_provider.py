@@ -24,7 +24,7 @@ from cloudtrain.errors import (
     QuotaError,
     RateError,
 )
-from cloudtrain.model import Endpoints, Network, NodeGroup
+from cloudtrain.model import ON_DEMAND, SPOT, Endpoints, Network, NodeGroup, SshProxy
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
@@ -223,6 +223,26 @@ def test_ssh_alone_is_open_and_only_to_the_caller(gcp: Gcp) -> None:
     assert inside["sourceTags"] == inside["targetTags"] == ["cloudtrain-mnist"]
 
 
+def test_without_a_caller_nothing_is_open_and_an_older_rule_goes(gcp: Gcp) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    ssh = "projects/test-project/global/firewalls/cloudtrain-mnist-ssh"
+    gcp.ground(account, plan)
+    assert ssh in gcp.app.things
+    account.create_network(plan, PLACE, "", gcp.journal)
+    assert ssh not in gcp.app.things
+    account.create_network(plan, PLACE, "", gcp.journal)
+    assert "projects/test-project/global/firewalls/cloudtrain-mnist-inside" in gcp.app.things
+
+
+def test_a_listed_node_has_the_tunnel_that_gcloud_opens_to_it(gcp: Gcp) -> None:
+    network = Network(private=True, ssh_proxy=SshProxy(iap=True))
+    plan, account = gcp.plan(network=network), gcp.account(network=network)
+    account.launch(order(plan, gcp.ground(account, plan)))
+    (machine,) = account.machines()
+    assert machine.node.ssh_proxy[:4] == ("gcloud", "compute", "start-iap-tunnel", "mnist-chief0")
+    assert {"--project=test-project", "--zone=us-east4-c"} < set(machine.node.ssh_proxy)
+
+
 def test_a_network_of_somebody_else_is_never_taken(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     body = {"name": "cloudtrain-mnist", "autoCreateSubnetworks": False}
@@ -323,7 +343,7 @@ def test_a_vm_is_labelled_tagged_and_bound_to_end_from_its_first_second(gcp: Gcp
 
 
 def test_a_spot_vm_is_deleted_when_google_takes_it(gcp: Gcp) -> None:
-    nodes = groups(accelerator=T4, spot=True)
+    nodes = groups(accelerator=T4, provisioning=SPOT)
     account, plan = gcp.account(nodes=nodes), gcp.plan(nodes=nodes)
     machine = account.launch(order(plan, gcp.ground(account, plan)))
     assert machine.node.spot
@@ -399,7 +419,7 @@ def test_a_vm_of_somebody_else_with_that_name_is_left_alone(gcp: Gcp) -> None:
 def test_each_family_is_asked_for_as_google_makes_it(
     gcp: Gcp, machine: str, place: str, spot: bool
 ) -> None:
-    chief = NodeGroup(machine=machine, spot=spot)
+    chief = NodeGroup(machine=machine, provisioning=SPOT if spot else ON_DEMAND)
     changes: Any = {"nodes": {"chief": chief}, "placement": (place,)}
     account, plan = gcp.account(**changes), gcp.plan(**changes)
     (found,) = account.places(plan)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CapacityError, CloudConfigError, NameTakenError, QuotaError
-from cloudtrain.model import Identity, NodeGroup, Plan
+from cloudtrain.model import ON_DEMAND, SPOT, Identity, NodeGroup, Plan
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.gcp import permissions
@@ -27,7 +27,8 @@ def gcp() -> Iterator[Gcp]:
 
 
 def tpu(machine: str = "v5litepod-16", hosts: int = 4, **changes: Any) -> dict[str, Any]:
-    group = NodeGroup(machine=machine, count=hosts, spot=changes.pop("spot", False))
+    bought = SPOT if changes.pop("spot", False) else ON_DEMAND
+    group = NodeGroup(machine=machine, count=hosts, provisioning=bought)
     return {"strategy": "tpu", "nodes": {"worker": group}, "placement": PLACES, **changes}
 
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
-from cloudtrain.model import Host, Owner
+from cloudtrain.model import Host, Owner, SshProxy
 from cloudtrain.providers.hosts.provider import HostsProvider
 from cloudtrain.providers.hosts.user_ssh import HostAddress, UserSsh, _connect, open_session
 from cloudtrain.retry import Retry
@@ -58,9 +58,9 @@ def test_machines_that_lend_a_node_are_not_asked_a_second_time_what_they_have(
     hosts, identity = provider(machines), make_identity(tmp_path, plan)
     logins: list[str] = []
 
-    def counted(node: str, host: Host) -> AbstractContextManager[UserSsh]:
+    def counted(node: str, host: Host, proxy: SshProxy | None) -> AbstractContextManager[UserSsh]:
         logins.append(node)
-        return open_session(node, host)
+        return open_session(node, host, proxy)
 
     monkeypatch.setattr("cloudtrain.providers.hosts.provider.open_session", counted)
     names = [node.name for node in plan.nodes]

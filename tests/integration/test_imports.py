@@ -64,6 +64,10 @@ def test_reading_keys_loads_no_crypto_library(tmp_path: Path) -> None:
     assert output == "[]\n"
 
 
+ROW = ("", ".facts", ".families", ".ssh_service")
+"""Modules of a provider that make up its row of facts."""
+
+
 def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None:
     """It is asked often, while one writes a config: each part that it does not need is time."""
     program = (
@@ -79,6 +83,6 @@ def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None
     assert {name for name in loaded if "cloudtrain.ssh." in name} <= {"cloudtrain.ssh.keys"}
     prefix = "cloudtrain.providers."
     providers = {name.removeprefix(prefix) for name in loaded if name.startswith(prefix)}
-    facts = {f"{name}{part}" for name in NAMES for part in ("", ".facts", ".families")}
+    facts = {f"{name}{part}" for name in NAMES for part in ROW}
     assert providers <= facts, "but for facts, which import no SDK"
     assert not set(loaded) & {"cloudtrain.runs.supervise", "ssl", "subprocess", "concurrent"}

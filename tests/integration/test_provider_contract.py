@@ -17,7 +17,8 @@ import pytest
 
 import cloudtrain.providers
 from cloudtrain import catalog
-from cloudtrain.errors import CapacityError, CloudtrainError
+from cloudtrain.cloud import cloud_of
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudtrainError
 from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested
 from cloudtrain.model import Identity, Plan
 from cloudtrain.protocols import Provider
@@ -257,6 +258,26 @@ def test_a_larger_plan_adds_only_what_is_missing(cloud: Cloud) -> None:
     assert sorted(entries) == ["mnist-worker1", "mnist-worker2"]
     assert grown[:2] == made
     assert cloud.provider.nodes("mnist") == grown
+
+
+def test_no_node_ends_later_than_the_plan_allows(cloud: Cloud) -> None:
+    """`Plan.latest_end`: until when `limits.budget` pays."""
+    plan, larger = cloud.plan(workers=1), cloud.plan(workers=2)
+    if cloud_of(plan.config.provider) is None or isinstance(cloud.provider, FakeProvider):
+        return
+    identity = cloud.identity(larger)
+    clock = cloud.provider._timing.clock  # type: ignore[attr-defined]
+    latest = clock.now() + 2 * 3600.0
+    for wanted in (plan, larger):
+        made = cloud.provider.create(replace(wanted, latest_end=latest), identity, no_journal)
+        assert [node.expires for node in made] == [pytest.approx(latest, abs=60.0)] * len(made)
+    ends = [node.expires or 0.0 for node in cloud.provider.nodes("mnist")]
+    assert max(ends) - min(ends) < 5.0
+    cloud.provider.destroy("mnist", no_journal)
+    soon = replace(plan, latest_end=clock.now() + 30.0)
+    with pytest.raises(CloudConfigError, match=r"limits\.budget: its rest pays for 0 min"):
+        cloud.provider.create(soon, identity, no_journal)
+    assert cloud.provider.nodes("mnist") == ()
 
 
 def test_each_creation_and_destruction_is_announced_before_it_is_done(cloud: Cloud) -> None:

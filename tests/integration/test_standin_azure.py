@@ -443,7 +443,8 @@ def test_things_are_found_by_tag_with_the_groups_name_in_any_case(azure: Azure) 
     azure.vm("other", tags={"cloudtrain-cluster": "cifar"})
     wanted = "tagName eq 'cloudtrain-cluster' and tagValue eq 'mnist'"
     found = [one.name for one in azure.resource.resources.list(filter=wanted)]
-    assert sorted(found) == ["n0", "sg"]
+    (disk,) = [name for name in found if "OsDisk" in name]
+    assert sorted(found) == ["n0", disk, "sg"], "a disk is born with the tags of its VM"
     assert [one.name for one in azure.resource.resource_groups.list(filter=wanted)] == ["rg"]
     (first, _) = azure.compute.virtual_machines.list_all(status_only="true")
     assert first.instance_view.statuses[-1].code == "PowerState/running"

@@ -521,12 +521,13 @@ def test_a_bucket_that_is_gone_keeps_a_run_from_landing(place: Place, tmp_path: 
 def test_a_bucket_is_made_where_there_is_none_and_for_its_owner_alone(place: Place) -> None:
     name = f"bucket-{uuid.uuid4().hex}"
     store = open_store(f"gs://{name}/x")
-    assert store.create("us-east4-c")
+    assert store.create("us-east4-c", {"team": "vision"})
     assert not store.create("us-east4-c")
     is_new = "?project=test-project"
     (made,) = [call for call in place.front.calls if call.method == "POST" and is_new in call.path]
     body = json.loads(made.body)
     assert (body["name"], body["location"]) == (name, "us-east4")
+    assert body["labels"] == {"team": "vision"}
     rules = body["iamConfiguration"]
     assert rules["uniformBucketLevelAccess"]["enabled"]
     assert rules["publicAccessPrevention"] == "enforced"

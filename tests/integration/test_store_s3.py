@@ -408,6 +408,21 @@ def test_without_credentials_it_is_said_which_command_gives_some(
     assert "aws configure" in str(raised.value.hint)
 
 
+def test_credentials_that_come_later_are_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a machine whose metadata service failed once."""
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_ACCESS_KEY_ID")
+        patch.delenv("AWS_SECRET_ACCESS_KEY")
+        store = new_store()
+        with pytest.raises(CredentialsError, match="Unable to locate credentials"):
+            store.upload("x", [b"1"])
+    store.upload("x", [b"1"])
+    assert b"".join(store.download("x")) == b"1"
+    assert store.presigner.sign_upload("y", 1, expires_in=60.0).requests  # type: ignore[union-attr]
+
+
 # ── Landing ──────────────────────────────────────────────────────────────────
 
 
@@ -497,7 +512,9 @@ def test_a_bucket_is_made_once_private_in_its_region_and_clears_up_after_itself(
     store = open_store(f"s3://{name}/prefix")
     with pytest.raises(NoBucketError, match="NoSuchBucket"):
         store.check()
-    assert store.create("us-west-2-lax-1a")
+    assert store.create("us-west-2-lax-1a", {"Team": "vision"})
+    (tag,) = world.client.get_bucket_tagging(Bucket=name)["TagSet"]
+    assert tag == {"Key": "Team", "Value": "vision"}
     assert not store.create("eu-west-1")
     assert not open_store(f"s3://{name}/other").create(None)
     store.check()

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.land import Closing
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
 from cloudtrain.commands.train import new_run
 from cloudtrain.errors import RunFailed
@@ -110,7 +112,8 @@ class Rig:
         return record
 
     def logs(self) -> set[str]:
-        return {path.name for path in self.project.store.glob("*/logs/*")}
+        """Without metrics, of which a task that ends soon has none."""
+        return {path.name for path in self.project.store.glob("*/logs/*.log")}
 
 
 def test_it_is_followed_and_then_the_whole_run_restarts(
@@ -205,3 +208,72 @@ def forget_task_attempts(path: Path) -> None:
     for task in record["tasks"]:
         del task["attempt"]
     path.write_text(json.dumps(record))
+
+
+class Killed(BaseException):
+    """The process ends at this line."""
+
+
+@pytest.mark.parametrize("restarts", [1, 0])
+@pytest.mark.parametrize("killed", [False, True], ids=["", "then the client is killed"])
+def test_a_run_whose_chief_is_lost_before_its_files_have_landed(
+    project: Project, monkeypatch: pytest.MonkeyPatch, restarts: int, killed: bool
+) -> None:
+    """All tasks have succeeded, and the chief's node is taken as its files are about to land."""
+    rig = Rig(project, monkeypatch, max_restarts=restarts, command="echo x >{output}/made")
+    lost: list[str] = []
+    with rig.session() as session:
+
+        def bring(closing: Closing) -> Manifest:
+            if not lost:
+                lost.append(f"{project.name}-chief0")
+                session.provider.remove(project.name, lost, session.records.journal)
+                if killed:
+                    raise Killed
+            return whole(closing)
+
+        whole = Closing.bring
+        monkeypatch.setattr(Closing, "bring", bring)
+        run = new_run(session, ())
+        if killed:
+            with pytest.raises(Killed):
+                supervise_run(session, run)
+            session, run = session.refreshed(), session.records.run(run.id)
+            assert run.state == "landing"
+        if restarts:
+            assert supervise_run(session, run).state == "succeeded"
+        else:
+            with pytest.raises(RunFailed, match="lost before its files had landed"):
+                supervise_run(session, run)
+        ended = session.records.run(run.id)
+    first = ended.attempts[0]
+    assert first.cause is not None
+    assert (first.cause.kind, first.cause.task) == ("lost", "chief0")
+    assert len(ended.attempts) == 1 + restarts
+    landed = {path.parent.parent.name for path in (project.store / run.id).rglob("made")}
+    assert landed == {"worker0", "worker1"} | ({"chief0"} if restarts else set())
+
+
+def test_a_run_has_succeeded_whose_chief_is_lost_once_its_files_have_landed(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = Rig(project, monkeypatch, max_restarts=0, command="echo x >{output}/made")
+    with rig.session() as session:
+
+        def bring(closing: Closing) -> Manifest:
+            whole(closing)
+            raise Killed
+
+        whole = Closing.bring
+        run = new_run(session, ())
+        with monkeypatch.context() as patch:
+            patch.setattr(Closing, "bring", bring)
+            with pytest.raises(Killed):
+                supervise_run(session, run)
+        lost = [f"{project.name}-chief0"]
+        session.provider.remove(project.name, lost, session.records.journal)
+        run = supervise_run(session.refreshed(), session.records.run(run.id))
+    assert run.state == "succeeded"
+    landed = {path.parent.parent.name for path in (project.store / run.id).rglob("made")}
+    assert landed == {"chief0", "worker0", "worker1"}
+    assert "no longer exists" not in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """AWS: moto's EC2, and whatever else it has, mended where it is not as the real one.
 
 What moto 5.2 lacks and is here: state that takes time, client tokens, placement groups, capacity
-and quotas, what refuses to go while it is in use, checks of the parameters and of the signature,
-today's images.
+and quotas, Capacity Reservations and Blocks, what refuses to go while it is in use, checks of the
+parameters and of the signature, today's images.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from moto.core.utils import get_service_model
 from moto.ec2.responses._base_response import EC2BaseResponse
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import aws_data, aws_iam, aws_profiles, aws_query, aws_signature
+from tests.standins import aws_data, aws_iam, aws_metadata, aws_profiles, aws_query, aws_signature
 from tests.standins.aws_groups import Groups
 from tests.standins.aws_query import Refused, params_of
+from tests.standins.aws_reservations import Reservations
 from tests.standins.aws_schedules import Schedules
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ BY_STATUS = {
 """EC2's own code for an error that a test asked for by its status alone."""
 
 
-class AwsStandIn(Schedules, Groups):
+class AwsStandIn(Schedules, Groups, Reservations):
     def __init__(self) -> None:
         super().__init__()
         self.secrets: dict[str, str] | None = {
@@ -50,7 +51,10 @@ class AwsStandIn(Schedules, Groups):
         request = Request(environ)
         request.get_data(cache=True)
         try:
-            response = self._answer(request)
+            if aws_metadata.serves(request.path):
+                response = aws_metadata.told(self, request)
+            else:
+                response = self._answer(request)
         except Refused as refused:
             response = self.error(refused.status, refused.code, refused.message)
         except ServiceException as refused:

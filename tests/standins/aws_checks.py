@@ -8,7 +8,7 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
-from tests.standins import aws_addresses, aws_data, aws_profiles
+from tests.standins import aws_addresses, aws_data, aws_profiles, aws_reservations
 from tests.standins.aws_query import Refused
 from tests.standins.aws_world import World
 
@@ -28,14 +28,21 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     _check_interfaces(world, region, given, machine)
     aws_addresses.check_address(world, region, given)
     aws_profiles.check(world, given)
+    targets = aws_reservations.target_of(world, given)
     if given.get("DryRun"):
         raise Refused(
             "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
         )
-    wanted = _within_quota(world, region, machine, bool(market), given)
+    if given["MaxCount"] == 1 and aws_reservations.place(world, region, given, machine, zone):
+        return 1  # its quota was taken and its capacity set aside when it was reserved
+    assert not targets or given["MaxCount"] == 1, "this stand-in reserves one at a time"
+    spot = market.get("MarketType") == "spot"
+    wanted = _within_quota(world, region, machine, spot, given)
     there = world.capacity.get(f"{machine} {zone}", wanted + len(world.alive(region)))
     taken = sum(
-        one.instance_type == machine and one.availability_zone == zone
+        one.instance_type == machine
+        and one.availability_zone == zone
+        and not getattr(one, "capacity_reservation_id", None)
         for one in world.alive(region)
         if one.state != "stopped"
     )
@@ -149,7 +156,8 @@ def _check_others(world: World, region: str, given: dict[str, Any], machine: str
             "try again.",
         )
     kinds = {tags["ResourceType"] for tags in given.get("TagSpecifications", [])}
-    if "spot-instances-request" in kinds and "InstanceMarketOptions" not in given:
+    market = given.get("InstanceMarketOptions", {}).get("MarketType")
+    if "spot-instances-request" in kinds and market != "spot":
         raise Refused(
             "InvalidParameterCombination",
             "You cannot specify tags for Spot instances requests if there are no Spot "
@@ -206,7 +214,16 @@ def _within_quota(
         _vcpus(one.instance_type)
         for one in world.alive(region)
         if one.state != "stopped"
+        and not getattr(one, "capacity_reservation_id", None)
         and aws_data.quota_of(one.instance_type, one.lifecycle == "spot") == code
+    )
+    used += sum(  # a reservation counts while it is there, whoever uses it
+        _vcpus(it["machine"]) * it["count"]
+        for id, it in world.reservations.items()
+        if it["zone"].startswith(region)
+        and not it.get("block")
+        and aws_reservations.state_of(world, id) == "active"
+        and aws_data.quota_of(it["machine"], False) == code
     )
     allowed = int((world.quotas[code] - used) // _vcpus(machine))
     if allowed < given["MinCount"]:

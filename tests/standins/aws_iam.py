@@ -16,8 +16,38 @@ NAMED = ("InstanceIds", "GroupId", "GroupName", "VolumeId", "NetworkInterfaceId"
 """Parameters that name what a call is about."""
 
 
+CREATED = {
+    "RunInstances": ("instance", "volume", "network-interface"),
+    "CreateSecurityGroup": ("security-group",),
+    "CreatePlacementGroup": ("placement-group",),
+}
+"""What a call creates, by the names that TagSpecifications have for it."""
+
+
+def check_tags(world: World, action: str, given: dict[str, Any]) -> None:
+    """`world.required_tags`: what a service control policy with `"Null": {"aws:RequestTag/team":
+    "true"}` denies, for each thing that the call creates.
+
+    https://docs.aws.amazon.com/organizations/latest/userguide/orgs_manage_policies_scps_examples_tagging.html
+    """
+    for kind in CREATED.get(action, ()) if world.required_tags else ():
+        specified = [s for s in given.get("TagSpecifications", ()) if s["ResourceType"] == kind]
+        names = {tag["Key"] for one in specified for tag in one["Tags"]}
+        if not names.issuperset(world.required_tags):
+            world.denied.append(action)
+            raise Refused(
+                "UnauthorizedOperation",
+                f"You are not authorized to perform this operation. User: arn:aws:iam::"
+                f"{world.account}:user/standin is not authorized to perform: ec2:{action} on "
+                f"resource: arn:aws:ec2:*:{world.account}:{kind}/* with an explicit deny in a "
+                f"service control policy. Encoded authorization failure message: {'Ab3-_' * 40}",
+                403,
+            )
+
+
 def check(world: World, region: str, action: str, given: dict[str, Any]) -> None:
     """Raises Refused, as EC2 does, where `world.granted` does not allow the call."""
+    check_tags(world, action, given)
     if world.granted is None:
         return
     asks: list[tuple[str, dict[str, str | None]]] = [(action, {"ec2:CreateAction": None})]

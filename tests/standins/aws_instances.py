@@ -15,6 +15,7 @@ from typing import Any
 from moto.ec2.models.instances import InstanceState, StateReason
 from werkzeug.wrappers import Request
 
+from tests.standins import aws_reservations
 from tests.standins.aws_addresses import asked_address
 from tests.standins.aws_checks import checked
 from tests.standins.aws_query import Refused, params_of
@@ -106,6 +107,7 @@ class Instances(World):
         instance.client_token = given.get("ClientToken", "")
         instance.placement.group_name = given.get("Placement", {}).get("GroupName", "")
         instance.platform = None
+        self._reserve(instance, given)
         image = self.backend(instance.region_name).amis[instance.image_id]
         instance.root_device_name = image.root_device_name
         asked = {nic.get("DeviceIndex"): nic for nic in given.get("NetworkInterfaces", [])}
@@ -124,7 +126,32 @@ class Instances(World):
             if device == image.root_device_name and root is None:
                 mapping.delete_on_termination = True
         _state(instance, "pending")
+        if any(
+            mapping.get("Ebs", {}).get("KmsKeyId") in self.keys_denied
+            for mapping in given.get("BlockDeviceMappings", [])
+            if mapping.get("Ebs", {}).get("KmsKeyId")
+        ):
+            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/troubleshooting-launch.html
+            reason = ("Client.InternalError", "Client error on launch")
+            self.after(self.delay, lambda: self._terminate(instance, *reason))
+            return
         self.after(self.delay, lambda: self._run(instance))
+
+    def _reserve(self, instance: Any, given: dict[str, Any]) -> None:
+        market = given.get("InstanceMarketOptions", {}).get("MarketType")
+        instance.lifecycle = market
+        region, zone = instance.region_name, instance.availability_zone
+        found = aws_reservations.place(self, region, given, instance.instance_type, zone)
+        instance.capacity_reservation_id = found or None
+        wish = given.get("CapacityReservationSpecification") or {
+            "CapacityReservationPreference": "open"
+        }
+        instance.capacity_reservation_specification = wish
+        ends = self.reservations.get(found, {}).get("ends")
+        if market == "capacity-block" and ends is not None:
+            code, words = "Server.CapacityBlockEnded", "the Capacity Block ends (this stand-in)"
+            left = ends - aws_reservations.CLEARED - self.now()
+            self.after(left, lambda: self._terminate(instance, code, words))
 
     def _run(self, instance: Any) -> None:
         if instance.state != "pending":

@@ -23,18 +23,35 @@ os.environ |= {  # Read by moto as it is imported, and at each call.
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
+from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.instance_types import (
     INSTANCE_TYPE_OFFERINGS,
     INSTANCE_TYPES,
     InstanceType,
     InstanceTypeBackend,
 )
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from tests.standins import aws_data
 
 aws_data.add_machines(INSTANCE_TYPES, INSTANCE_TYPE_OFFERINGS)
 InstanceTypeBackend.instance_types[:] = map(InstanceType, INSTANCE_TYPES)
+
+
+def _tags(resource: Any) -> list[dict[str, str]]:
+    """moto searches those of all resources for those of one."""
+    id = resource.id
+    if id not in resource.ec2_backend.tags:
+        return []
+    kind = EC2_PREFIX_TO_RESOURCE.get(get_prefix(id), "")
+    return [
+        {"resource_id": id, "key": key, "value": value, "resource_type": kind}
+        for key, value in resource.ec2_backend.tags[id].items()
+    ]
+
+
+TaggedEC2Resource.get_tags = _tags  # type: ignore[method-assign, assignment]
 
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 _accounts = itertools.count(200_000_000_001)
@@ -71,9 +88,20 @@ class World:
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
         self.no_room_close: list[str] = []
         """Zones whose placement groups are full, while single instances still find room."""
+        self.reservations: dict[str, dict[str, Any]] = {}
+        """Id → {"zone", "machine", "count"}, and where needed "block", "open", "starts", "ends"
+        (Unix time), "state", "tenancy", "placement_group"."""
+        self.reservation_groups: dict[str, list[str]] = {}
+        """ARN of a resource group → ids of its reservations."""
+        self.spot_scores: dict[str, int] = {}
+        """Zone → Spot placement score."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""
+        self.keys_denied: list[str] = []
+        """KMS keys that EC2 may not use: instances with such disks end as they start."""
+        self.required_tags: list[str] = []
+        """Tags without which a policy denies every call that creates something."""
         self.granted: dict[str, Any] | None = None
         """The policy of whoever calls EC2; None: everything is allowed."""
         self.denied: list[str] = []

@@ -19,6 +19,7 @@ from tests.standins import (
     azure_groups,
     azure_machines,
     azure_power,
+    azure_reservations,
     azure_schedules,
     azure_skus,
     azure_subresources,
@@ -39,6 +40,7 @@ __all__ = [
     "azure_deadlines",
     "azure_deployments",
     "azure_groups",
+    "azure_reservations",
     "azure_schedules",
     "azure_skus",
     "azure_subresources",
@@ -148,8 +150,10 @@ class AzureStandIn(World):
             raise Refusal(409, "ReadOnlyDisabledSubscription", text)
 
     def _check_permitted(self, request: Request, action: str) -> None:
+        if action == azure_reservations.GRAPH:
+            return
         self.used.add(action)
-        if not may(self, action):
+        if not may(self, action, request.path):
             text = (
                 f"The client '{auth.CLIENT}' with object id '{auth.OBJECT}' does not have "
                 f"authorization to perform action '{action}' over scope '{request.path}' "
@@ -157,9 +161,10 @@ class AzureStandIn(World):
                 "your credentials."
             )
             raise Refusal(403, "AuthorizationFailed", text)
-        for linked in linked_actions(action, request.get_json(silent=True)):
+        body = request.get_json(silent=True)
+        for linked, scope in linked_actions(action, request.path, body):
             self.used.add(linked)
-            if not may(self, linked):
+            if not may(self, linked, scope):
                 text = (
                     f"The client has permission to perform action '{action}' on scope "
                     f"'{request.path}'; however, it does not have permission to perform "

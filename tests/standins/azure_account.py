@@ -14,6 +14,7 @@ from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Body, Refusal, missing
 from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import KINDS
+from tests.standins.azure_rights import granted_in
 from tests.standins.azure_world import SUBSCRIPTION, Thing, World
 
 STORES = "stores"
@@ -206,6 +207,24 @@ def _blob_services(call: Call) -> Response:
     return call.answer({"id": call.request.path, "name": "default", "properties": properties})
 
 
+_AGREEMENTS = "Microsoft.MarketplaceOrdering/offerTypes/publishers/offers/plans/agreements"
+
+
+@route(
+    "GET",
+    "/subscriptions/{subscription}/providers/Microsoft.MarketplaceOrdering/offerTypes"
+    "/virtualmachine/publishers/{publisher}/offers/{offer}/plans/{plan}/agreements/current",
+    f"{_AGREEMENTS}/read",
+)
+def _agreement(call: Call) -> Response:
+    """https://learn.microsoft.com/rest/api/marketplaceordering/marketplace-agreements/get-agreement"""
+    accepted = call.given["plan"] in call.world.terms_accepted
+    given = {key: call.given[key] for key in ("publisher", "plan")}
+    properties = {**given, "product": call.given["offer"], "accepted": accepted}
+    body = {"id": call.request.path, "name": call.given["plan"], "properties": properties}
+    return call.answer({**body, "type": "Microsoft.MarketplaceOrdering/offertypes"})
+
+
 # ── Permissions ──────────────────────────────────────────────────────────────
 
 
@@ -215,7 +234,8 @@ def _blob_services(call: Call) -> Response:
     "Microsoft.Authorization/permissions/read",
 )
 def _permissions(call: Call) -> Response:
-    allowed = ["*"] if call.world.granted is None else call.world.granted
+    granted = granted_in(call.world, f"/{call.given['scope']}")
+    allowed = ["*"] if granted is None else granted
     inner = {"actions": allowed, "notActions": list(call.world.not_permitted)}
     return call.page([{**inner, "dataActions": [], "notDataActions": []}])
 

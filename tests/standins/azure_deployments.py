@@ -16,18 +16,24 @@ from tests.standins import azure_models
 from tests.standins.azure_call import Call, route
 from tests.standins.azure_errors import Body, Refusal
 from tests.standins.azure_offer import SINCE
-from tests.standins.azure_resources import KINDS, location
+from tests.standins.azure_resources import KINDS, check_policy, location, open_group
 from tests.standins.azure_room import check_sold, limit, needed, over_quota, usage
 from tests.standins.azure_world import World
 
 KNOWN = frozenset(
     {
         *("type", "apiVersion", "name", "location", "tags", "properties", "sku", "zones"),
-        *("identity", "dependsOn"),
+        *("identity", "plan", "dependsOn"),
     }
 )
 
 
+@route(
+    "POST",
+    "/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Resources"
+    "/deployments/{name}/validate",
+    "Microsoft.Resources/deployments/validate/action",
+)
 @route(
     "POST",
     "/subscriptions/{subscription}/providers/Microsoft.Resources/deployments/{name}/validate",
@@ -36,7 +42,9 @@ KNOWN = frozenset(
 def _validate(call: Call) -> Response:
     body = call.body()
     properties = body.get("properties") or {}
-    if not body.get("location"):
+    if "group" in call.given:
+        open_group(call)
+    elif not body.get("location"):
         raise Refusal(400, "LocationRequired", "The location property is required.")
     if properties.get("mode") != "Incremental" or "template" not in properties:
         raise Refusal(400, "InvalidRequestContent", "A subscription takes mode Incremental.")
@@ -78,6 +86,7 @@ def _check(world: World, one: Body, names: set[str]) -> None:
     if one["type"].lower() in [type.lower() for type in world.policies]:
         text = f"Resource '{one['name']}' was disallowed by policy. Policy identifiers: 'deny'."
         raise Refusal(403, "RequestDisallowedByPolicy", text)
+    check_policy(world, str(one["name"]), one.get("tags") or {})
     for id in one.get("dependsOn") or ():
         if id.rpartition("/")[2] not in names:
             raise Refusal(400, "InvalidTemplate", f"The resource {id} is not in the template.")

@@ -12,6 +12,7 @@ from tests.standins.azure_call import Call, described, route
 from tests.standins.azure_errors import Body, Refusal, group_being_deleted
 from tests.standins.azure_resources import (
     KINDS,
+    check_policy,
     check_tags,
     check_unlocked,
     group_of,
@@ -53,6 +54,7 @@ def _put(call: Call) -> Response:
     given = azure_models.checked(models.ResourceGroup, body)
     given["location"] = location(given["location"], GROUPS)
     check_tags(given.get("tags") or {})
+    check_policy(world, name, given.get("tags") or {})
     old = world.find(group_id(name))
     if old is not None and old.state == "Deleting":
         raise group_being_deleted(name)

@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Any
 
-from tests.standins import azure_identities
+from tests.standins import azure_disk_keys, azure_identities, azure_reservations
 from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
 from tests.standins.azure_network import check_interface_free
 from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
@@ -59,7 +59,6 @@ NOT_ACTED_OUT = (
     "virtualMachineScaleSet",
     "host",
     "hostGroup",
-    "capacityReservation",
     "applicationProfile",
 )
 FIXED = (
@@ -75,6 +74,7 @@ FIXED = (
     "storageProfile.osDisk.createOption",
     "priority",
     "proximityPlacementGroup.id",
+    "capacityReservation.capacityReservationGroup.id",
 )
 """They may be left out of a second PUT, and not be changed by it."""
 
@@ -88,6 +88,8 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
         check_unchanged(properties, old.properties, given, old.given)
     check_alone(world, given)
     azure_identities.check(world, id, given.get("identity") or {})
+    azure_reservations.check(world, given)
+    azure_disk_keys.check(world, given)
     _check_network(world, id, given, old)
     group = properties.get("proximityPlacementGroup")
     if group:
@@ -110,7 +112,7 @@ def check_alone(world: World, given: Body) -> None:
         text = "Virtual machines do not support more than one zone."
         raise Refusal(400, "BadRequest", text)
     image = _image(given["location"], properties)
-    _check_plan(given, image)
+    _check_plan(world, given, image)
     _check_disk(world, properties, image, size)
     _check_os(properties)
     _check_spot(properties, size)
@@ -174,14 +176,25 @@ def _image(region: str, properties: Body) -> Image:
     return image
 
 
-def _check_plan(given: Body, image: Image) -> None:
+def _check_plan(world: World, given: Body, image: Image) -> None:
     """https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage#view-purchase-plan"""
-    if image.plan and not given.get("plan"):
+    plan = given.get("plan")
+    if image.plan and not plan:
         text = (
             "Creating a virtual machine from Marketplace image or a custom image sourced from a "
             "Marketplace image requires Plan information in the request."
         )
         raise Refusal(400, "VMMarketplaceInvalidInput", text)
+    if plan and plan.get("name") != image.plan:
+        text = f"Plan '{plan.get('name')}' is not that of the image."
+        raise Refusal(400, "VMMarketplaceInvalidInput", text)
+    if plan and plan["name"] not in world.terms_accepted:
+        text = (
+            "User failed validation to purchase resources. Error message: 'You have not accepted "
+            "the legal terms on this subscription for this plan. Before the subscription can be "
+            "used, you need to accept the legal terms of the image.'"
+        )
+        raise Refusal(400, "ResourcePurchaseValidationFailed", text)
 
 
 def _check_disk(world: World, properties: Body, image: Image, size: Size) -> None:

@@ -181,6 +181,9 @@ def _make_disk(world: World, thing: Thing) -> None:
         raise Refusal(409, "ConflictingUserInput", text, target="osDisk.name")
     kind = (given.get("managedDisk") or {}).get("storageAccountType", "Premium_LRS")
     body: Body = {"location": thing.region, "sku": {"name": kind}}
+    # A disk's tags begin as those of its VM: hashicorp/terraform-provider-azurerm#8162 and
+    # Azure/azure-sdk-for-js#17787 say so, read 2026-11-24; no field of the VM sets others.
+    body["tags"] = thing.tags
     body["properties"] = {
         "creationData": {"createOption": "FromImage"},
         "diskSizeGB": given.get("diskSizeGB", 30),

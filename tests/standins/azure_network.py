@@ -11,6 +11,7 @@ from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
 from tests.standins.azure_offer import PUBLIC_ADDRESSES
 from tests.standins.azure_references import (
     ADDRESSES,
+    BASTIONS,
     INTERFACES,
     NETWORKS,
     SECURITY_GROUPS,
@@ -133,6 +134,27 @@ class Networks(Kind):
     def check_delete(self, world: World, thing: Thing) -> None:
         for subnet in thing.properties.get("subnets") or []:
             check_subnet_free(world, f"{thing.id}/subnets/{subnet['name']}")
+
+
+@kind
+class Bastions(Kind):
+    """What a user has made; no tunnel is opened through it here."""
+
+    type = BASTIONS
+    word = "Bastion"
+    model = models.BastionHost
+    update = models.TagsObject
+
+    def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
+        for part in given.get("properties", {}).get("ipConfigurations") or []:
+            subnet = (part.get("properties") or {}).get("subnet") or {}
+            if not str(subnet.get("id")).endswith("/subnets/AzureBastionSubnet"):
+                raise Refusal(
+                    400,
+                    "InvalidBastionHostSubnet",
+                    "The subnet of a Bastion host must be named AzureBastionSubnet.",
+                )
+            referred_subnet(world, subnet, id, given["location"])
 
 
 @kind

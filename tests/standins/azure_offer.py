@@ -230,8 +230,10 @@ API_VERSIONS = {
     "microsoft.network": _NETWORK.split(),
     "microsoft.resources": _RESOURCES.split(),
     "microsoft.computeschedule": ["2024-08-15-preview", "2024-10-01", "2025-05-01"],
+    "microsoft.marketplaceordering": ["2021-01-01"],
     "microsoft.managedidentity": ["2018-11-30", "2023-01-31", "2024-11-30"],
     "microsoft.devtestlab": ["2015-05-21-preview", "2016-05-15", "2018-09-15"],
+    "microsoft.resourcegraph": ["2021-03-01", "2022-10-01", "2024-04-01"],
     "microsoft.authorization": [
         "2015-07-01",
         "2018-01-01-preview",

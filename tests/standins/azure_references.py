@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.standins.azure_errors import Body, Refusal, missing
@@ -15,6 +15,7 @@ NETWORKS = "Microsoft.Network/virtualNetworks"
 SECURITY_GROUPS = "Microsoft.Network/networkSecurityGroups"
 ADDRESSES = "Microsoft.Network/publicIPAddresses"
 INTERFACES = "Microsoft.Network/networkInterfaces"
+BASTIONS = "Microsoft.Network/bastionHosts"
 FIRST_FREE = 4
 """Azure keeps a subnet's first four addresses, and its last, for itself."""
 
@@ -65,10 +66,25 @@ def users(world: World, thing: Thing, *types: str) -> Iterator[Thing]:
 
 def holder_of(world: World, address: Thing) -> tuple[Thing, str] | None:
     """The NIC that has the public address, and the id of its IP configuration."""
-    for one in users(world, address, INTERFACES):
-        name = one.properties["ipConfigurations"][0]["name"]
-        return one, f"{one.id}/ipConfigurations/{name}"
-    return None
+    one = _holders(world).get(address.id.lower())
+    if one is None:
+        return None
+    name = one.properties["ipConfigurations"][0]["name"]
+    return one, f"{one.id}/ipConfigurations/{name}"
+
+
+def _holders(world: World) -> Mapping[str, Thing]:
+    """NICs by the ids of their public addresses; read anew once something has changed."""
+    known = world.holders
+    if known is None or known[0] != world.changes:
+        found: dict[str, Thing] = {}
+        for nic in world.of_type(INTERFACES):
+            for configuration in nic.properties.get("ipConfigurations") or ():
+                public = (configuration.get("properties") or {}).get("publicIPAddress")
+                if public:
+                    found.setdefault(str(public["id"]).lower(), nic)
+        known = world.holders = (world.changes, found)
+    return known[1]
 
 
 def check_subnet_free(world: World, subnet: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +87,7 @@ class Kind:
         given = azure_models.checked(self.model, body)
         given["location"] = location(given["location"], self.type, world.lacking.get(self.type, ()))
         check_tags(given.get("tags") or {})
+        check_policy(world, id.rpartition("/")[2], given.get("tags") or {})
         if old is not None and not same(old.region, given["location"]):
             raise Refusal(
                 409,
@@ -308,6 +310,19 @@ def location(text: str, type: str, lacking: Sequence[str] = ()) -> str:
             f"available regions for the resource type is '{served}'.",
         )
     return name
+
+
+def check_policy(world: World, name: str, tags: dict[str, str]) -> None:
+    """The built-in policies "Require a tag on resources" and "… on resource groups".
+
+    https://learn.microsoft.com/azure/azure-resource-manager/management/tag-policies
+    """
+    lacking = {each.lower() for each in world.required_tags} - {each.lower() for each in tags}
+    if lacking:
+        assigned = f"Require a tag: {', '.join(sorted(lacking))}"
+        identifiers = json.dumps([{"policyAssignment": {"name": assigned}}])
+        text = f"Resource '{name}' was disallowed by policy. Policy identifiers: '{identifiers}'."
+        raise Refusal(403, "RequestDisallowedByPolicy", text)
 
 
 def check_tags(tags: dict[str, str]) -> None:

@@ -16,13 +16,15 @@ from tests.standins.azure_offer import (
     NETWORK_QUOTAS,
     PUBLIC_ADDRESSES,
     QUOTA_NAMES,
+    SIZES,
     SPOT_CORES,
     quota_of,
 )
 from tests.standins.azure_references import ADDRESSES, INTERFACES, NETWORKS, SECURITY_GROUPS
 from tests.standins.azure_references import quota as network_quota
+from tests.standins.azure_reservations import is_reserved, members, reservation_of
 from tests.standins.azure_resources import location
-from tests.standins.azure_world import Thing, World
+from tests.standins.azure_world import Thing, World, same
 
 AT_ONCE = "SkuNotAvailable"
 _COUNTED = {
@@ -36,6 +38,8 @@ _COUNTED = {
 def check_room(world: World, given: Body) -> None:
     """Raises Refusal for what is refused at the PUT: a size that is not sold there, a quota."""
     check_sold(world, given)
+    if is_reserved(world, given):
+        return
     name, region = given["properties"]["hardwareProfile"]["vmSize"], given["location"]
     if world.capacity_code == AT_ONCE and _exceeded(world, given):
         zones = given.get("zones") or []
@@ -80,7 +84,7 @@ def restricted(world: World, place: str, size: str) -> bool:
 
 def no_room(world: World, thing: Thing) -> Refusal | None:
     """What the operation ends with where the VM can be placed nowhere."""
-    if not _exceeded(world, thing.given):
+    if is_reserved(world, thing.given, thing) or not _exceeded(world, thing.given):
         return None
     zonal = bool(thing.given.get("zones"))
     code = world.capacity_code or ("ZonalAllocationFailed" if zonal else "AllocationFailed")
@@ -155,8 +159,14 @@ def usage(world: World, region: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for one in world.of_type(VMS):
         starting = one.state == "Creating"
-        if one.region == region and (allocated(one) or starting):
+        reserved = reservation_of(world, one.given) is not None
+        if one.region == region and (allocated(one) or starting) and not reserved:
             found += needed(one.given)
+    for group in world.reservation_groups.values():
+        for name, it in group["reservations"].items() if group["region"] == region else ():
+            size = next(size for key, size in SIZES.items() if same(key, it["size"]))
+            cores = size.vcpus * max(it["count"], len(members(world, group, name)))
+            found += Counter({CORES: cores, quota_of(size.family): cores})
     return found
 
 

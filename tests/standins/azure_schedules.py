@@ -13,6 +13,7 @@ from tests.standins.azure_power import begin
 from tests.standins.azure_resources import (
     KINDS,
     Kind,
+    check_policy,
     check_tags,
     check_unlocked,
     existing,
@@ -65,6 +66,7 @@ def _put(call: Call) -> Response:
     given = {key: value for key, value in body.items() if key in ("location", "properties", "tags")}
     given["location"] = location(body["location"], TYPE, world.lacking.get(TYPE, ()))
     check_tags(given.get("tags") or {})
+    check_policy(world, name, given.get("tags") or {})
     _check(world, name, given)
     old = world.find(id)
     thing = old or world.add(Thing(id, TYPE, given, world.now(), {}, "Succeeded"))

@@ -7,9 +7,10 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from tests.standins.azure_errors import Body, Refusal
@@ -39,9 +40,14 @@ class Thing:
     def name(self) -> str:
         return self.id.rpartition("/")[2]
 
-    @property
+    @cached_property
     def group(self) -> str:
         return self.id.split("/")[4]
+
+    @cached_property
+    def place(self) -> tuple[str, str]:
+        """Its type and its group, to be compared."""
+        return self.type.lower(), self.group.lower()
 
     @property
     def region(self) -> str:
@@ -122,6 +128,8 @@ class World:
     """Resource groups with a lock CanNotDelete: nothing in them is deleted, all else is done."""
     policies: list[str] = field(default_factory=list)
     """Types that a policy denies: `Microsoft.Network/publicIPAddresses`."""
+    required_tags: list[str] = field(default_factory=list)
+    """Tags without which a policy denies that a group or resource is created."""
     serial_logs: dict[str, str] = field(default_factory=dict)
     """Of VMs without a node behind them, by name."""
     forced: list[str] = field(default_factory=list)
@@ -130,14 +138,30 @@ class World:
     """Registered in the subscription: `Microsoft.Compute/TrustedLaunchByDefaultPreview`."""
     storage_accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By name, what their blobServices/default says: `{"mine": {"isVersioningEnabled": True}}`."""
+    terms_accepted: list[str] = field(default_factory=list)
+    """Purchase plans whose terms are accepted, by name."""
+    disk_encryption_sets: dict[str, str] = field(default_factory=dict)
+    """Their regions, by group and name: `{"keys/disks": "eastus"}`."""
+    keys_denied: list[str] = field(default_factory=list)
+    """Sets whose identity may not use its key."""
     identities: list[str] = field(default_factory=list)
     """User-assigned identities: `["identities/trainer"]`, by group and name."""
+    reservation_groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`{"capacity/t4": {"region": "eastus", "reservations": {"one": {"size": "Standard_…", "zone":
+    "1", "count": 2, "taken": 1}}}}`: by resource group and name; no zone: regional; `taken` by VMs
+    of others, `type`: Block or Open."""
+    eviction_rates: dict[str, str] = field(default_factory=dict)
+    """`{"eastus/Standard_NC4as_T4_v3": "5-10"}`, as Resource Graph tells them."""
     absent: list[str] = field(default_factory=list)
     """Namespaces that this cloud has not at all."""
     unregistered: list[str] = field(default_factory=list)
     """Namespaces, such as `Microsoft.DevTestLab`."""
     granted: list[str] | None = None
     """The only actions that the caller may do: those of a role; None: all."""
+    granted_at: dict[str, list[str]] | None = None
+    """What roles allow, by the scope that they are assigned at: `{"/subscriptions/…": ["*/read"]}`;
+    None: `granted` holds everywhere. Operations are read at the subscription's scope, too: whether
+    the real one asks there for more than the link itself is not known."""
     used: set[str] = field(default_factory=set)
     """Actions that calls needed, those of what their bodies refer to too."""
     not_permitted: list[str] = field(default_factory=list)
@@ -151,6 +175,10 @@ class World:
     """What runs behind the VMs: `start(name, user_data, address)`, `halt(name)`, `stop(name)`,
     `address()`."""
 
+    changes: int = 0
+    """Goes up before anything in `things` is seen to have changed."""
+    holders: tuple[int, Mapping[str, Thing]] | None = None
+    """Who has which public address, as of so many changes: see azure_references."""
     things: dict[str, Thing] = field(default_factory=dict)
     """By id in lower case."""
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -201,14 +229,18 @@ class World:
 
     def add(self, thing: Thing) -> Thing:
         self.things[thing.id.lower()] = thing
+        self.changes += 1
         return thing
 
     def remove(self, thing: Thing) -> None:
         self.things.pop(thing.id.lower(), None)
+        self.changes += 1
 
     def of_type(self, type: str, group: str | None = None) -> Iterator[Thing]:
+        wanted = type.lower()
         for thing in list(self.things.values()):
-            if thing.type.lower() == type.lower() and group in (None, thing.group.lower()):
+            here, its_group = thing.place
+            if here == wanted and group in (None, its_group):
                 yield thing
 
     def in_group(self, group: str) -> list[Thing]:
@@ -222,6 +254,7 @@ class World:
         then the thing is `Succeeded`, or `Failed` with what it returns."""
         namespace, _, kind = thing.type.partition("/")
         operation = Operation(str(uuid.uuid4()), self.now(), finish, thing, namespace)
+        self.changes += 1
         if thing.operation is not None:
             self._end(thing.operation, "Canceled")
         thing.state, thing.operation = state, operation

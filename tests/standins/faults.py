@@ -39,6 +39,17 @@ if TYPE_CHECKING:
 Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt"]
 ADMIN = "/_standin/"
 EVER = 1_000_000
+FAULTS: dict[str, dict[str, Any]] = {
+    "429": {"kind": "answer", "status": 429, "retry_after": 2},
+    "500": {"kind": "answer", "status": 500},
+    "503": {"kind": "answer", "status": 503},
+    "no answer": {"kind": "silence"},
+    "no answer after the work": {"kind": "silence", "after": True},
+    "500 after the work": {"kind": "answer", "status": 500, "after": True},
+    "reset": {"kind": "reset"},
+    "reset after the work": {"kind": "reset", "after": True},
+}
+"""What any call to a cloud may meet."""
 KEPT = ("nodes", "authority")
 """Attributes of a stand-in that outlive its account: real nodes, and who gave credentials out."""
 

@@ -16,11 +16,14 @@ from werkzeug.wrappers import Request, Response
 
 from tests.standins import (  # noqa: F401
     gcp_accounts,
+    gcp_advice,
     gcp_iam,
     gcp_instances,
+    gcp_metadata,
     gcp_networks,
     gcp_offer,
     gcp_operations,
+    gcp_reservations,
 )
 from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
@@ -118,6 +121,19 @@ class GcpStandIn(World):
         with self.changed:
             self.failures.append({**wanted, "name": name, "times": times})
 
+    def share(self, project: str, network: str, regions: list[str], *granted: str) -> None:
+        """Another project's network, of which we may use one subnetwork in each region."""
+        with self.changed:
+            self.host_project, self.host_granted = project, list(granted)
+            path = f"projects/{project}/global/networks/{network}"
+            body = {"name": network, "autoCreateSubnetworks": False}
+            link = gcp_networks.add_network(self, path, body).body["selfLink"]
+            for number, region in enumerate(regions):
+                given = {"network": link, "ipCidrRange": f"10.{100 + number}.0.0/20"}
+                subnet = f"projects/{project}/regions/{region}/subnetworks/training"
+                gcp_networks.add_subnet(self, subnet, given)
+            self._first |= {at for at in self.things if at.startswith(f"projects/{project}/")}
+
     def service_account(self, folder: Path, url: str) -> Path:
         """A key file for GOOGLE_APPLICATION_CREDENTIALS that this stand-in knows."""
         return self.authority.service_account(folder, url, self.project)
@@ -153,6 +169,8 @@ class GcpStandIn(World):
             return self.authority.token(request)
         if request.path.startswith(METADATA):
             return metadata(request) or Response(status=404)
+        if gcp_metadata.serves(request.path):
+            return gcp_metadata.told(self, request)
         try:
             if gcp_accounts.serves(request.path):
                 self.authority.caller(request.headers.get("Authorization"))
@@ -204,17 +222,30 @@ class GcpStandIn(World):
 
     def _check_permissions(self, method: Method, given: Body, body: Body) -> None:
         self.methods.add(method.id)
-        if self.granted is None or given["project"] != self.project:
+        project, granted = given["project"], self.granted
+        if project == self.host_project:
+            granted = self.host_granted
+        elif project != self.project:
             return
-        for permission in gcp_iam.needed(method.id, body, self.project):
-            if permission not in self.granted:
+        asked = [(each, granted) for each in gcp_iam.needed(method.id, body, self.project)]
+        if self.host_project:
+            in_host = gcp_iam.needed_of_host(body, self.host_project)
+            asked += [(each, self.host_granted) for each in in_host]
+        for permission, allowed in asked:
+            if allowed is not None and permission not in allowed:
                 self.denied.append(permission)
-                message = f"Required '{permission}' permission for 'projects/{self.project}'"
+                where = self.host_project if allowed is self.host_granted else project
+                message = f"Required '{permission}' permission for 'projects/{where}'"
                 raise ApiError(403, "forbidden", message)
 
     def _check_place(self, method: Method, given: Body) -> None:
         project = given["project"]
-        if project != self.project and not (project in PUBLIC and method.id.startswith("images.")):
+        shared = method.id == "reservations.get" and any(
+            path.startswith(f"projects/{project}/") for path in self.reservations
+        )
+        public = project in PUBLIC and method.id.startswith("images.")
+        known = project in (self.project, self.host_project)
+        if not known and not public and not shared:
             raise not_found(f"projects/{project}")
         zone, region = given.get("zone"), given.get("region")
         if zone is not None and zone not in ZONES:

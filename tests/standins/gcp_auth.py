@@ -133,10 +133,13 @@ class Authority:
             return _refusal("invalid_grant", "Invalid JWT: iss is not the owner of the key")
         if not set(str(claims.get("scope", "")).split()) & set(SCOPES):
             return _refusal("invalid_scope", "Invalid OAuth scope or ID token audience provided.")
+        return answer(self.issue(email))
+
+    def issue(self, email: str) -> dict[str, str | int]:
+        """A new token of an account."""
         token = f"ya29.c.{secrets.token_urlsafe(48)}"
         self._tokens[token] = email, time.time() + self.lifetime
-        told = {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer"}
-        return answer(told)
+        return {"access_token": token, "expires_in": int(self.lifetime), "token_type": "Bearer"}
 
     def forget_tokens(self) -> None:
         """As when an account's keys are revoked: the next call is refused with 401."""

@@ -164,7 +164,11 @@ class MachineType:
             return ("SPOT", "FLEX_START")
         if self.family == "a4" or self.name.startswith("a3-ultragpu"):
             return ("SPOT", "FLEX_START", "RESERVATION_BOUND")
-        return ("STANDARD", "SPOT", "FLEX_START")
+        if self.name.startswith(("a3-highgpu-8g", "a3-megagpu")):
+            return ("STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND")
+        if self.accelerator:
+            return ("STANDARD", "SPOT", "FLEX_START")
+        return ("STANDARD", "SPOT")
 
     @property
     def persistent_disk(self) -> bool:

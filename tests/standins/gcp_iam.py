@@ -14,6 +14,8 @@ VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list", "wait"
 def needed(method: str, body: dict[str, Any], project: str) -> Iterator[str]:
     """Of `instances.insert` and its body; all begin with `compute.`"""
     collection, verb = method.split(".")
+    if verb == "testIamPermissions":
+        return
     yield f"compute.{collection}.{VERBS.get(verb, verb)}"
     if method in ("firewalls.insert", "firewalls.patch", "subnetworks.insert"):
         yield "compute.networks.updatePolicy"
@@ -39,6 +41,8 @@ def _of_instance(body: dict[str, Any], project: str) -> Iterator[str]:
         if f"projects/{project}/" in made.get("sourceImage", ""):
             yield "compute.images.useReadOnly"
     for interface in body.get("networkInterfaces", []):
+        if f"projects/{project}/" not in interface.get("subnetwork", f"projects/{project}/"):
+            continue  # needed_of_host
         yield "compute.subnetworks.use"
         if interface.get("accessConfigs"):
             yield "compute.subnetworks.useExternalIp"
@@ -46,3 +50,12 @@ def _of_instance(body: dict[str, Any], project: str) -> Iterator[str]:
         yield "compute.instances.setServiceAccount"
     if body.get("resourcePolicies"):
         yield "compute.resourcePolicies.use"
+
+
+def needed_of_host(body: dict[str, Any], project: str) -> Iterator[str]:
+    """Permissions on the subnetworks of a Shared VPC that the VM uses."""
+    for interface in body.get("networkInterfaces", []):
+        if f"projects/{project}/" in interface.get("subnetwork", ""):
+            yield "compute.subnetworks.use"
+            if interface.get("accessConfigs"):
+                yield "compute.subnetworks.useExternalIp"

@@ -138,13 +138,13 @@ def make(call: Call) -> Body:
         body = _body(call, wish)
         more = need(world, region_of(zone), body)
         for one in wish.disks:
-            more += disk_need({"type": one.type, "sizeGb": str(one.gb)})
+            more.update(disk_need({"type": one.type, "sizeGb": str(one.gb)}))
         failure = exceeded(world, region_of(zone), more)
         if failure and world.refused_at_once:
             raise ApiError(403, "quotaExceeded", failure.message)
         failure = failure or gcp_accounts.refusal(world, call.body, call.user)
         failure = failure or taken_address(world, wish.interfaces)
-        failure = failure or _no_room(world, zone, wish)
+        failure = failure or (None if wish.reservation else _no_room(world, zone, wish))
         if failure and failure.code == "insufficientCapacity":
             raise ApiError(503, failure.code, failure.message)
         return _begin(call, path, body, wish, disk_paths, failure)
@@ -171,16 +171,38 @@ def _begin(
     def finish() -> Failure | None:
         thing.making = False
         ended = failure or world.wanted_failure(call.method, thing.name)
-        if ended:
+        ended = ended or (_no_capacity(world, thing) if waits > wish.queue else None)
+        if ended or world.things.get(path) is not thing:
             for gone in (thing, *made):
                 world.remove(gone)
         else:
             _run(world, thing)
         return ended
 
-    operation = world.operate("insert", thing, call.user, finish=finish)
-    world.at(world.now() + world.delay / 2, stage)
+    waits = _capacity_after(world, thing.name) if _is_flex_start(body) and not failure else 0.0
+    queued = min(waits, float(wish.queue))
+    if queued:
+        body["status"] = "PENDING"
+    operation = world.operate("insert", thing, call.user, finish=finish, takes=world.delay + queued)
+    world.at(world.now() + queued + world.delay / 2, stage)
     return operation
+
+
+def _is_flex_start(body: Body) -> bool:
+    return bool(body["scheduling"]["provisioningModel"] == "FLEX_START")
+
+
+def _capacity_after(world: World, name: str) -> float:
+    return world.flex_start.get(name, world.flex_start.get("", 0.0))
+
+
+def _no_capacity(world: World, thing: Thing) -> Failure:
+    return Failure(
+        code=world.capacity_code,
+        message=f"The zone 'projects/{world.project}/{thing.scope}' does not have enough resources "
+        "available to fulfill the request.  Try a different zone, or try again later.",
+        status=503,
+    )
 
 
 def _body(call: Call, wish: Wish) -> Body:
@@ -266,6 +288,8 @@ def _internal(world: World, interface: Body) -> str:
 
 def _add_disk(world: World, path: str, one: BootDisk, owner: Thing) -> Thing:
     image = f"projects/{one.image.project}/global/images/{one.image.name}"
+    key = one.given.get("diskEncryptionKey")
+    encryption = {"diskEncryptionKey": key} if key else {}
     body = {
         "name": one.name,
         "sizeGb": str(one.gb),
@@ -277,6 +301,7 @@ def _add_disk(world: World, path: str, one: BootDisk, owner: Thing) -> Thing:
         "labelFingerprint": fingerprint(),
         "physicalBlockSizeBytes": "4096",
         "architecture": "X86_64",
+        **encryption,
     }
     thing = world.add(path, "disk", body)
     owner.body["disks"].append(
@@ -292,6 +317,7 @@ def _add_disk(world: World, path: str, one: BootDisk, owner: Thing) -> Thing:
             "interface": one.given.get("interface", "SCSI"),
             "diskSizeGb": str(one.gb),
             "architecture": "X86_64",
+            **encryption,
         }
     )
     return thing
@@ -479,7 +505,11 @@ def delete(call: Call) -> Body:
             _forget(world, thing)
             return None
 
-        if thing.making:
+        if thing.body["status"] == "PENDING":
+            # "You can optionally delete the Flex-start VM before the wait time ends":
+            # https://cloud.google.com/compute/docs/instances/instance-lifecycle
+            thing.making, thing.busy_until = False, world.now()
+        elif thing.making:
             # Its making comes first, and then leaves nothing of it running.
             world.at(thing.busy_until, lambda: _halt(world, thing))
         else:

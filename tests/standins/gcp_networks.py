@@ -50,13 +50,15 @@ def _get(call: Call, parameter: str) -> Body:
 
 def _list(call: Call, kind: str) -> Body:
     collection = call.method.partition(".")[0]
-    found = [(t.scope, t.body) for t in call.world.under(collection) if t.scope == call.scope]
+    there = [t for t in call.world.under(collection) if t.path.startswith(f"{call.base}/")]
+    found = [(t.scope, t.body) for t in there if t.scope == call.scope]
     return page(call, kind, found)
 
 
 def _list_all(call: Call, kind: str) -> Body:
     collection = call.method.partition(".")[0]
-    found = [(thing.scope, thing.body) for thing in call.world.under(collection)]
+    there = [t for t in call.world.under(collection) if t.path.startswith(f"{call.base}/")]
+    found = [(thing.scope, thing.body) for thing in there]
     return pages_of_all(call, kind, found, [f"regions/{region}" for region in REGIONS])
 
 
@@ -105,7 +107,7 @@ def add_network(world: World, path: str, body: Body) -> Thing:
     if told["autoCreateSubnetworks"]:
         for region, cidr in zip(REGIONS, AUTO_RANGES.subnets(new_prefix=20), strict=False):
             subnet = f"projects/{world.project}/regions/{region}/subnetworks/{thing.name}"
-            _add_subnet(world, subnet, {"network": told["selfLink"], "ipCidrRange": str(cidr)})
+            add_subnet(world, subnet, {"network": told["selfLink"], "ipCidrRange": str(cidr)})
     return thing
 
 
@@ -150,6 +152,13 @@ def all_subnets(call: Call) -> Body:
     return _list_all(call, "Subnetwork")
 
 
+@acts("subnetworks.testIamPermissions")
+def permissions_on_subnet(call: Call) -> Body:
+    world, asked = call.world, call.body.get("permissions", [])
+    granted = world.host_granted if call.given["project"] == world.host_project else None
+    return {"permissions": [each for each in asked if granted is None or each in granted]}
+
+
 @acts("subnetworks.insert")
 def make_subnet(call: Call) -> Body:
     def act() -> Operation:
@@ -178,13 +187,13 @@ def make_subnet(call: Call) -> Body:
                     f"Invalid IPCidrRange: {cidr} conflicts with existing subnetwork "
                     f"'{other.name}' in region '{other.scope.partition('/')[2]}'.",
                 )
-        thing = _add_subnet(world, path, body)
+        thing = add_subnet(world, path, body)
         return insertion(call, thing)
 
     return call.once(act)
 
 
-def _add_subnet(world: World, path: str, body: Body) -> Thing:
+def add_subnet(world: World, path: str, body: Body) -> Thing:
     cidr = ipaddress.ip_network(body["ipCidrRange"])
     told = {
         "name": path.rpartition("/")[2],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from functools import cache
 
 from tests.standins.gcp_catalog import (
     ACCELERATORS,
@@ -34,55 +36,106 @@ def project_limit(world: World, metric: str) -> float:
 
 
 def need(world: World, region: str, instance: Body) -> Counter[str]:
+    return Counter(_needs(world, region, instance))
+
+
+def _needs(world: World, region: str, instance: Body) -> Mapping[str, int]:
     """What one VM draws on, by metric of its region; …_ALL_REGIONS are the project's.
 
     https://cloud.google.com/compute/resource-usage: spot VMs draw on the preemptible quotas, for
-    CPUs only where the project has been granted any.
+    CPUs only where the project has been granted any; flex-start VMs on those of GPUs, and VMs in a
+    reservation on none that it has drawn on already:
+    https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models ("Quota").
     """
-    machine = MACHINES[instance["machineType"].rpartition("/")[2]]
     spot = bool(instance["scheduling"].get("preemptible"))
-    needed: Counter[str] = Counter(INSTANCES=1)
-    metric = CPU_METRICS.get(machine.family)
-    if machine.family not in GPU_FAMILIES:
-        needed["CPUS_ALL_REGIONS"] += machine.cpus
+    granted = spot and (limit(world, region, "PREEMPTIBLE_CPUS") or 0) > 0
+    affinity, interfaces = instance.get("reservationAffinity", {}), instance["networkInterfaces"]
+    return _by_metric(
+        machine=instance["machineType"].rpartition("/")[2],
+        cpus="PREEMPTIBLE_CPUS" if granted else None,
+        spot=spot or instance["scheduling"].get("provisioningModel") == "FLEX_START",
+        reserved=affinity.get("consumeReservationType") == SPECIFIC,
+        accelerators=tuple(
+            (each["acceleratorType"].rpartition("/")[2], each["acceleratorCount"])
+            for each in instance.get("guestAccelerators", ())
+        ),
+        addresses=sum([len(one.get("accessConfigs", ())) for one in interfaces]),
+    )
+
+
+@cache
+def _by_metric(
+    *,
+    machine: str,
+    cpus: str | None,
+    spot: bool,
+    reserved: bool,
+    accelerators: tuple[tuple[str, int], ...],
+    addresses: int,
+) -> Mapping[str, int]:
+    """`cpus`: the metric of its CPUs, unless it is the family's own. `spot`: its GPUs draw on the
+    preemptible quotas."""
+    found = MACHINES[machine]
+    needed: Counter[str] = Counter(INSTANCES=1, IN_USE_ADDRESSES=addresses)
+    if reserved:
+        return +needed
+    metric = CPU_METRICS.get(found.family)
+    if found.family not in GPU_FAMILIES:
+        needed["CPUS_ALL_REGIONS"] += found.cpus
     if metric:
-        own = spot and (limit(world, region, "PREEMPTIBLE_CPUS") or 0) > 0
-        needed["PREEMPTIBLE_CPUS" if own else metric] += machine.cpus
-    for accelerator in instance.get("guestAccelerators", ()):
-        kind = ACCELERATORS[accelerator["acceleratorType"].rpartition("/")[2]]
-        needed["GPUS_ALL_REGIONS"] += accelerator["acceleratorCount"]
+        needed[cpus or metric] += found.cpus
+    for name, count in accelerators:
+        kind = ACCELERATORS[name]
+        needed["GPUS_ALL_REGIONS"] += count
         if kind.metric:
-            prefix = "PREEMPTIBLE_" if spot else ""
-            needed[f"{prefix}{kind.metric}"] += accelerator["acceleratorCount"]
-    for interface in instance["networkInterfaces"]:
-        needed["IN_USE_ADDRESSES"] += len(interface.get("accessConfigs", ()))
-    return needed
+            needed[f"PREEMPTIBLE_{kind.metric}" if spot else kind.metric] += count
+    return +needed
 
 
-def disk_need(disk: Body) -> Counter[str]:
-    return Counter({DISK_TYPES[disk["type"].rpartition("/")[2]]: int(disk["sizeGb"])})
+SPECIFIC = "SPECIFIC_RESERVATION"
+
+
+def disk_need(disk: Body) -> dict[str, int]:
+    return {DISK_TYPES[disk["type"].rpartition("/")[2]]: int(disk["sizeGb"])}
 
 
 def usage(world: World, region: str | None = None) -> Counter[str]:
-    """In one region, or everywhere. A stopped VM keeps its disk and its place, nothing else."""
-    used: Counter[str] = Counter()
-    for thing in world.under("instances", "disks"):
-        here = region_of(thing.scope.partition("/")[2])
-        if region is not None and here != region:
+    """In one region, or everywhere."""
+    by_region = _usages(world)
+    return by_region[region] if region is not None else _sum(by_region)
+
+
+def _sum(by_region: Mapping[str, Counter[str]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for used in by_region.values():
+        found.update(used)
+    return found
+
+
+def _usages(world: World) -> defaultdict[str, Counter[str]]:
+    """By region. A stopped VM keeps its disk and its place, nothing else."""
+    used: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for thing in world.things.values():
+        if thing.collection not in ("disks", "instances"):
             continue
+        region = region_of(thing.scope.partition("/")[2])
+        more: Mapping[str, int]
         if thing.collection == "disks":
-            used += disk_need(thing.body)
+            more = disk_need(thing.body)
         elif thing.body["status"] in STOPPED:
-            used["INSTANCES"] += 1
+            more = {"INSTANCES": 1}
         else:
-            used += need(world, here, thing.body)
+            more = _needs(world, region, thing.body)
+        here = used[region]
+        for metric, count in more.items():
+            here[metric] += count
     return used
 
 
 def exceeded(world: World, region: str, more: Counter[str]) -> Failure | None:
     """Why these cannot be had on top of what there is."""
-    used = usage(world, region)
-    everywhere = usage(world)
+    by_region = _usages(world)
+    used, everywhere = by_region[region], _sum(by_region)
     for metric, count in sorted(more.items()):
         if metric.endswith("_ALL_REGIONS"):
             most: float | None = project_limit(world, metric)

@@ -20,6 +20,7 @@ from tests.standins.gcp_catalog import (
     region_of,
 )
 from tests.standins.gcp_errors import ApiError
+from tests.standins.gcp_reservations import reserved
 from tests.standins.gcp_world import Body, World, check_labels, check_name
 
 SHORTEST, LONGEST = 30, 120 * 86400
@@ -43,6 +44,10 @@ class Wish:
     disks: list[BootDisk]
     interfaces: list[Body]
     policies: list[str]
+    queue: int
+    """Seconds that it may wait for capacity."""
+    reservation: Body | None
+    """The one that it is in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +60,25 @@ class BootDisk:
     given: Body
 
 
+def _check_constraint(world: World, body: Body) -> None:
+    """A custom constraint on labels. Its reason is that of every constraint; the words are by
+    general knowledge: https://cloud.google.com/resource-manager/docs/organization-policy/overview
+    """
+    disks = [disk.get("initializeParams", {}) for disk in body.get("disks", ())]
+    for labels in (each.get("labels", {}) for each in (body, *disks)):
+        lacking = set(world.required_labels) - set(labels)
+        if lacking:
+            name = f"customConstraints/custom.require{min(lacking).capitalize()}"
+            text = f'Operation denied by custom org policies: ["{name}": "a label is required"].'
+            raise ApiError(412, "conditionNotMet", text)
+
+
 def checked(world: World, zone: str, body: Body) -> Wish:
     for name in NOT_ACTED_OUT:
         if name in body:
             raise ApiError(501, "notImplemented", f"This stand-in does not act out '{name}'")
     check_labels("resource.labels", body.get("labels", {}))
+    _check_constraint(world, body)
     for number, tag in enumerate(body.get("tags", {}).get("items", ())):
         check_name(f"resource.tags.items[{number}]", tag)
     check_metadata(body.get("metadata", {}))
@@ -70,6 +89,7 @@ def checked(world: World, zone: str, body: Body) -> Wish:
         names = " or ".join(f"{model.capitalize()} VMs" for model in machine.models)
         why = f"{machine.name} machine types must be created by using {names}".replace("_", "-")
         raise ApiError(400, "invalid", why)
+    reservation = reserved(world, zone, body, machine.name, accelerators)
     disks = _disks(world, zone, body, machine)
     return Wish(
         machine=machine,
@@ -78,6 +98,8 @@ def checked(world: World, zone: str, body: Body) -> Wish:
         disks=disks,
         interfaces=_interfaces(world, zone, body, disks[0].image),
         policies=_policies(world, zone, body, machine),
+        queue=queue_seconds(body),
+        reservation=reservation,
     )
 
 
@@ -150,8 +172,6 @@ def checked_scheduling(given: Body, has_gpu: bool) -> Body:
     """With Google's defaults filled in."""
     at = "resource.scheduling"
     model = given.get("provisioningModel", "STANDARD")
-    if model not in ("STANDARD", "SPOT"):
-        raise ApiError(501, "notImplemented", f"This stand-in does not act out {model}")
     if model == "SPOT" and given.get("preemptible") is False:
         raise errors.invalid(at, given, "Spot instances must have preemptible be true.")
     legacy = given.get("preemptible", False) and model == "STANDARD"
@@ -168,11 +188,42 @@ def checked_scheduling(given: Body, has_gpu: bool) -> Body:
         raise errors.bad_request("Instances with guest accelerators do not support live migration.")
     told = {**given, "provisioningModel": model, "preemptible": spot}
     told |= {"onHostMaintenance": maintenance, "automaticRestart": restart}
-    _check_end(at, given, spot, legacy)
+    _check_end(at, given, model, spot, legacy)
     _check_notices(at, given, spot=spot and not legacy)
+    if model == "FLEX_START":
+        _check_flex_start(at, told)
     if spot and not legacy:
         told.setdefault("instanceTerminationAction", "STOP")
     return told
+
+
+def _check_flex_start(at: str, told: Body) -> None:
+    """What https://docs.cloud.google.com/compute/docs/instances/create-flex-start-vm and AI
+    Hypercomputer's page on creating instances send with each: a run time of 10 minutes to 7 days,
+    a termination action, and no live migration. That a restart is refused is suspected.
+    """
+    seconds = int(told.get("maxRunDuration", {}).get("seconds", 0))
+    if not 600 <= seconds <= 7 * 86400:
+        why = "Flex-start VMs must run for between 10 minutes and seven days."
+        raise errors.invalid(f"{at}.maxRunDuration", str(seconds), why)
+    if told["onHostMaintenance"] != "TERMINATE" or told["automaticRestart"]:
+        why = "Flex-start VMs neither migrate live nor restart by themselves."
+        raise errors.invalid(at, told, why)
+
+
+def queue_seconds(body: Body) -> int:
+    """For how long a flex-start request waits for capacity: 0, or 90 s to 2 h; no other request
+    waits. `InstanceParams` of the discovery document: "Relevant only for Instances.Insert API"."""
+    at = "resource.params.requestValidForDuration"
+    given = body.get("params", {}).get("requestValidForDuration")
+    if body.get("scheduling", {}).get("provisioningModel") != "FLEX_START":
+        if given is not None:
+            raise errors.invalid(at, given, "Only for the flex-start provisioning model.")
+        return 0
+    seconds = int((given or {}).get("seconds", 0))
+    if seconds and not 90 <= seconds <= 7200:
+        raise errors.invalid(at, str(seconds), "Must be 0, or between 90 seconds and 2 hours.")
+    return seconds
 
 
 def _check_notices(at: str, given: Body, *, spot: bool) -> None:
@@ -198,7 +249,7 @@ def _check_notices(at: str, given: Body, *, spot: bool) -> None:
         raise errors.invalid(f"{at}.gracefulShutdown.maxDuration", graceful, why)
 
 
-def _check_end(at: str, given: Body, spot: bool, legacy: bool) -> None:
+def _check_end(at: str, given: Body, model: str, spot: bool, legacy: bool) -> None:
     duration, moment = given.get("maxRunDuration"), given.get("terminationTime")
     action = given.get("instanceTerminationAction")
     limited = duration is not None or moment is not None
@@ -210,7 +261,10 @@ def _check_end(at: str, given: Body, spot: bool, legacy: bool) -> None:
     if limited and action is None:
         why = "Instance termination action must be specified with a limited run time."
         raise errors.invalid(f"{at}.instanceTerminationAction", "", why)
-    if action is not None and (legacy or not (spot or limited)):
+    if model == "RESERVATION_BOUND" and action is None:
+        why = "Instance termination action must be specified for reservation-bound instances."
+        raise errors.invalid(f"{at}.instanceTerminationAction", "", why)
+    if action is not None and (legacy or not (spot or limited or model == "RESERVATION_BOUND")):
         why = "Only for Spot instances and those with a limited run time."
         raise errors.invalid(f"{at}.instanceTerminationAction", action, why)
     if duration is not None:
@@ -255,7 +309,26 @@ def _disks(world: World, zone: str, body: Body, machine: MachineType) -> list[Bo
     name = start.get("diskName") or body["name"]
     check_name(f"{at}.initializeParams.diskName", name)
     labels = start.get("labels", {})
+    _check_key(world, zone, given[0].get("diskEncryptionKey", {}))
     return [BootDisk(name=name, type=path, gb=gb, image=image, labels=labels, given=dict(given[0]))]
+
+
+def _check_key(world: World, zone: str, key: Body) -> None:
+    """As terraform-provider-google#5103 quotes it, read 2026-11-24."""
+    name = key.get("kmsKeyName")
+    if name is None:
+        return
+    location = name.split("/")[3]
+    if location not in (region_of(zone), "global"):
+        why = f"The key is not in the region '{region_of(zone)}'."
+        raise errors.invalid("resource.disks[0].diskEncryptionKey.kmsKeyName", name, why)
+    if not world.kms_keys.get(name):
+        text = (
+            f"Cloud KMS error when using key {name}: Permission "
+            f"'cloudkms.cryptoKeyVersions.useToEncrypt' denied on resource '{name}' (or it may not "
+            "exist)."
+        )
+        raise ApiError(400, "kmsPermissionDenied", text)
 
 
 def _image(world: World, at: str, text: str | None) -> Image:

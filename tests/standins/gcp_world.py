@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any
 
 from tests.standins import gcp_errors as errors
@@ -39,11 +40,11 @@ class Thing:
     def name(self) -> str:
         return self.path.rpartition("/")[2]
 
-    @property
+    @cached_property
     def collection(self) -> str:
         return self.path.split("/")[-2]
 
-    @property
+    @cached_property
     def scope(self) -> str:
         """`zones/z`, `regions/r` or `global`."""
         return "/".join(self.path.split("/")[2:-2])
@@ -71,6 +72,14 @@ class World:
     """
 
     project: str
+    kms_keys: dict[str, bool] = field(default_factory=dict)
+    """Keys of Cloud KMS by their name: whether Compute Engine's service agent may use them."""
+    host_project: str = ""
+    """Host project of a Shared VPC, of which this one is a service project."""
+    host_granted: list[str] = field(default_factory=list)
+    """Permissions of whoever calls in the host project; none besides."""
+    required_labels: list[str] = field(default_factory=list)
+    """Labels without which a constraint of the organization denies VMs and their disks."""
     delay: float = 0.03
     """Seconds that each operation takes."""
     serial_logs: dict[str, str] = field(default_factory=dict)
@@ -89,6 +98,13 @@ class World:
     capacity_code: str = "ZONE_RESOURCE_POOL_EXHAUSTED"
     """How a lack of room is told; `insufficientCapacity` is a 503 at once, any other is the code
     of the operation that fails."""
+    flex_start: dict[str, float] = field(default_factory=dict)
+    """Seconds until there is capacity for a flex-start VM, by its name; "" for any other."""
+    reservations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By path (`projects/p/zones/z/reservations/r`): `{"machine": …, "count": 2}`, and where they
+    differ "status", "assured", "specific", "ends" (Unix time), "dense", "accelerator"."""
+    obtainability: dict[str, float] = field(default_factory=dict)
+    """What Google's capacity advice says of a zone for spot VMs."""
     no_room_close: list[str] = field(default_factory=list)
     """Zones without room under a placement policy, while single VMs still find some."""
     service_accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -167,9 +183,8 @@ class World:
 
     def under(self, *collections: str) -> Iterator[Thing]:
         """Sorted by path."""
-        for path in sorted(self.things):
-            if self.things[path].collection in collections:
-                yield self.things[path]
+        found = [thing for thing in self.things.values() if thing.collection in collections]
+        yield from sorted(found, key=lambda thing: thing.path)
 
     def add(self, path: str, kind: str, body: Body) -> Thing:
         """A new resource, with what all of them have."""
@@ -230,10 +245,11 @@ class World:
         finish: Callable[[], Failure | None],
         waits_for: Callable[[], bool] = lambda: True,
         request: str = "",
+        takes: float | None = None,
     ) -> Operation:
-        """PENDING, RUNNING, DONE; one after the other for each thing."""
+        """PENDING, RUNNING, DONE; one after the other for each thing. `takes`: seconds."""
         begins = max(self.now(), thing.busy_until)
-        ends = begins + self.delay
+        ends = begins + (self.delay if takes is None else takes)
         thing.busy_until = ends
         name = f"operation-{int(begins * 1000)}-{secrets.token_hex(6)}-{secrets.token_hex(4)}"
         path = f"projects/{self.project}/{thing.scope}/operations/{name}"
@@ -315,8 +331,13 @@ class Call:
 
     def path(self, name: str) -> str:
         """Of a resource of this call's collection."""
-        collection = self.method.partition(".")[0]
-        return f"projects/{self.world.project}/{self.scope}/{collection}/{name}"
+        return f"{self.base}/{self.scope}/{self.method.partition('.')[0]}/{name}"
+
+    @property
+    def base(self) -> str:
+        """`projects/p`, of our project or the host project of its Shared VPC."""
+        is_host = self.given["project"] == self.world.host_project
+        return f"projects/{self.world.host_project if is_host else self.world.project}"
 
     def once(self, act: Callable[[], Operation]) -> Body:
         """The operation; the same one where a requestId comes again."""

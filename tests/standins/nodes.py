@@ -100,6 +100,11 @@ class Nodes:
                     self._addresses.add(address)
                     return address
 
+    def address_of(self, name: str) -> str:
+        """Where its sshd listens."""
+        file = self._nodes[name].folder / "upper" / "etc/ssh/sshd_config.d/standin.conf"
+        return file.read_text().split()[1]
+
     def gave(self, address: str) -> bool:
         """Whether it is one of those that were given out: a cloud's node may ask for it again."""
         return address in self._addresses

@@ -51,8 +51,8 @@ def serving(
         thread.join()
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+def certificate(folder: Path, *names: str) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and these names that is its own authority, and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -70,7 +70,10 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=7))
         .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))]), False
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ipaddress.ip_address(HOST)), *map(x509.DNSName, names)]
+            ),
+            False,
         )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         .sign(key, hashes.SHA256())

@@ -18,7 +18,7 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.events import Event
-from cloudtrain.model import NodePlan, Plan
+from cloudtrain.model import SPOT, NodePlan, Plan
 from cloudtrain.providers.aws import permissions
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.aws.types import ClusterNetwork
@@ -138,4 +138,4 @@ def order_of(
 
 
 def with_spot(plan: Plan) -> Plan:
-    return replace(plan, nodes=tuple(replace(node, spot=True) for node in plan.nodes))
+    return replace(plan, nodes=tuple(replace(node, provisioning=SPOT) for node in plan.nodes))

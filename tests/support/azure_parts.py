@@ -14,7 +14,7 @@ from werkzeug.wrappers import Request, Response
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.events import Event
-from cloudtrain.model import Network, NodeGroup, NodePlan, Plan
+from cloudtrain.model import SPOT, Network, NodeGroup, NodePlan, Plan
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base import labels
@@ -186,4 +186,4 @@ def order_of(
 
 
 def with_spot(plan: Plan) -> Plan:
-    return replace(plan, nodes=tuple(replace(node, spot=True) for node in plan.nodes))
+    return replace(plan, nodes=tuple(replace(node, provisioning=SPOT) for node in plan.nodes))

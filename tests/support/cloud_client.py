@@ -62,8 +62,8 @@ ANSWER = 0.4
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
 
-Verb = Literal["create", "remove", "destroy", "sweep"]
-"""`remove` takes the last node of the plan away."""
+Verb = Literal["create", "remove", "destroy", "sweep", "leave"]
+"""`remove` takes the last node of the plan away; `leave` is what the desk does last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
 def main() -> None:
     name = sys.argv[1]
     assert provider(name, _nothing(name), TIMING).sweep() == ()  # every module is loaded now
-    _be_impatient()  # only then: the stand-in's first answer takes seconds on a busy machine
+    be_impatient()  # only then: the stand-in's first answer takes seconds on a busy machine
     assert threading.active_count() == 1
     print("warm", flush=True)
     for line in sys.stdin:
@@ -241,6 +241,8 @@ def _do(name: str, job: Job, journal: Path) -> Any:
         return clouds.remove(config.name, [job.plan.nodes[-1].name], write, late)
     if job.do == "destroy":
         return clouds.destroy(config.name, write, asked_for(journal) if job.expected else None)
+    if job.do == "leave":
+        return clouds.delete_from_inside(config.name, write)
     return clouds.sweep()
 
 
@@ -263,7 +265,7 @@ def _nothing(name: str) -> ClusterConfig:
     return ClusterConfig(name="none", provider=name, strategy="custom", nodes={})
 
 
-def _be_impatient() -> None:
+def be_impatient() -> None:
     """The drivers wait a minute for an answer."""
     from requests.adapters import HTTPAdapter
 

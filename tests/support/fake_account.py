@@ -16,6 +16,7 @@ from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing
+from cloudtrain.spot_evidence import SpotEvidence
 
 PLACES = (
     Location(region="east", zone="east-a"),
@@ -64,6 +65,14 @@ class FakeAccount:
     """Whether it has placement groups; `no_room_close` are places whose groups are full."""
     no_room_close: set[str] = field(default_factory=set)
     lag: float = 0.0
+    queue: dict[str, float] = field(default_factory=dict)
+    """Node → seconds until there is capacity for it. A request that waits for less time ends."""
+    waits_until: dict[str, float] = field(default_factory=dict)
+    unqueued: CloudError | None = None
+    """Why a request that waited ended."""
+    spot: dict[str, float] | CloudError = field(default_factory=dict)
+    """Score of spot by place, or what asking for it raises."""
+    asked_of_spot: list[tuple[str, ...]] = field(default_factory=list)
     broken: CloudError | None = None
     """What every list raises."""
     silent: set[str] = field(default_factory=set)
@@ -75,6 +84,7 @@ class FakeAccount:
     orders: list[LaunchRequest[str]] = field(default_factory=list)
     name: str = "gcp"
     ends_by_shutdown: bool = True
+    at_once: int = 128
     soonest_end: float = 60.0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -98,6 +108,18 @@ class FakeAccount:
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return PLACES
 
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        self.asked_of_spot.append(tuple(map(str, places)))
+        if isinstance(self.spot, CloudError):
+            raise self.spot
+        return tuple(
+            SpotEvidence(place=place, score=score, text=f"{score:g}/10", source="score")
+            for place, score in self.spot.items()
+        )
+
+    def latest_end(self, plan: Plan) -> float | None:
+        return None
+
     def machines(
         self,
         cluster: str | None = None,
@@ -108,6 +130,9 @@ class FakeAccount:
             raise self.broken
         with self.lock:
             found = []
+            for id in [id for id, end in self.waits_until.items() if end <= self.clock.now()]:
+                del self.waits_until[id]
+                self.machines_.pop(id, None)
             for id, machine in self.machines_.items():
                 if self.clock.now() < self.listed_from[id]:
                     continue
@@ -127,6 +152,10 @@ class FakeAccount:
             gone = replace(gone, error=self.dies_starting[node.name])
             self.machines_[machine.id] = gone
             return gone
+        if machine.id in self.waits_until:
+            if self.clock.now() - (node.created or 0.0) < self.queue[node.name]:
+                return machine
+            self.waits_until.pop(machine.id)
         if node.state == "starting":
             number = machine.id.split("-")[1]
             node = replace(node, state="running", address=f"192.0.2.{number}")
@@ -165,7 +194,11 @@ class FakeAccount:
             refusal = self.refuses.get((str(order.place), name))
             if refusal is not None:
                 raise refusal
+            if self.queue.get(name, 0.0) > 0 and order.queue == 0:
+                raise CapacityError("none at once", scope="zone")
             id = f"i-{len(self.orders)}-{name}"
+            if self.queue.get(name, 0.0) > 0:
+                self.waits_until[id] = self.clock.now() + order.queue
             node = Node(
                 name=name,
                 role=order.node.role,
@@ -184,6 +217,9 @@ class FakeAccount:
             if name in self.breaks_after:
                 raise TransientError("connection reset")
             return machine
+
+    def refusal(self, machine: Vm) -> CloudError | None:
+        return self.unqueued
 
     def start(self, machine: Vm, expires: float | None) -> None:
         with self.lock:
@@ -213,6 +249,9 @@ class FakeAccount:
                 raise BusyError("the network is in use")
             for resource in resources:
                 self.resources_.pop(resource.id, None)
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        self.delete(machines, ())
 
     def holds(self) -> list[str]:
         return sorted([*self._alive(), *self.resources_])

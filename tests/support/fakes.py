@@ -159,7 +159,7 @@ class FakeProvider:
             address=address,
             internal=address,
             machine=planned.machine or "",
-            spot=planned.spot,
+            provisioning=planned.provisioning,
             placement=self.place,
         )
 

@@ -70,7 +70,7 @@ class Gcp:
         return make_plan(self.config(**changes))
 
     def journal(self, event: Event, /) -> None:
-        self.journaled.append(" ".join([event.word, *facts_of(event).values()]))
+        self.journaled.append(" ".join([event.word, *map(str, facts_of(event).values())]))
 
     def ground(self, account: GcpDriver, plan: Plan, place: Location = PLACE) -> ClusterNetwork:
         return account.create_network(plan, place, CALLER, self.journal)

@@ -174,7 +174,7 @@ class FaultyStore:
         self.uploaded.append(path)
         return self.store.upload(path, data)
 
-    def create(self, location: str | None) -> bool:
+    def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         return self.store.create(location)
 
     def copy(self, source: str, target: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloudtrain.cluster.bootstrap import await_first_login
-from cloudtrain.model import Node
+from cloudtrain.model import Network, Node
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.ssh.keys import create_identity, load_identity
 from cloudtrain.ssh.transport import SshTransport
@@ -43,10 +43,13 @@ class Machine:
         )
         create_identity(folder, [NAME])
 
-    def start(self, expires: float | None = None) -> None:
+    def start(self, expires: float | None = None, network: Network = Network()) -> None:  # noqa: B008
         identity = load_identity(self.folder)
         data = user_data(
-            public_key=identity.public_key, host_key=identity.host_keys[NAME], expires=expires
+            public_key=identity.public_key,
+            host_key=identity.host_keys[NAME],
+            expires=expires,
+            network=network,
         )
         self.nodes.start(NAME, data, self.address)
 

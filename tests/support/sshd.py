@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,12 +52,14 @@ class SshdNode:
     identity: Identity
     home: Path
     folder: Path
+    within: tuple[str, ...] = ()
+    """Words that run a program where the node is, if that is not here."""
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self, *options: str) -> None:
         assert SSHD is not None
         self._process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config"), *options],
+            [*self.within, SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config"), *options],
             stdin=subprocess.DEVNULL,
             stderr=(self.folder / "sshd.log").open("ab"),
         )
@@ -66,9 +69,7 @@ class SshdNode:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise AssertionError((self.folder / "sshd.log").read_text())
-            with contextlib.suppress(OSError), socket.create_connection(self.place, 1):
-                return True
-            return False
+            return _is_open(self.within, self.place)
 
         eventually(answers)
 
@@ -113,14 +114,17 @@ def sshd_node(folder: Path, *, name: str = "test-chief0") -> Iterator[SshdNode]:
 
 
 @contextlib.contextmanager
-def sshd_nodes(folder: Path, names: Sequence[str]) -> Iterator[list[SshdNode]]:
-    """Nodes of one cluster with one identity, all answering; gone with all children at the end."""
+def sshd_nodes(
+    folder: Path, names: Sequence[str], *, within: tuple[str, ...] = ()
+) -> Iterator[list[SshdNode]]:
+    """Nodes of one cluster with one identity, all answering; gone with all children at the end.
+    `within`: words that run a program where they are."""
     if SSHD is None:
         pytest.skip("would show it against OpenSSH's sshd, which is not on this machine")
     with contextlib.suppress(OSError):
         Path("/run/sshd").mkdir()  # sshd as root wants it
     identity = create_identity(folder / "identity", names)
-    nodes = [_make(folder / name, name, identity) for name in names]
+    nodes = [_make(folder / name, name, identity, within) for name in names]
     write_known_hosts(identity, [each.node for each in nodes])
     try:
         for each in nodes:
@@ -149,7 +153,17 @@ def free_place() -> tuple[str, int]:
         return address, probe.getsockname()[1]
 
 
-def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
+def _is_open(within: tuple[str, ...], place: tuple[str, int]) -> bool:
+    if not within:
+        with contextlib.suppress(OSError), socket.create_connection(place, 1):
+            return True
+        return False
+    line = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
+    words = [*within, sys.executable, "-c", line, place[0], str(place[1])]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def _make(folder: Path, name: str, identity: Identity, within: tuple[str, ...]) -> SshdNode:
     home = folder / "home"
     home.mkdir(parents=True)
     address, port = free_place()
@@ -170,7 +184,7 @@ def _make(folder: Path, name: str, identity: Identity) -> SshdNode:
         ssh_port=port,
         user=getpass.getuser(),
     )
-    return SshdNode(node=node, identity=identity, home=home, folder=folder)
+    return SshdNode(node=node, identity=identity, home=home, folder=folder, within=within)
 
 
 def _sftp_server() -> Path:

@@ -44,7 +44,8 @@ def refusal(code: str, message: str = "its own words", status: int = 400) -> Clo
     ("codes", "kind", "scope"),
     [
         (
-            "InsufficientInstanceCapacity InsufficientHostCapacity Unsupported SpotMaxPriceTooLow",
+            "InsufficientInstanceCapacity InsufficientHostCapacity Unsupported SpotMaxPriceTooLow "
+            "ReservationCapacityExceeded InvalidCapacityReservationState",
             CapacityError,
             "zone",
         ),
@@ -62,6 +63,7 @@ def refusal(code: str, message: str = "its own words", status: int = 400) -> Clo
         ("AuthFailure ExpiredToken SignatureDoesNotMatch", CredentialsError, "account"),
         ("UnauthorizedOperation OptInRequired PendingVerification", PermissionsError, "account"),
         ("InvalidAMIID.NotFound InvalidSubnetID.NotFound", CloudConfigError, "region"),
+        ("InvalidCapacityReservationId.NotFound", CloudConfigError, "region"),
         ("InvalidParameterValue MissingParameter InvalidAMIID.Malformed", CloudConfigError, None),
     ],
 )

@@ -11,7 +11,16 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import ClusterConfig, Network, NodeGroup, Plan
+from cloudtrain.model import (
+    ON_DEMAND,
+    SPOT,
+    ClusterConfig,
+    Market,
+    Network,
+    NodeGroup,
+    Plan,
+    Provisioning,
+)
 from cloudtrain.providers.aws import requests
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.base.driver import LaunchRequest
@@ -22,7 +31,7 @@ IMAGE = AwsImage(id="ami-1", name="ubuntu", root="/dev/sda1", size_gb=8)
 
 
 def plan(*, private: bool = False, spot: bool = False, disk: int | None = None) -> Plan:
-    group = NodeGroup(machine="g4dn.xlarge", spot=spot, disk_gb=disk)
+    group = NodeGroup(machine="g4dn.xlarge", provisioning=SPOT if spot else ON_DEMAND, disk_gb=disk)
     config = ClusterConfig(
         name="mnist",
         provider="aws",
@@ -38,7 +47,7 @@ def order(
 ) -> LaunchRequest[ClusterNetwork]:
     ground = ClusterNetwork(
         subnet=Subnet(id="subnet-1", vpc="vpc-1", zone="us-east-1a"),
-        group="sg-1",
+        groups=("sg-1",),
         placement_group=placement_group,
         images={node.name: image for node in plan.nodes},
     )
@@ -111,6 +120,56 @@ def test_a_spot_instance_is_asked_for_once_and_deleted_when_it_is_taken_back() -
         "InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior": "terminate",
     }
     assert fields["TagSpecification.4.ResourceType"] == "spot-instances-request"
+
+
+CR = "cr-0123456789abcdef0"
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/training"
+
+
+@pytest.mark.parametrize(
+    ("market", "name", "fields"),
+    [
+        (
+            "reservation",
+            CR,
+            {
+                "CapacityReservationSpecification.CapacityReservationTarget."
+                "CapacityReservationId": CR,
+            },
+        ),
+        (
+            "reservation",
+            GROUP,
+            {
+                "CapacityReservationSpecification.CapacityReservationPreference": (
+                    "capacity-reservations-only"
+                ),
+                "CapacityReservationSpecification.CapacityReservationTarget."
+                "CapacityReservationResourceGroupArn": GROUP,
+            },
+        ),
+        (
+            "capacity-block",
+            CR,
+            {
+                "InstanceMarketOptions.MarketType": "capacity-block",
+                "CapacityReservationSpecification.CapacityReservationTarget."
+                "CapacityReservationId": CR,
+            },
+        ),
+    ],
+)
+def test_a_reserved_instance_names_its_reservation_and_is_never_on_demand(
+    market: Market, name: str, fields: dict[str, str]
+) -> None:
+    bought = Provisioning(market=market, name=name)
+    wanted = plan()
+    wanted = replace(
+        wanted, nodes=tuple(replace(node, provisioning=bought) for node in wanted.nodes)
+    )
+    ordinary, asked = sent(order(plan())), sent(order(wanted))
+    assert {key: value for key, value in asked.items() if key not in ordinary} == fields
+    assert ordinary.items() <= asked.items()
 
 
 def test_a_private_node_gets_no_public_address() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.model import SPOT, Accelerator, NodePlan
 from cloudtrain.providers.azure import paths, requests
 from tests.standins import azure_models
 from tests.standins.azure_errors import Refusal
@@ -26,7 +26,7 @@ def node(**changes: Any) -> NodePlan:
 
 def machine(**changes: Any) -> requests.Body:
     given: dict[str, Any] = {
-        "node": node(disk_gb=100, spot=True),
+        "node": node(disk_gb=100, provisioning=SPOT),
         "image": "auto",
         "nic": GROUP.nic("mnist-worker0"),
         "user_data": "#cloud-config\n",
@@ -40,10 +40,10 @@ def machine(**changes: Any) -> requests.Body:
     ("name", "body"),
     [
         ("resource.resources.ResourceGroup", requests.group("eastus", TAGS)),
-        ("network.NetworkSecurityGroup", requests.firewall("eastus", TAGS, "192.0.2.1/32", ())),
+        ("network.NetworkSecurityGroup", requests.firewall("eastus", TAGS, ("192.0.2.1/32",), ())),
         (
             "network.NetworkSecurityGroup",
-            requests.firewall("eastus", TAGS, "192.0.2.1/32", ("10.0.1.0/24", "10.0.2.0/24")),
+            requests.firewall("eastus", TAGS, ("192.0.2.1/32",), ("10.0.1.0/24", "10.0.2.0/24")),
         ),
         (
             "network.VirtualNetwork",
@@ -70,6 +70,10 @@ def machine(**changes: Any) -> requests.Body:
         ("compute.VirtualMachine", machine()),
         ("compute.VirtualMachine", machine(node=node(), proximity=None)),
         ("compute.VirtualMachine", machine(identity=paths.identity("s", "ids/trainer"))),
+        (
+            "compute.VirtualMachine",
+            machine(node=node(), proximity=None, reservation=paths.reservation_group("s", "c/t4")),
+        ),
         ("compute.VirtualMachineUpdate", {"tags": TAGS}),
     ],
 )
@@ -81,6 +85,27 @@ def test_azure_knows_each_property_of_each_body(name: str, body: requests.Body) 
     spoiled = {**body, "nonsense": 1}
     with pytest.raises(Refusal, match="nonsense"):
         azure_models.checked(model, spoiled)
+
+
+def test_a_reserved_vm_names_its_group_and_is_as_any_other_besides() -> None:
+    id = paths.reservation_group("s", "capacity/t4")
+    asked = machine(node=node(), proximity=None, reservation=id)["properties"]
+    assert asked.pop("capacityReservation") == {"capacityReservationGroup": {"id": id}}
+    assert asked == machine(node=node(), proximity=None)["properties"]
+
+
+@pytest.mark.parametrize(
+    ("id", "name"),
+    [
+        (paths.reservation_group("s", "capacity/t4"), "capacity/t4"),
+        (paths.reservation_group("s", "capacity/t4").upper(), "CAPACITY/T4"),
+        (paths.reservation_group("other", "capacity/t4"), None),
+    ],
+)
+def test_a_reservation_group_of_the_subscription_is_shown_by_its_short_name(
+    id: str, name: str | None
+) -> None:
+    assert paths.reservation_name(id, "s") == (name or id)
 
 
 def test_a_vm_has_the_identity_that_the_file_names_and_no_other() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -143,3 +144,20 @@ def test_the_end_of_something_is_seen_a_tenth_late_at_most() -> None:
     assert interval(timing, 0.0) == 0.1
     assert interval(timing, 10.0) == 1.0
     assert interval(timing, 600.0) == 5.0
+
+
+def test_the_pause_after_a_list_of_many_pages_is_as_long_as_the_list() -> None:
+    clock = Clock()
+    timing = clock.timing()
+    lists: list[tuple[float, float]] = []
+
+    def ask() -> list[dict[str, Any]]:
+        begun = clock.now()
+        clock.sleep(1.5)
+        lists.append((begun, clock.now()))
+        return [{"id": "a", "done": len(lists) == 3}]
+
+    watch(ask, timing).wait("a", within=60.0)
+    pauses = [after - before for (_, before), (after, _) in pairwise(lists)]
+    assert len(lists) == 3
+    assert all(pause >= 1.5 for pause in pauses)

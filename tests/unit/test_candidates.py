@@ -123,6 +123,10 @@ def test_a_candidate_merges_sections_and_keeps_what_it_does_not_say(tmp_path: Pa
             "any_of[0].placement: is missing: provider gcp needs a zone or region",
         ),
         (
+            {"any_of": [GCP, AWS], "away": {"identity": "desk"}},
+            "away: needs candidates of one cloud, in which its identity is: these are of aws, gcp",
+        ),
+        (
             {"any_of": [{**AWS, "identity": "not one!"}]},
             "any_of[0].identity: must be the name or ARN of an instance profile, such as trainer",
         ),
@@ -152,6 +156,14 @@ def test_what_is_wrong_with_candidates(
 def test_a_fault_beside_the_list_is_reported_once(tmp_path: Path) -> None:
     found = problems(tmp_path, any_of=[GCP, AWS], secrets={"A": "plain"})
     assert found == ["secrets.A: a secret must be exactly ${VAR}, without a default or other text"]
+
+
+def test_a_provider_that_is_none_is_not_missing_too(tmp_path: Path) -> None:
+    found = problems(tmp_path, any_of=[{**GCP, "provider": "gpc"}, AWS])
+    assert found == [
+        "any_of[0].provider: must be one of gcp, aws, azure, local, hosts, not 'gpc': did you mean"
+        " 'gcp'?"
+    ]
 
 
 def test_set_reaches_into_a_candidate(tmp_path: Path) -> None:
@@ -300,6 +312,18 @@ def test_plan_lists_the_offers_in_their_order(home: Path, tmp_path: Path) -> Non
         "  planned    aws us-east-1",
     ]
     assert all("$/hour" in line and "prices of 20" in line for line in lines[:3])
+
+
+def test_each_offer_says_what_a_gb_costs_to_read_and_to_land_there(
+    home: Path, tmp_path: Path
+) -> None:
+    store = {"store": "gs://bucket/mnist"}
+    path = write(tmp_path, ordered=[AWS, GCP], data={"d": "gs://bucket/d"}, artifacts=store)
+    lines = CliRunner().invoke(cli, ["plan", str(path)]).output.splitlines()[1:4]
+    assert [line.partition("egress: ")[2] for line in lines] == [
+        "data 0.12 $/GB, artifacts 0.09 $/GB",
+        *["data 0 to 0.02 $/GB, artifacts 0 to 0.02 $/GB"] * 2,
+    ]
 
 
 def test_up_asks_with_the_first_and_the_highest_price(home: Path, tmp_path: Path) -> None:

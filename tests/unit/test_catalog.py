@@ -24,6 +24,8 @@ from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.errors import UsageError
 from cloudtrain.model import (
+    ON_DEMAND,
+    SPOT,
     Accelerator,
     ClusterConfig,
     NodeGroup,
@@ -58,7 +60,7 @@ def node(machine: str | None = None, has: str | None = None, *, spot: bool = Fal
         port=1,
         machine=machine,
         accelerator=accelerator,
-        spot=spot,
+        provisioning=SPOT if spot else ON_DEMAND,
     )
 
 
@@ -196,7 +198,9 @@ def test_the_choice_follows_the_price_where_the_cluster_will_be(
     monkeypatch.setattr(table, "packaged", lambda provider: table.parse_table(text))
 
     def chosen(*regions: str, spot: bool = False) -> str:
-        found = catalog.cheapest("aws", gpus("T4"), spot=spot, regions=regions)
+        found = catalog.cheapest(
+            "aws", gpus("T4"), market="spot" if spot else "on-demand", regions=regions
+        )
         assert found is not None
         return found.name
 
@@ -290,7 +294,7 @@ def test_a_plan_names_machine_and_accelerator_of_every_node() -> None:
         "aws",
         "us-east-1",
         chief=NodeGroup(machine="g5.xlarge"),
-        worker=NodeGroup(count=2, accelerator=gpus("nvidia-tesla-t4"), spot=True),
+        worker=NodeGroup(count=2, accelerator=gpus("nvidia-tesla-t4"), provisioning=SPOT),
         ps=NodeGroup(),
     )
     assert [(n.name, n.machine, str(n.accelerator or "")) for n in plan.nodes] == [
@@ -370,7 +374,7 @@ def test_what_is_sold_otherwise_or_no_more_is_refused_with_the_way_out(
     cloud: str, machine: str | None, has: str | None, spot: bool, text: str | None
 ) -> None:
     wanted = gpus(has) if has else None
-    group = NodeGroup(machine=machine, accelerator=wanted, spot=spot)
+    group = NodeGroup(machine=machine, accelerator=wanted, provisioning=SPOT if spot else ON_DEMAND)
     found = plan_errors(planned(cloud, worker=group))
     assert not found if text is None else text in found[0]
 
@@ -413,11 +417,15 @@ def test_a_bill_is_that_of_the_dearest_placement() -> None:
     dear = estimate(planned("gcp", "us-central1-a", "southamerica-east1", worker=worker))
     assert cheap is not None
     assert dear is not None
-    assert cheap.per_hour == pytest.approx(2 * 0.73)
+    assert cheap.machines == pytest.approx(2 * 0.73)
+    assert cheap.disks == pytest.approx(2 * 100 * 0.10 / 730)
+    assert cheap.addresses == pytest.approx(2 * 0.005)
+    assert cheap.per_hour == pytest.approx(cheap.machines + cheap.disks + cheap.addresses)
     assert (dear.place, dear.date) == ("southamerica-east1", PACKAGED)
     assert dear.per_hour is not None
     assert dear.per_hour > 2 * 0.73
-    assert dear.per_hour == pytest.approx(sum(price or 0 for price in dear.nodes.values()))
+    assert dear.disks == pytest.approx(2 * 100 * 0.15 / 730)
+    assert dear.per_hour == pytest.approx(sum(node.per_hour or 0 for node in dear.nodes.values()))
 
 
 def test_a_placement_without_a_known_price_makes_the_bill_unknown_never_zero() -> None:
@@ -425,16 +433,19 @@ def test_a_placement_without_a_known_price_makes_the_bill_unknown_never_zero() -
     found = estimate(planned("gcp", "us-central1-a", "europe-west1-b", worker=worker))
     assert found is not None
     assert (found.place, found.per_hour, found.most) == ("europe-west1-b", None, None)
-    assert found.nodes == {"mnist-worker0": None, "mnist-worker1": None}
+    assert [node.machine for node in found.nodes.values()] == [None, None]
+    assert [node.per_hour for node in found.nodes.values()] == [None, None]
     assert found.unknown == ("n1-standard-8 with V100:1 in europe-west1",)
 
 
 def test_a_spot_price_that_is_not_known_is_at_most_the_price_on_demand() -> None:
     found = estimate(
-        planned("aws", "us-east-1", worker=NodeGroup(machine="g4dn.xlarge", spot=True))
+        planned("aws", "us-east-1", worker=NodeGroup(machine="g4dn.xlarge", provisioning=SPOT))
     )
     assert found is not None
-    assert (found.per_hour, found.most) == (None, 0.526)
+    assert (found.per_hour, found.machines) == (None, None)
+    disk = (125 * 0.08 + 375 * 0.04) / 730
+    assert found.most == pytest.approx(0.526 + disk + 0.005)
     assert found.unknown == ("spot g4dn.xlarge in us-east-1",)
 
 
@@ -495,7 +506,7 @@ def test_what_is_not_in_the_refreshed_table_comes_from_the_packaged_one(publishe
     groups = {"chief": NodeGroup(machine="m5.large"), "ps": NodeGroup(machine="g4dn.xlarge")}
     both = estimate(planned("aws", "us-east-1", **groups))
     assert both is not None
-    assert (both.per_hour, both.date) == (pytest.approx(0.496), PACKAGED)
+    assert (both.machines, both.date) == (pytest.approx(0.496), PACKAGED)
 
 
 def test_a_refresh_adds_machines_with_gpus_that_the_packaged_table_lacks(cache: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cloudtrain import errors
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import check
+from cloudtrain.commands.spot_finding import spot_finding
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import SPOT, ClusterConfig, NodeGroup
 from cloudtrain.protocols import Finding
+from cloudtrain.providers.base.provider import CloudProvider
+from tests.support.fake_account import FakeAccount
 
 CONFIG = ClusterConfig(name="m", provider="local", strategy="custom", nodes={})
 
@@ -51,3 +56,35 @@ def test_of_several_findings_the_worst_one_gives_the_exit_code(
     assert error.exit_code == 5
     assert error.message == "host a: no answer\nstore: it is full"
     assert error.hint == "room"
+
+
+SPOT_WORKERS = replace(
+    CONFIG,
+    provider="gcp",
+    placement=("east",),
+    nodes={"worker": NodeGroup(machine="n1-standard-4", provisioning=SPOT)},
+)
+
+
+def spot_found(told: dict[str, float] | errors.CloudError, *others: Finding) -> list[str]:
+    account = FakeAccount(spot=told)
+    provider = CloudProvider(account, caller=lambda: "", timing=account.clock.timing())
+    handle = Handle(SPOT_WORKERS)
+    handle._provider = provider
+    return [f"{each.told} {each.text}" for each in spot_finding(handle, others)]
+
+
+def test_check_shows_where_spot_machines_are_likely_to_be_had() -> None:
+    assert spot_found({"east-a": 3.0, "east-b": 9.0, "west-a": 9.0}) == [
+        "True east-b 9/10, west-a 9/10, east-a 3/10 (score); `up` tries the zones of a region in "
+        "this order"
+    ]
+
+
+def test_evidence_that_cannot_be_had_stops_nothing() -> None:
+    assert spot_found(errors.PermissionsError("may not ask")) == ["False not known: may not ask"]
+    assert spot_found({}) == []
+
+
+def test_evidence_is_not_asked_for_what_is_refused_already() -> None:
+    assert spot_found({"east-a": 3.0}, Finding(what="quota", ok=False, text="0 of 0")) == []

@@ -173,7 +173,7 @@ def test_the_only_known_cluster_is_meant_without_a_name(verbs: Verbs) -> None:
     assert cloudtrain("stop-run").exit_code == 0
     assert cloudtrain("stop-run", "mnist").exit_code == 0
     assert cloudtrain("stop-run", write_config()).exit_code == 0
-    assert verbs.calls == [("stop_run", "mnist", {})] * 3
+    assert verbs.calls == [("stop_run", "mnist", {"config": None, "order_key": None})] * 3
 
 
 def test_a_file_gives_name_and_config_where_a_verb_takes_both(verbs: Verbs) -> None:
@@ -192,7 +192,7 @@ def test_a_known_name_beats_a_file_of_that_name_and_a_folder_is_no_file(verbs: V
     Path("mnist").rmdir()
     Path("mnist").write_text("name: other")
     assert cloudtrain("stop-run", "mnist").exit_code == 0
-    assert verbs.calls == [("stop_run", "mnist", {})] * 2
+    assert verbs.calls == [("stop_run", "mnist", {"config": None, "order_key": None})] * 2
 
 
 @pytest.mark.parametrize(
@@ -507,8 +507,8 @@ def test_what_makes_no_bill_asks_nothing(verbs: Verbs) -> None:
     assert cloudtrain("down").exit_code == 0
     assert cloudtrain("down", "--discard").exit_code == 0
     assert [call[-1] for call in verbs.calls[1:]] == [
-        {"discard": False, "adopt": False, "owner": None},
-        {"discard": True, "adopt": False, "owner": None},
+        {"discard": False, "adopt": False, "owner": None, "order_key": None},
+        {"discard": True, "adopt": False, "owner": None, "order_key": None},
     ]
 
 
@@ -536,7 +536,7 @@ def test_a_terminal_is_asked_and_no_is_no(verbs: Verbs, monkeypatch: pytest.Monk
     config = write_config("gcp", "gcp")
     refused = cloudtrain("up", config, stdin="n\n")
     assert refused.exit_code == 130
-    assert "Create 2 worker (n1-standard-8, spot) on gcp, 0.18 $/hour? [y/N]: " in refused.stderr
+    assert "Create 2 worker (n1-standard-8, spot) on gcp, 0.21 $/hour? [y/N]: " in refused.stderr
     assert refused.stderr.endswith("cancelled: nothing was changed\n")
     assert cloudtrain("down", "mnist", "--discard", stdin="n\n").exit_code == 130
     assert verbs.calls == []

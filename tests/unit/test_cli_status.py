@@ -20,7 +20,7 @@ from cloudtrain.commands.status import status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
 from cloudtrain.events import NodeRequested
-from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup
+from cloudtrain.model import SPOT, Accelerator, ClusterConfig, Node, NodeGroup
 from cloudtrain.run_record import Cause, Run, RunAttempt
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
@@ -167,20 +167,23 @@ def rented(*nodes: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_status_tells_the_cost_so_far_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = replace(RENTED, name="mnist-worker0", role="worker", machine="n1-standard-4")
-    worker = replace(worker, created=BEGUN + 3600, expires=BEGUN + 13 * 3600, spot=True)
+    worker = replace(worker, created=BEGUN + 3600, expires=BEGUN + 13 * 3600, provisioning=SPOT)
     rented(RENTED, worker, monkeypatch=monkeypatch)
     report = status(None, offline=False)
     assert report_text(report, BEGUN + 2 * 3600).splitlines() == [
         "mnist  gcp  custom  2 of 2 nodes running",
         "  chief0   running   127.0.0.1:2201  us-central1-a  n1-standard-8",
         "  worker0  running   127.0.0.1:2201  us-central1-a  n1-standard-4  spot",
-        "  cost so far  1.51 $, without disks",  # 2 h of 0.73 and 1 h of 0.05224
+        "  cost so far  1.56 $",  # 2 h of 0.73, 1 h of 0.05224, and disks and addresses
         "  expires  2026-11-21 18:41, in 10h 00m",
     ]
     (cluster,) = report_json(report, BEGUN + 2 * 3600)["clusters"]
-    assert cluster["cost"] == pytest.approx(2 * 0.73 + 0.05224)
+    disk, address = 0.10 / 730, 0.005
+    parts = (100 * disk + address, 50 * disk + address)
+    assert cluster["cost"] == pytest.approx(2 * 0.73 + 0.05224 + 2 * parts[0] + parts[1])
     assert cluster["ends"] == BEGUN + 12 * 3600
-    assert [node["price_per_hour"] for node in cluster["nodes"]] == [0.73, 0.05224]
+    prices = [node["price_per_hour"] for node in cluster["nodes"]]
+    assert prices == [pytest.approx(0.73 + parts[0]), pytest.approx(0.05224 + parts[1])]
     assert cluster["nodes"][0]["machine"] == "n1-standard-8"
 
 
@@ -374,7 +377,7 @@ def test_what_has_stopped_and_still_costs_is_said(
 def test_a_cost_of_which_a_part_is_not_known_has_bounds(provider: FakeProvider) -> None:
     facts = {"machine": "n1-standard-8", "placement": "us-east4-c", "created": 1_700_000_000.0}
     groups = {"chief": NodeGroup(), "worker": NodeGroup()}
-    nodes = (a_node("chief0", **facts), a_node("worker0", spot=True, **facts))
+    nodes = (a_node("chief0", **facts), a_node("worker0", provisioning=SPOT, **facts))
     cluster_of(provider, *nodes, **groups)
     (cluster,) = status("mnist", offline=False).clusters
     price = cluster.prices["mnist-chief0"]

@@ -15,12 +15,18 @@ from cloudtrain import catalog, config, stores
 from cloudtrain.catalog import table
 from cloudtrain.cloud import (
     Cloud,
+    DiskPrice,
     Egress,
     Family,
-    Leftover,
     NodeIdentity,
+    NodeParts,
     Preemption,
     ProviderFacts,
+    ProxyFault,
+    ReservationName,
+    ResourceName,
+    SshService,
+    TagRules,
     TokenQuery,
     cloud_of,
     clouds,
@@ -28,12 +34,18 @@ from cloudtrain.cloud import (
     is_cloud,
     providers,
 )
+from cloudtrain.config.sections import SshProxySection
+from cloudtrain.model import SPOT, Provisioning
+from cloudtrain.providers.aws.requests import FASTER
+from cloudtrain.providers.azure.expiry import SOONEST
+from cloudtrain.providers.gcp.machine_shapes import Shape
 from tests.standins.cloud import DESCRIPTIONS
 
 ROOT = Path(__file__).parents[2]
 ROWS = [pytest.param(row, id=row.name) for row in providers()]
 CLOUDS = [pytest.param(row, id=row.name) for row in clouds()]
 AZURE_ID = "/subscriptions/00000000-1111-2222-3333-444444444444"
+AZURE_GROUPS = "/providers/Microsoft.Compute/capacityReservationGroups"
 AZURE_KIND = "/providers/Microsoft.ManagedIdentity/userAssignedIdentities"
 every_provider = pytest.mark.parametrize("row", ROWS)
 every_cloud = pytest.mark.parametrize("cloud", CLOUDS)
@@ -63,12 +75,14 @@ def test_a_name_that_no_provider_has_is_taken_for_none() -> None:
 def test_rows_import_nothing_but_the_nouns(row: Cloud) -> None:
     """`--help`, `plan` and the config reader read them all."""
     folder = Path(cloudtrain.providers.__file__).parent / row.name
-    for path in (folder / "facts.py", folder / "families.py", folder / "__init__.py"):
+    for name in ("facts.py", "families.py", "ssh_service.py", "__init__.py"):
+        path = folder / name
         tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [getattr(node, "module", None) or node.names[0].name]
-                own = {f"cloudtrain.providers.{row.name}.families", "cloudtrain.cloud"}
+                own = {f"cloudtrain.providers.{row.name}.{n}" for n in ("families", "ssh_service")}
+                own.add("cloudtrain.cloud")
                 assert {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names} <= (
                     own
                 )
@@ -122,6 +136,10 @@ def test_the_table_has_what_the_row_names(cloud: Cloud) -> None:
     machine = catalog.machine_type(cloud.name, cloud.default_machine)
     assert machine is not None
     assert (machine.vcpus, machine.memory_gib, machine.accelerator) == (4, 16, None)
+    desk = catalog.machine_type(cloud.name, cloud.desk_machine)
+    assert desk is not None
+    assert desk.vcpus == 2
+    assert desk.memory_gib >= 4
     for row in packaged.rows:
         if row.accelerator is not None:
             attached = bool(cloud.attaches) and row.machine.startswith(cloud.attaches)
@@ -156,6 +174,39 @@ def test_families_name_their_source_and_what_to_take_instead(cloud: Cloud) -> No
 
 
 @every_cloud
+def test_what_reservations_are_called(cloud: Cloud) -> None:
+    assert set(cloud.reservations) <= {"reservation", "capacity-block"} & set(cloud.markets)
+    for form in cloud.reservations.values():
+        assert form.accepts(form.example)
+        assert not form.accepts("two words")
+        assert re.compile(form.pattern).groupindex, "what tells two apart"
+        assert form.word.startswith("the ")
+        assert "https://" in form.source
+
+
+@pytest.mark.parametrize(
+    ("cloud", "one", "other", "same"),
+    [
+        ("aws", "cr-0123456789abcdef0", "CR-0123456789ABCDEF0", True),
+        ("aws", "cr-0123456789abcdef0", "cr-0123456789abcdef1", False),
+        ("aws", "anything", "anything", True),
+        ("azure", "t4", "capacity/T4", True),
+        ("azure", "capacity/t4", f"{AZURE_ID}/resourcegroups/CAPACITY{AZURE_GROUPS}/T4", True),
+        ("azure", "other/t4", f"{AZURE_ID}/resourceGroups/capacity{AZURE_GROUPS}/t4", False),
+        ("azure", "capacity/t4", "capacity/a100", False),
+    ],
+)
+def test_two_spellings_of_one_reservation_are_the_same(
+    cloud: str, one: str, other: str, same: bool
+) -> None:
+    row = cloud_of(cloud)
+    assert row is not None
+    first, second = (Provisioning(market="reservation", name=name) for name in (one, other))
+    assert row.same_purchase(first, second) is same
+    assert not row.same_purchase(first, SPOT)
+
+
+@every_cloud
 def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
     how = cloud.preemption
     if how is None:
@@ -167,6 +218,36 @@ def test_how_a_node_asks_whether_it_is_taken(cloud: Cloud) -> None:
     assert all(isinstance(value, str) for value in how.headers.values())
     assert 30.0 <= how.seconds <= 150.0
     assert how.source.startswith("https://")
+
+
+@every_cloud
+def test_what_the_field_tags_takes(cloud: Cloud) -> None:
+    rules = cloud.tags
+    assert rules is not None
+    for name, value in (("team", "vision"), ("cost-center", "4711"), ("t", "")):
+        assert re.fullmatch(rules.name, name)
+        assert re.fullmatch(rules.value, value)
+    assert not re.fullmatch(rules.name, "")
+    assert not re.fullmatch(rules.value, "x" * 257)
+    assert 0 < rules.most < 64, "with room for our own"
+    assert all(each == each.lower() for each in rules.reserved)
+    assert rules.ignores_case or all(re.fullmatch(rules.name, name) for name in rules.taken)
+    assert rules.words
+    assert rules.source.startswith("https://")
+
+
+@every_cloud
+def test_what_fields_take_that_name_a_resource_of_the_account(cloud: Cloud) -> None:
+    for form in filter(None, (cloud.resource_group, cloud.disk_key, cloud.vpc, cloud.firewall)):
+        assert form.accepts(form.example)
+        assert not form.accepts("two  words")
+        assert re.compile(form.pattern).groups, "what tells two apart"
+        assert form.word.startswith("the ")
+        assert form.source.startswith("https://")
+    assert cloud.firewall is not None
+    assert cloud.disk_key is not None
+    assert cloud.most_firewalls > 0
+    assert cloud.firewalls_of_subnets is (cloud.name != "aws"), "a node in EC2 always has a group"
 
 
 @every_cloud
@@ -218,14 +299,53 @@ def test_how_a_node_asks_for_a_token_of_its_identity(cloud: Cloud) -> None:
 
 
 @every_cloud
-def test_what_a_node_leaves_that_has_ended(cloud: Cloud) -> None:
-    left = cloud.leftover
-    if left is None:
-        return
-    assert list(left.disks) == sorted(left.disks)
-    assert 0 < left.disks[0][1] < left.disks[-1][1]
-    assert 0 < left.address < 10
-    assert "https://" in left.source
+def test_what_disks_and_addresses_cost(cloud: Cloud) -> None:
+    parts = cloud.parts
+    for disk in parts.disks:
+        assert list(disk.steps) == sorted(disk.steps)
+        assert 0.01 < (disk.per_month(100) or 0.0) / 100 < 0.5, "$ for a GB and month"
+        assert (disk.per_month(100) or 0.0) < (disk.per_month(1000) or 0.0)
+        assert disk.fixed < 20
+        assert disk.per_gb < 0.2
+        assert disk.kind
+        assert re.compile(disk.machines)
+    assert parts.disks[-1].gpus is None
+    assert 0.001 < parts.address < 0.02
+    assert parts.regions[cloud.first_region] == 1.0
+    assert 1.0 <= max(parts.regions.values()) <= parts.elsewhere, "an upper bound"
+    assert parts.gpu_disk_gb == 0 or parts.gpu_disk_gb >= cloud.gpu_disk_gb
+    assert "https://" in parts.source
+    assert parts.read.year >= 2026
+
+
+def test_a_node_of_google_gets_the_disk_that_is_priced() -> None:
+    gcp = cloud_of("gcp")
+    assert gcp is not None
+    names = {row.machine for row in table.packaged("gcp").rows}
+    for name in [*names, "a3-ultragpu-8g-nolssd", "a4x-highgpu-4g", "n4d-standard-8", "c4-x-2"]:
+        kind = next(disk.kind for disk in gcp.parts.disks if disk.serves(name, gpus=False))
+        assert kind == Shape(machine=name).disk_type, name
+
+
+def test_a_node_of_aws_with_a_gpu_gets_the_throughput_that_is_priced() -> None:
+    aws = cloud_of("aws")
+    assert aws is not None
+    faster, plain = aws.parts.disks
+    assert f"{FASTER['Throughput']} MiB/s" in faster.kind
+    assert FASTER["Iops"] == 3000, "what gp3 includes"
+    assert faster.serves("g5.xlarge", gpus=True)
+    assert not faster.serves("m6i.xlarge", gpus=False)
+    assert (faster.per_month(100) or 0) - (plain.per_month(100) or 0) == pytest.approx(15.0)
+
+
+def test_azure_alone_goes_on_billing_disks_and_addresses_after_a_node_has_ended() -> None:
+    assert [cloud.name for cloud in clouds() if cloud.keeps_parts] == ["azure"]
+
+
+@every_cloud
+def test_how_long_an_end_takes(cloud: Cloud) -> None:
+    assert 60 <= cloud.end_takes <= 1800
+    assert cloud.soonest_end == {"azure": SOONEST}.get(cloud.name, 60.0), "the driver's"
 
 
 @every_cloud
@@ -245,6 +365,14 @@ def test_what_reading_a_store_costs_and_how_large_a_disk_is(cloud: Cloud) -> Non
 
 
 @every_cloud
+def test_each_way_to_buy_is_one_that_the_driver_knows(cloud: Cloud) -> None:
+    assert set(cloud.usual_markets) <= set(cloud.markets)
+    assert {"on-demand", "spot"} <= set(cloud.usual_markets)
+    assert cloud.run_times.keys() <= set(cloud.markets)
+    assert all(shortest < longest for shortest, longest in cloud.run_times.values())
+
+
+@every_cloud
 def test_infiniband_is_told_of_machines_of_this_cloud(cloud: Cloud) -> None:
     if cloud.infiniband:
         names = {row.machine for row in table.packaged(cloud.name).rows}
@@ -258,13 +386,55 @@ def test_what_the_driver_does_not_support_is_of_no_machine_that_is_sold(cloud: C
     assert all(cloud.no_driver.values())
 
 
+def test_aws_alone_has_projects_that_another_machine_lacks() -> None:
+    assert [cloud.name for cloud in clouds() if cloud.project_is_local] == ["aws"]
+
+
+@every_cloud
+def test_what_a_desk_gets_of_the_environment_is_no_credential(cloud: Cloud) -> None:
+    for name in cloud.address_variables:
+        assert re.fullmatch(r"[A-Z][A-Z0-9_]+", name)
+        assert not re.search("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|CLIENT", name)
+
+
+def test_a_desk_on_aws_asks_more_than_once_for_its_credentials() -> None:
+    asking = {cloud.name: dict(cloud.desk_variables) for cloud in clouds()}
+    assert asking.pop("aws") == {
+        "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "5",
+        "AWS_METADATA_SERVICE_TIMEOUT": "5",
+    }
+    assert not any(asking.values())
+
+
 def test_azure_alone_goes_on_billing_the_address_of_a_node_that_is_stopped() -> None:
     assert [cloud.name for cloud in clouds() if cloud.stopped_keeps_address] == ["azure"]
 
 
+def test_google_alone_has_os_login() -> None:
+    assert [cloud.name for cloud in clouds() if cloud.os_login] == ["gcp"]
+
+
+@every_cloud
+def test_the_service_for_nodes_without_a_public_address_says_what_it_needs(cloud: Cloud) -> None:
+    service = cloud.ssh_proxy
+    assert service is not None
+    assert service.field in SshProxySection.model_fields
+    assert service.versions[0] == next(iter(service.programs))
+    assert all("https://" in where for where in service.programs.values())
+    assert [fault.lasting for fault in service.faults].count(False) <= 2
+    for fault in service.faults:
+        assert re.compile(fault.written)
+        assert fault.hint[0].islower()
+    assert re.search(r"\d{4}-\d\d-\d\d$", service.source)
+
+
 def test_every_field_is_asserted_here() -> None:
     text = Path(__file__).read_text()
-    rows = (ProviderFacts, Cloud, Family, Preemption, Leftover, Egress, NodeIdentity, TokenQuery)
+    rows = (
+        *(ProviderFacts, Cloud, Family, Preemption, NodeParts, DiskPrice, Egress, NodeIdentity),
+        *(TokenQuery, TagRules, ResourceName, ReservationName),
+        *(SshService, ProxyFault),
+    )
     names = {field.name for row in rows for field in fields(row)}
     assert [name for name in sorted(names) if f".{name}" not in text] == []
 

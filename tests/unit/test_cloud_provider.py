@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from cloudtrain.cluster.node_hours import node_hours
 from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
@@ -23,11 +25,11 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import Event
-from cloudtrain.model import Identity, Owner, Plan
+from cloudtrain.events import Event, Line, NodesPlaced, to_line
+from cloudtrain.model import SPOT, Identity, Owner, Plan, Provisioning
 from cloudtrain.partial_list import Whereabouts
-from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.create import uninterrupted
+from cloudtrain.providers.base import create, labels
+from cloudtrain.providers.base.create import Creation, uninterrupted
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from tests.support.fake_account import ME, PLACES, FakeAccount, cloud_plan
@@ -712,3 +714,129 @@ def test_nodes_of_which_one_was_started_or_moved_are_asked_for_again(
     rig.account.clock.sleep(13 * 3600)  # past their end: they begin a new life
     nodes = rig.provider.create(rig.plan, rig.identity, no_journal)
     assert {node.expires for node in nodes} == {rig.account.clock.now() + 12 * 3600}
+
+
+SPOT_PLAN = cloud_plan(make_plan(workers=2))
+SPOT_PLAN = replace(
+    SPOT_PLAN, nodes=tuple(replace(node, provisioning=SPOT) for node in SPOT_PLAN.nodes)
+)
+
+
+def test_spot_zones_of_a_region_are_tried_in_the_order_of_the_evidence(rig: Rig) -> None:
+    plan = placed(SPOT_PLAN, "west-a", "east")
+    rig.account.spot = {"east-b": 9.0, "east-a": 3.0}
+    for place in ("west-a", "east-b"):
+        rig.refuse(place, CapacityError(f"no T4 in {place}", scope="zone"))
+    assert rig.create(plan)[0] == "mnist-chief0 east-a"
+    assert rig.account.asked_of_spot == [("east-a", "east-b")]
+    assert rig.lines[0] == (
+        "spot order ('west-a', 'east-b', 'east-a') east-b 9/10, east-a 3/10 (score)"
+    )
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"east-a": 5.0, "east-b": 5.0}, PermissionsError("may not ask")], ids=str
+)
+def test_without_evidence_the_order_is_the_cloud_s(rig: Rig, told: Any) -> None:
+    rig.account.spot = told
+    assert rig.create(placed(SPOT_PLAN, "east"))[0] == "mnist-chief0 east-a"
+    assert not [line for line in rig.lines if line.startswith("spot order")]
+
+
+def test_named_zones_and_nodes_on_demand_need_no_evidence(rig: Rig) -> None:
+    rig.account.spot = {"east-b": 9.0}
+    plan = placed(SPOT_PLAN, "east-a", "east-b", "west-a")
+    assert rig.create(plan)[0] == "mnist-chief0 east-a"
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.create(placed(rig.plan, "east"))[0] == "mnist-chief0 east-a"
+    assert rig.account.asked_of_spot == []
+
+
+def test_zones_without_evidence_are_tried_last(rig: Rig) -> None:
+    rig.account.spot = {"east-b": 1.0}
+    assert rig.create(placed(SPOT_PLAN, "east"))[0] == "mnist-chief0 east-b"
+
+
+def placed(plan: Plan, *placement: str) -> Plan:
+    return replace(plan, config=replace(plan.config, placement=placement))
+
+
+FLEX = Provisioning(market="flex-start")
+QUEUED = replace(
+    SPOT_PLAN, nodes=tuple(replace(node, provisioning=FLEX) for node in SPOT_PLAN.nodes)
+)
+"""Waits 1800 s in the queue of the last place."""
+
+
+def test_flex_start_nodes_wait_in_the_queue_of_the_last_place_alone(rig: Rig) -> None:
+    rig.account.queue = dict.fromkeys(QUEUED.names, 900.0)
+    assert rig.create(QUEUED)[0] == "mnist-chief0 west-a"
+    assert {(str(order.place), order.queue) for order in rig.account.orders} == {
+        ("east-a", 0.0),
+        ("east-b", 0.0),
+        ("west-a", 1800.0),
+    }
+
+
+def test_what_waits_in_the_queue_is_not_counted_as_billed(rig: Rig) -> None:
+    events: list[Line] = []
+    rig.account.queue = dict.fromkeys(QUEUED.names, 900.0)
+
+    def journal(event: Event, /) -> None:
+        events.append(to_line(event, time=rig.account.clock.now(), pid=1))
+
+    begun = rig.account.clock.now()
+    nodes = rig.provider.create(QUEUED, rig.identity, journal)
+    journal(NodesPlaced(places={node.name: node.placement for node in nodes}))
+    hours = node_hours(events, is_up=True)
+    assert {span.node for span in hours} == set(QUEUED.names)
+    assert all(900 <= span.begin - begun < 1000 for span in hours)
+
+
+def test_a_request_that_waited_in_vain_leaves_nothing_and_says_why(rig: Rig) -> None:
+    rig.account.queue = {"mnist-worker1": 7200.0, "mnist-chief0": 7200.0, "mnist-worker0": 7200.0}
+    with pytest.raises(CapacityError, match="no capacity in west-a while the request waited"):
+        rig.create(QUEUED)
+    assert rig.account.holds() == []
+    rig.account.unqueued = QuotaError("PREEMPTIBLE_GPUS: 0", scope="region")
+    with pytest.raises(CapacityError, match="PREEMPTIBLE_GPUS: 0"):
+        rig.create(QUEUED)
+    assert rig.account.holds() == []
+
+
+def test_nodes_are_not_billed_for_long_while_others_wait(rig: Rig) -> None:
+    """The chief is there at once, the last worker in half an hour."""
+    rig.account.queue = {"mnist-worker1": 1700.0}
+    begun = rig.account.clock.now()
+    with pytest.raises(CapacityError) as caught:
+        rig.create(placed(QUEUED, "west-a"))
+    assert (
+        "mnist-worker1: no capacity 10 min after mnist-chief0, mnist-worker0 began to run, which "
+        "would be billed until all of them do"
+    ) in caught.value.message
+    assert 600 <= rig.account.clock.now() - begun < 700
+    assert rig.account.holds() == []
+
+
+def test_a_node_that_is_replaced_waits_as_long_as_it_may(rig: Rig) -> None:
+    rig.create(placed(QUEUED, "west-a"))
+    (lost,) = [m.id for m in rig.account.machines() if m.node.name == "mnist-worker1"]
+    del rig.account.machines_[lost]
+    rig.account.queue = {"mnist-worker1": 1700.0}
+    assert rig.create(QUEUED)[2] == "mnist-worker1 east-a"
+
+
+def test_an_up_that_was_killed_in_the_queue_goes_on_waiting(rig: Rig) -> None:
+    rig.account.queue = dict.fromkeys(QUEUED.names, 1700.0)
+    begun = rig.account.clock.now()
+    with (
+        patch.object(Creation, "_await", side_effect=SystemExit),
+        patch.object(create, "roll_back", lambda error, *_: error),
+        pytest.raises(SystemExit),
+    ):
+        rig.create(placed(QUEUED, "west-a"))
+    assert len(rig.account.machines()) == 3
+    requests = len(rig.account.orders)
+    assert rig.create(placed(QUEUED, "west-a"))[0] == "mnist-chief0 west-a"
+    assert rig.account.clock.now() - begun >= 1700
+    assert len(rig.account.orders) == requests

@@ -106,5 +106,6 @@ def test_anything_is_read_or_refused(key: str, value: object) -> None:
         found = error.key
     else:
         found = key
-        assert decode(Whole, json.loads(json.dumps(asdict(whole)))) == whole
+        text = json.dumps(asdict(whole))  # compared as text: NaN, which `facts` may have, is no NaN
+        assert json.dumps(asdict(decode(Whole, json.loads(text)))) == text
     assert found.startswith(key)

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.config import from_json, load, read_secrets, to_json
 from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup
+from cloudtrain.model import SPOT, Accelerator, ClusterConfig, NodeGroup
 
 LOCAL = "provider: local\nstrategy: mirrored\n"
 
@@ -85,7 +85,9 @@ limits: {max_lifetime: off, idle: null, max_price: 20.5}
     )
     assert dict(config.nodes) == {
         "chief": NodeGroup(accelerator=Accelerator(kind="T4"), disk_gb=100),
-        "worker": NodeGroup(count=2, accelerator=Accelerator(kind="nvidia-l4", count=8), spot=True),
+        "worker": NodeGroup(
+            count=2, accelerator=Accelerator(kind="nvidia-l4", count=8), provisioning=SPOT
+        ),
         "evaluator": NodeGroup(),
     }
     assert (config.setup.tensorflow, config.setup.keras, config.setup.python) == (
@@ -227,8 +229,9 @@ def test_odd_keys_and_tags_are_problems(tmp_path: Path) -> None:
 
 
 FIELDS = (
-    "any_of, artifacts, code, data, endpoints, hosts, identity, image, limits, name, network, "
-    "nodes, ordered, placement, project, provider, secrets, setup, strategy, train"
+    "any_of, artifacts, away, code, data, disk_key, endpoints, hosts, identity, image, limits, "
+    "name, network, nodes, ordered, placement, project, provider, resource_group, secrets, setup, "
+    "strategy, tags, train"
 )
 
 

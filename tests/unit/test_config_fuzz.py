@@ -63,7 +63,7 @@ scalars = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
-    st.integers(min_value=10**4000, max_value=10**4001),
+    st.sampled_from([10**4000, -(10**4000)]),  # drawn freely, they take all of the data
     st.floats(),
     st.text(max_size=20),
     st.sampled_from(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
+from cloudtrain.config.record import from_json, to_json
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Host, NodeGroup
 
@@ -370,6 +373,213 @@ def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
     ]
 
 
+# ── resources of the account ─────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("provider", "field", "value", "words"),
+    [
+        ("azure", "resource_group", "ml (eu)", "must be the name of an existing resource group"),
+        ("azure", "resource_group", "/subscriptions/x", "must be the name of an existing"),
+        ("aws", "resource_group", "ml", "is not for AWS, which has no such thing"),
+        ("gcp", "disk_key", "disks", "must be the resource name of a Cloud KMS key, such as"),
+        ("aws", "disk_key", "my key", "must be the ID, alias or ARN of a KMS key"),
+        ("azure", "disk_key", "disks", "must be the resource id, or GROUP/NAME, of a disk enc"),
+        ("local", "disk_key", "alias/x", "is only for a cloud, not for provider local"),
+        ("local", "resource_group", "ml", "is only for a cloud, not for provider local"),
+    ],
+)
+def test_a_resource_of_the_account_is_named_as_its_cloud_names_it(
+    tmp_path: Path, provider: str, field: str, value: str, words: str
+) -> None:
+    here = {**HERE, "local": "provider: local\n"}[provider]
+    text = cluster("one_device", "{chief: }", f"{here}\n{field}: '{value}'")
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(f"c.yaml:3: {field}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("provider", "key"),
+    [
+        ("gcp", "projects/k/locations/global/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1"),
+        ("gcp", "projects/example.com:k/locations/{region}/keyRings/r/cryptoKeys/k"),
+        ("aws", "alias/team/disks"),
+        ("aws", "mrk-0123456789abcdef0123456789abcdef"),
+        ("aws", "arn:aws-cn:kms:{region}:123456789012:key/01234567-89ab-cdef-0123-456789abcdef"),
+        ("azure", "keys/disks-{region}"),
+    ],
+)
+def test_a_key_for_disks_may_be_of_each_region(tmp_path: Path, provider: str, key: str) -> None:
+    text = cluster("one_device", "{chief: }", f"{HERE[provider]}\ndisk_key: '{key}'")
+    config = read(tmp_path, text)
+    assert config.disk_key == key
+    assert config.disk_key_in("r1") == key.replace("{region}", "r1")
+
+
+NSG = "/subscriptions/00000000-1111-2222-3333-444444444444/resourceGroups/nets/providers/"
+NSG += "Microsoft.Network/networkSecurityGroups/training"
+
+
+@pytest.mark.parametrize(
+    ("provider", "network", "read_as"),
+    [
+        ("gcp", "{subnet: s, firewall: own}", None),
+        ("gcp", "{subnet: s, firewall: existing}", ()),
+        ("gcp", "{vpc: corp, firewall: [a, b]}", ("a", "b")),
+        ("aws", "{vpc: vpc-0123456789abcdef0, firewall: sg-01234567}", ("sg-01234567",)),
+        ("azure", f"{{subnet: /x, firewall: {NSG}}}", (NSG,)),
+    ],
+)
+def test_an_existing_firewall_is_named_as_its_cloud_names_it(
+    tmp_path: Path, provider: str, network: str, read_as: tuple[str, ...] | None
+) -> None:
+    text = cluster("one_device", "{chief: }", f"{HERE[provider]}\nnetwork: {network}")
+    config = read(tmp_path, text)
+    assert config.network.firewall == read_as
+    assert from_json(json.loads(json.dumps(to_json(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("provider", "network", "at", "words"),
+    [
+        ("gcp", "{subnet: s, vpc: v}", "vpc", "conflicts with `subnet`, which is in one"),
+        ("gcp", "{firewall: a}", "firewall", "needs `vpc` or `subnet`: it belongs to an existing"),
+        ("azure", "{firewall: existing}", "firewall", "needs `subnet`: it belongs"),
+        ("aws", "{vpc: vpc-01234567, firewall: existing}", "firewall", "every node of AWS needs"),
+        ("aws", "{vpc: corp}", "vpc", "must be the ID of a VPC, such as vpc-"),
+        ("aws", "{subnet: s, firewall: default}", "firewall", "must be the ID of a security group"),
+        ("azure", "{vpc: corp}", "vpc", "is not for Azure, which has no such thing"),
+        (
+            "azure",
+            "{subnet: /x, firewall: nsg}",
+            "firewall",
+            "must be the resource id of a network",
+        ),
+        ("azure", f"{{subnet: /x, firewall: [{NSG}, {NSG}]}}", "firewall", "at most 1 on Azure"),
+        ("gcp", "{subnet: s, firewall: []}", "firewall", "lists none: `existing` attaches none"),
+        ("local", "{vpc: corp}", "vpc", "is only for a cloud, not for provider local"),
+    ],
+)
+def test_what_is_wrong_with_an_existing_network_is_told_at_its_line(
+    tmp_path: Path, provider: str, network: str, at: str, words: str
+) -> None:
+    here = {**HERE, "local": "provider: local\n"}[provider]
+    text = cluster("one_device", "{chief: }", f"{here}\nnetwork: {network}")
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(f"c.yaml:3: network.{at}: {words}")
+
+
+# ── proxies ──────────────────────────────────────────────────────────────────
+
+
+def test_nodes_may_have_a_proxy_and_exceptions_from_it(tmp_path: Path) -> None:
+    network = "{http_proxy: 'http://proxy.office:3128/', no_proxy: [.office.example, 10.9.0.0/16]}"
+    text = cluster("one_device", "{chief: }", f"{HERE['gcp']}\nnetwork: {network}")
+    config = read(tmp_path, text)
+    assert config.network.http_proxy == "http://proxy.office:3128"
+    assert config.network.no_proxy == (".office.example", "10.9.0.0/16")
+
+
+@pytest.mark.parametrize(
+    ("provider", "network", "at", "words"),
+    [
+        ("gcp", "{http_proxy: 'http://me:secret@proxy:1'}", "http_proxy", "contains a user: every"),
+        ("gcp", "{http_proxy: proxy.office}", "http_proxy", "must be http://HOST:PORT, not"),
+        ("gcp", "{http_proxy: 'http://p:1/x?y'}", "http_proxy", "must be http://HOST:PORT"),
+        ("gcp", "{no_proxy: [x]}", "no_proxy", "needs `http_proxy`: it lists exceptions"),
+        ("gcp", "{http_proxy: 'http://p:1', no_proxy: ['a b']}", "no_proxy[0]", "must be a host"),
+        ("local", "{http_proxy: 'http://p:1'}", "http_proxy", "is for rented nodes: with provider"),
+    ],
+)
+def test_what_is_wrong_with_a_proxy_is_told_at_its_line(
+    tmp_path: Path, provider: str, network: str, at: str, words: str
+) -> None:
+    here = {**HERE, "local": "provider: local\n"}[provider]
+    text = cluster("one_device", "{chief: }", f"{here}\nnetwork: {network}")
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith(f"c.yaml:3: network.{at}: {words}")
+    assert "secret" not in problem
+
+
+# ── tags ─────────────────────────────────────────────────────────────────────
+
+
+def tagged(provider: str, tags: str) -> str:
+    here = {**HERE, "local": "provider: local\n"}[provider]
+    return cluster("one_device", "{chief: }", f"{here}\ntags:\n  {tags}")
+
+
+@pytest.mark.parametrize(
+    ("provider", "tags", "read_as"),
+    [
+        ("gcp", "team: vision", {"team": "vision"}),
+        ("gcp", "éq: 'ça'", {"éq": "ça"}),
+        ("gcp", "no: yes", {"no": "yes"}),
+        ("aws", "'Cost Center': 47:11/x@y", {"Cost Center": "47:11/x@y"}),
+        ("aws", "Team: ", {"Team": ""}),
+        ("azure", "'Cost Center': 'a<b>?'", {"Cost Center": "a<b>?"}),
+    ],
+)
+def test_tags_are_texts_as_their_cloud_takes_them(
+    tmp_path: Path, provider: str, tags: str, read_as: dict[str, str]
+) -> None:
+    assert read(tmp_path, tagged(provider, tags)).tags == read_as
+
+
+@pytest.mark.parametrize(
+    ("provider", "tags", "words"),
+    [
+        ("gcp", "Team: vision", "a tag on GCP must have up to 63 lower-case letters"),
+        ("gcp", "team: Vision", "a tag on GCP must have up to 63 lower-case letters"),
+        ("gcp", f"team: {'v' * 64}", "a tag on GCP must have up to 63"),
+        ("aws", "'aws:team': vision", "AWS reserves names that begin so"),
+        ("aws", "Name: mine", "is set by cloudtrain, to the node's name"),
+        ("aws", "'te#am': vision", "a tag on AWS must have letters, digits, spaces"),
+        ("azure", "'te/am': vision", "a tag on Azure must have no `<>%&"),
+        ("azure", "windowsteam: vision", "Azure reserves names that begin so"),
+        ("aws", "cloudtrain-owner: me", "names that begin with cloudtrain are reserved"),
+        ("azure", "Cloudtrain-owner: me", "names that begin with cloudtrain are reserved"),
+    ],
+)
+def test_a_tag_that_the_cloud_would_refuse_is_refused_at_its_line(
+    tmp_path: Path, provider: str, tags: str, words: str
+) -> None:
+    (problem,) = problems(tmp_path, tagged(provider, tags))
+    assert re.match(r"c\.yaml:4: tags\.[^:]+(:team)?: ", problem)
+    assert words in problem
+
+
+def test_azure_takes_no_two_tags_that_differ_in_case_alone(tmp_path: Path) -> None:
+    tags = "team: a\n  Team: b"
+    assert read(tmp_path, tagged("aws", tags)).tags == {"team": "a", "Team": "b"}
+    assert problems(tmp_path, tagged("azure", tags)) == [
+        "c.yaml:5: tags.Team: is the same tag as `team` on Azure"
+    ]
+
+
+def test_a_cloud_has_room_for_so_many_tags(tmp_path: Path) -> None:
+    tags = "\n  ".join(f"t{number}: x" for number in range(41))
+    assert len(read(tmp_path, tagged("gcp", tags)).tags) == 41
+    (problem,) = problems(tmp_path, tagged("aws", tags))
+    assert problem == "c.yaml:3: tags: has 41 tags: AWS has room for 40"
+
+
+def test_tags_are_only_for_clouds(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, tagged("local", "team: vision"))
+    assert "tags: is only for a cloud that has tags: provider local has none" in problem
+
+
+def test_tags_beside_candidates_must_be_valid_on_each_of_their_clouds(tmp_path: Path) -> None:
+    text = cluster(
+        "one_device",
+        "{chief: }",
+        "any_of:\n  - {provider: aws, placement: [us-east-1a]}\n"
+        "  - {provider: gcp, placement: [us-east4-c]}\ntags: {Team: vision}",
+    )
+    (problem,) = problems(tmp_path, text)
+    assert problem.startswith("c.yaml:4: tags.Team: a tag on GCP must have")
+
+
 # ── identity ─────────────────────────────────────────────────────────────────
 
 HERE = {
@@ -424,6 +634,41 @@ def test_another_form_is_refused_at_its_line(
 ) -> None:
     (problem,) = problems(tmp_path, identified(provider, identity))
     assert problem.startswith(f"c.yaml:3: identity: {words}")
+
+
+def away(provider: str, section: str, more: str = "") -> str:
+    return cluster("one_device", "{chief: }", f"{HERE[provider]}\naway: {section}{more}")
+
+
+@pytest.mark.parametrize(
+    ("provider", "identity"),
+    [("gcp", "desk@my-project.iam.gserviceaccount.com"), ("aws", "desk"), ("azure", "ids/desk")],
+)
+def test_the_desk_has_an_identity_of_its_own(tmp_path: Path, provider: str, identity: str) -> None:
+    config = read(tmp_path, away(provider, f"{{identity: {identity}}}"))
+    assert (config.away.identity, config.identity) == (identity, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "more", "words"),
+    [
+        ("{machine: m5.large}", "", "away.identity: is missing: the name or ARN of an instance"),
+        ("{identity: a/b}", "", "away.identity: must be the name or ARN of an instance profile"),
+        ("{identity: desk}", "\nidentity: desk", "away.identity: is also `identity`, which every"),
+    ],
+)
+def test_a_desk_without_an_identity_of_its_own_is_refused(
+    tmp_path: Path, section: str, more: str, words: str
+) -> None:
+    (problem,) = problems(tmp_path, away("aws", section, more))
+    assert problem.startswith(f"c.yaml:3: {words}")
+
+
+def test_machines_that_are_not_rented_have_no_desk(tmp_path: Path) -> None:
+    text = cluster("one_device", "{chief: }", "provider: local\naway: {identity: desk}")
+    assert problems(tmp_path, text) == [
+        "c.yaml:2: away: is only for a cloud: provider local rents no machine"
+    ]
 
 
 def test_machines_that_are_not_rented_take_no_identity(tmp_path: Path) -> None:

@@ -170,6 +170,56 @@ def test_all_clusters_are_added_up_by_month() -> None:
     assert found.months == {"2026-10": exactly(6), "2026-11": exactly(10)}
 
 
+def with_parts(kept: bool = False, expires: float | None = None) -> NodesPlaced:
+    """A node of 2 $/hour with a disk of 0.2 and an address of 0.1."""
+    return NodesPlaced(
+        places={CHIEF: "us-east1-b"},
+        prices={CHIEF: 2.0},
+        ceilings={CHIEF: 2.0},
+        disks={CHIEF: 0.2},
+        addresses={CHIEF: 0.1},
+        kept=kept,
+        expires={CHIEF: None if expires is None else START + expires * HOUR},
+    )
+
+
+def test_disks_and_addresses_cost_as_long_as_the_node_exists() -> None:
+    record("mnist", (0, asked(CHIEF)), (0, with_parts()))
+    [found] = at("mnist", 10).clusters
+    assert found.cost == exactly(23)
+    assert found.parts == {
+        "machines": exactly(20),
+        "disks": exactly(2),
+        "addresses": exactly(1),
+    }
+    shown = command("mnist").output.splitlines()
+    assert shown[1].startswith("  machines ")
+
+
+def test_a_stopped_node_goes_on_costing_its_disk_where_the_cloud_keeps_it() -> None:
+    deleted = (30.0, NodeDeletionBegun(node=CHIEF))
+    record("mnist", (0, asked(CHIEF)), (0, with_parts(kept=True, expires=10)), deleted)
+    assert at("mnist", 100).clusters[0].cost == exactly(2.3 * 10 + 0.3 * 20)
+    assert at("mnist", 100).clusters[0].months == {
+        "2026-10": exactly(2.3 * 2),
+        "2026-11": exactly(2.3 * 8 + 0.3 * 20),
+    }
+    record("gone", (0, asked(CHIEF)), (0, with_parts(expires=10)), deleted)
+    assert at("gone", 100).clusters[0].cost == exactly(23)
+
+
+def test_a_node_that_is_started_again_after_its_end_costs_again() -> None:
+    again = (20.0, with_parts(kept=True, expires=25))
+    record("mnist", (0, asked(CHIEF)), (0, with_parts(kept=True, expires=10)), again)
+    assert at("mnist", 30).clusters[0].cost == exactly(2.0 * 15 + 0.3 * 30)
+
+
+def test_a_new_price_counts_from_then_on() -> None:
+    dearer = placed({CHIEF: 5.0})
+    record("mnist", (0, asked(CHIEF)), (0, placed({CHIEF: 2.0})), (4, dearer))
+    assert at("mnist", 6).clusters[0].cost == exactly(4 * 2 + 2 * 5)
+
+
 def test_damaged_lines_cost_nothing() -> None:
     assert node_hours([{}, {"event": "placed"}, {"event": "create", "node": 3}], is_up=True) == ()
 
@@ -194,7 +244,7 @@ def test_the_command_says_what_the_figures_are_and_are_not() -> None:
     assert shown[5].startswith("  run a  succeeded  ")
     assert shown[5].endswith("  6.00 $")
     assert shown[-1].endswith(
-        "the hours on record here, without disks, addresses and traffic: not the cloud's bill"
+        "the hours on record here, without traffic and stores: not the cloud's bill"
     )
 
 

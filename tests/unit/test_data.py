@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog import reported
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.data_check import data_findings, in_units
+from cloudtrain.commands.data_check import Traffic, checked_data, egress_finding, in_units
 from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.datasets.transfer import transfer_cost
+from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
 from cloudtrain.errors import DataError, PermissionsError, StoreError, UsageError
 from cloudtrain.model import (
     Accelerator,
@@ -230,18 +230,18 @@ def test_check_names_files_and_sizes_by_node(tmp_path: Path) -> None:
         part=DataSource(source=uri, shard=True),
         one=DataSource(source=f"{uri}/a", role="chief"),
     )
-    assert [(f.what, f.ok, f.text) for f in data_findings(make_plan(made))] == [
+    assert [(f.what, f.ok, f.text) for f in checked_data(make_plan(made)).findings] == [
         ("data.all", True, "3 files, 1.5 kB, one copy for 4 nodes of this machine"),
         ("data.part", True, "3 files, 1.5 kB: at most 1.5 kB on each of 3 nodes"),
         ("data.one", True, "1 file, 1.5 kB on each of 1 node"),
     ]
-    assert data_findings(make_plan(config())) == ()
+    assert checked_data(make_plan(config())).findings == ()
 
 
 def test_check_says_what_goes_through_this_machine(tmp_path: Path) -> None:
     write(tmp_path, a="1" * 1000)
     made = replace(of_folder(tmp_path), provider="hosts")
-    [found] = data_findings(make_plan(made))
+    [found] = checked_data(make_plan(made)).findings
     assert found.ok
     assert found.text == (
         "1 file, 1.0 kB on each of 4 nodes, 4.0 kB in all; nodes cannot read it themselves: it "
@@ -250,7 +250,7 @@ def test_check_says_what_goes_through_this_machine(tmp_path: Path) -> None:
 
 
 def test_missing_data_is_a_finding_with_the_exit_code_of_the_config(tmp_path: Path) -> None:
-    [found] = data_findings(make_plan(of_folder(tmp_path / "none")))
+    [found] = checked_data(make_plan(of_folder(tmp_path / "none"))).findings
     assert (found.what, found.ok, found.error) == ("data.d", False, DataError)
     assert DataError.exit_code == 2
     assert found.text == f"no object under {(tmp_path / 'none').as_uri()}"
@@ -264,7 +264,7 @@ def test_a_folder_without_the_right_to_read_it_is_a_refusal_with_exit_code_4(
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    [found] = data_findings(make_plan(of_folder(tmp_path)))
+    [found] = checked_data(make_plan(of_folder(tmp_path))).findings
     assert (found.ok, found.error) == (False, PermissionsError)
     assert found.text == f"{tmp_path}: Permission denied"
 
@@ -391,6 +391,34 @@ def test_a_store_of_the_users_own_has_no_price() -> None:
     )
     assert transfer_cost(own, "s3://bucket/d", "", 100 * GB) == ""
     assert transfer_cost(own, "gs://bucket/d", "", 100 * GB) != ""
+
+
+def test_rates_for_each_gb_by_where_data_and_store_are() -> None:
+    made = rented().config
+    reads = {"own": DataSource(source="gs://bucket/d"), "other": DataSource(source="s3://bucket/d")}
+    assert str(reading_rate(replace(made, data={"own": reads["own"]}))) == "0 to 0.02 $/GB"
+    assert str(reading_rate(replace(made, data={"other": reads["other"]}))) == "0.09 $/GB"
+    assert str(reading_rate(replace(made, data=reads))) == "0 to 0.09 $/GB"
+    here = {"here": DataSource(source="file:///d")}
+    assert reading_rate(replace(made, data=here)) is None
+    stores = {"gs://bucket/x": "0 to 0.02 $/GB", "s3://bucket/x": "0.12 $/GB", None: "0.12 $/GB"}
+    for store, rate in stores.items():
+        config = replace(made, artifacts=ArtifactRules(store=store))
+        assert str(landing_rate(config)) == rate
+    assert landing_rate(replace(made, provider="local")) is None
+
+
+def test_the_cost_of_a_transfer_is_a_finding_of_each_place() -> None:
+    traffic = Traffic(name="d", uri="gs://bucket/d", location="us-central1", size=100 * GB)
+    made = replace(rented().config, artifacts=ArtifactRules(store="gs://bucket/x"))
+    aws = replace(made, provider="aws", placement=("us-east-1",))
+    texts = [found.text for config in (made, aws) for found in egress_finding(config, [traffic])]
+    assert texts == [
+        "data.d: about 2.00 $ for egress from us-central1 (estimate); "
+        "artifacts: 0 to 0.02 $/GB (estimate)",
+        "data.d: about 12.00 $ for egress from GCP (estimate); artifacts: 0.09 $/GB (estimate)",
+    ]
+    assert egress_finding(config(), []) == ()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from tests.support.drift_parts import FIRST, User, cloudtrain, user, worker
 
 __all__ = ["user"]
 
+KEY = "projects/k/locations/{region}/keyRings/r/cryptoKeys/k"
 ACCOUNT = "trainer@p.iam.gserviceaccount.com"
 
 
@@ -33,6 +34,7 @@ ACCOUNT = "trainer@p.iam.gserviceaccount.com"
     [
         (worker(machine="n1-standard-4"), "machine:", "n1-standard-2", "n1-standard-4"),
         (worker(spot=True), "spot:", "on demand", "spot"),
+        (worker(provisioning="spot"), "provisioning:", "on demand", "spot"),
         (worker(disk_gb=200), "disk_gb:", "disk_gb 60", "disk_gb 200"),
         (worker(accelerator="T4:1"), "accelerator:", "no accelerator", "T4:1"),
         ({"image": "ubuntu-24.04"}, "image:", "image ubuntu-22.04", "image ubuntu-24.04"),
@@ -49,6 +51,10 @@ ACCOUNT = "trainer@p.iam.gserviceaccount.com"
             "public address",
             "no public address",
         ),
+        ({"network": {"vpc": "corp"}}, "vpc:", "cloudtrain's own choice of network", "vpc corp"),
+        ({"disk_key": KEY}, "disk_key:", "no disk_key", f"disk_key {KEY}"),
+        ({"network": {"http_proxy": "http://p:1"}}, "http_proxy:", "no proxy", "proxy http://p:1"),
+        ({"tags": {"team": "vision"}}, "tags:", "no tags", "tags team=vision"),
         ({"identity": ACCOUNT}, "identity:", "no identity", f"identity {ACCOUNT}"),
     ],
 )
@@ -357,7 +363,8 @@ def test_the_effect_of_every_field_of_the_file_is_told() -> None:
         inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
         fields |= {f"{inside}.{each}" for each in section.by_key()} if section else {name}
     assert set(EFFECT) == fields
-    compared = {each.name.format(role="ROLE") for each in _FIELDS} | {"placement"}
+    compared = {each.name.format(role="ROLE") for each in _FIELDS}
+    compared |= {"placement", "nodes.ROLE.spot"}  # `spot` is short for `provisioning`
     told = {name for name, effect in EFFECT.items() if effect.kind == "replace"}
     assert compared == told
 

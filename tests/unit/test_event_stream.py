@@ -104,7 +104,7 @@ def verb(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception
     Records("mnist").save_config({"name": "mnist"})
 
     def answer(error: Exception | None) -> None:
-        def stop(name: str, *, console: Console) -> Run:
+        def stop(name: str, *, console: Console, **_: object) -> Run:
             everything(console)
             if error is not None:
                 raise error

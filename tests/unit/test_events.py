@@ -60,7 +60,8 @@ READINGS: tuple[Callable[[list[Line]], Any], ...] = (
 
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
-make move_end not_landed place placed ready refused restart shared start started up apart
+make move_end not_landed place placed ready refused restart shared start started up apart spot_order
+budget_continued
 """
 
 
@@ -80,6 +81,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "tuple[str, ...]": st.lists(names, unique=True).map(tuple),
     "Made | None": st.none() | st.fixed_dictionaries({}, optional={"lifetime": st.none()}),
     "Mapping[str, str]": st.dictionaries(names, names),
+    "Mapping[str, float]": st.dictionaries(names, st.floats(0, 9)),
     "Mapping[str, float | None]": st.dictionaries(names, st.none() | st.floats(0, 9)),
 }
 
@@ -91,6 +93,7 @@ def of_kind(kind: type[Event]) -> st.SearchStrategy[Event]:
 
 TODAY = """
 {"event": "apart", "placement": "us-east1-b"}
+{"event": "budget continued", "since": 1795339691.5}
 {"event": "create", "node": "a-chief0", "made": {"machine": "n1-standard-8", "lifetime": 43200.0}}
 {"event": "denied", "text": "not allowed", "detail": "aws sts decode-authorization-message"}
 {"event": "down", "nodes": []}
@@ -108,6 +111,7 @@ TODAY = """
 {"event": "place", "placement": "us-east1-b", "region": "us-east1"}
 {"event": "refused", "placement": "us-east1-b", "error": "CapacityError", "text": "no T4 today"}
 {"event": "restart", "run": "20261122-082943-r06a", "task": "worker1", "attempt": 2}
+{"event": "spot order", "places": ["us-east1-c", "us-east1-b"], "text": "us-east1-c 0.9 (advice)"}
 {"event": "shared", "why": "unshare: Operation not permitted"}
 """
 """What the frozen sets lack."""

@@ -377,3 +377,31 @@ def test_what_google_answered_to_libcloud_has_a_class(path: Path) -> None:
 
 def test_there_are_recorded_refusals() -> None:
     assert RECORDED
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Specified reservations [mine] do not exist.", CloudConfigError),
+        ("No available resources in specified reservations 'mine'", CloudConfigError),
+        (
+            "Specified reservation 'mine' does not have available resources for the request.",
+            CapacityError,
+        ),
+        ("Cannot use reservation, it requires reservation to be in READY state", CapacityError),
+        (
+            "Zone does not currently have sufficient capacity for the requested resources.",
+            CapacityError,
+        ),
+    ],
+)
+def test_what_google_says_of_a_reservation_tells_what_it_is(words: str, kind: type) -> None:
+    """Whatever its code, of which CONDITION_NOT_MET is one."""
+    told = [{"code": "CONDITION_NOT_MET", "message": words}]
+    body = {"error": {"message": words, "errors": [{"reason": "conditionNotMet"}]}}
+    for error in (
+        faults.of_operation("making", told, new_vm=True),
+        faults.of_answer("making", 412, body),
+    ):
+        assert type(error) is kind
+        assert error.scope == ("zone" if kind is CapacityError else "account")

@@ -12,9 +12,17 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Accelerator, Network, NodeGroup, Plan
-from cloudtrain.providers.base.driver import LaunchRequest
-from cloudtrain.providers.gcp import listing, requests
+from cloudtrain.model import (
+    SPOT,
+    Accelerator,
+    Market,
+    Network,
+    NodeGroup,
+    Plan,
+    Provisioning,
+)
+from cloudtrain.providers.base.driver import LaunchRequest, Location
+from cloudtrain.providers.gcp import advice, listing, requests, scheduling
 from cloudtrain.providers.gcp.images import GcpImage, path_of
 from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
@@ -44,7 +52,7 @@ def wish(
     ground = ClusterNetwork(
         network="projects/p/global/networks/cloudtrain-mnist",
         subnetwork="projects/p/regions/us-east4/subnetworks/cloudtrain-mnist",
-        tag="cloudtrain-mnist",
+        tags=("cloudtrain-mnist",),
         policy=policy,
         images={"mnist-chief0": image},
     )
@@ -128,7 +136,7 @@ def test_a_node_is_an_instance_with_labels_and_an_end_and_no_identity() -> None:
 
 
 def test_a_spot_node_is_deleted_when_it_is_taken() -> None:
-    assert body(spot=True)["scheduling"] == {
+    assert body(provisioning=SPOT)["scheduling"] == {
         "provisioningModel": "SPOT",
         "preemptionNoticeDuration": {"seconds": "120"},
         "maxRunDuration": {"seconds": "3600"},
@@ -404,3 +412,64 @@ def test_the_hosts_key_is_in_the_metadata_alone() -> None:
     made = body()
     del made["metadata"]
     assert KEY.splitlines()[1] not in json.dumps(made)
+
+
+def bought(market: Market, name: str = "", **given: Any) -> dict[str, Any]:
+    """The fields that say how the VM is bought, of a request that Google's description takes."""
+    queue, bound = given.pop("queue", 0.0), given.pop("bound", frozenset())
+    how = Provisioning(market=market, name=name)
+    asked = wish(machine="a3-highgpu-8g", provisioning=how, **given)
+    asked = replace(asked, queue=queue, network=replace(asked.network, bound=bound))
+    made = requests.instance(asked, "p", now=NOW)
+    method, _ = api().route("POST", "/compute/v1/projects/p/zones/us-east4-c/instances")
+    api().take(method, json.dumps(made).encode())
+    return {key: made.get(key) for key in ("scheduling", "params", "reservationAffinity")}
+
+
+@pytest.mark.parametrize(
+    ("queue", "sent"), [(0.0, "0"), (60.0, "0"), (90.0, "90"), (1800.0, "1800"), (9e4, "7200")]
+)
+def test_a_flex_start_request_waits_for_as_long_as_google_allows(queue: float, sent: str) -> None:
+    assert bought("flex-start", queue=queue) == {
+        "scheduling": {
+            "provisioningModel": "FLEX_START",
+            "maxRunDuration": {"seconds": "3600"},
+            "instanceTerminationAction": "DELETE",
+            "automaticRestart": False,
+            "onHostMaintenance": "TERMINATE",
+        },
+        "params": {"requestValidForDuration": {"seconds": sent}},
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+    }
+
+
+@pytest.mark.parametrize(("left", "sent"), [(30.0, "600"), (3600.5, "3601"), (9e5, "604800")])
+def test_a_flex_start_vm_runs_for_ten_minutes_to_seven_days(left: float, sent: str) -> None:
+    node = plan(machine="a3-highgpu-8g", provisioning=Provisioning(market="flex-start")).nodes[0]
+    made = scheduling.bought(node, bound=False, queue=0.0, left=left, migrates=False)
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": sent}
+    again = scheduling.with_end(made["scheduling"], NOW + left, now=NOW)
+    assert again["maxRunDuration"] == {"seconds": sent}
+    assert "terminationTime" not in again
+
+
+@pytest.mark.parametrize(
+    ("bound", "model"), [(frozenset(), "STANDARD"), (frozenset({"mine"}), "RESERVATION_BOUND")]
+)
+def test_a_node_of_a_reservation_names_it(bound: frozenset[str], model: str) -> None:
+    found = bought("reservation", "mine", bound=bound, queue=1800.0)
+    assert found["scheduling"]["provisioningModel"] == model
+    assert found["params"] is None
+    assert found["reservationAffinity"] == {
+        "consumeReservationType": "SPECIFIC_RESERVATION",
+        "key": "compute.googleapis.com/reservation-name",
+        "values": ["mine"],
+    }
+
+
+def test_a_question_about_a_zone_is_one_that_google_takes() -> None:
+    place = Location(region="us-central1", zone="us-central1-a")
+    asked = advice.question(place, "g2-standard-4", 2000)
+    method, _ = api().route("POST", "/compute/v1/projects/p/regions/us-central1/advice/capacity")
+    api().take(method, json.dumps(asked).encode())
+    assert asked["size"] == 1000

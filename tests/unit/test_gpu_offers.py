@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cli.gpus import as_document, text
 from cloudtrain.cloud import clouds
 from cloudtrain.commands.gpus import gpus, kind_names
-from cloudtrain.model import Accelerator
+from cloudtrain.model import Accelerator, Market
 from cloudtrain.protocols import MachineFacts
+from cloudtrain.providers.gcp import facts
+from cloudtrain.providers.gcp import families as gcp
 
 PACKAGED = date(2025, 3, 2)
 
@@ -84,8 +87,8 @@ def test_offers_are_those_of_a_kind_a_number_a_market_a_cloud_and_a_region() -> 
 
 
 def test_what_is_not_sold_on_a_market_is_not_offered_there() -> None:
-    both = {offer.spot for offer in offers("H200", providers=["gcp"])}
-    assert both == {True}, "a3-ultragpu is sold as spot, never on demand"
+    markets = [offer.market for offer in offers("H200", providers=["gcp"])]
+    assert markets == ["spot", "flex-start", "reservation"], "a3-ultragpu, never on demand"
     names = {offer.machine for offer in offers()}
     assert not {"p2.xlarge", "Standard_NV36ads_A10_v5"} & names, "retired, or needs GRID"
 
@@ -118,7 +121,8 @@ def test_what_a_cloud_reported_goes_before_both_tables() -> None:
     arm = MachineFacts(name="g4dn.xlarge", vcpus=4, memory_gib=16, accelerator=l4, arm=True)
     remember("aws", [told, arm])
     found = offers("L4", 2, spot=False, providers=["aws"])
-    assert [(each.machine, each.vcpus, each.price) for each in found] == [("g9e.2xlarge", 16, 0.1)]
+    assert {(each.machine, each.vcpus) for each in found} == {("g9e.2xlarge", 16)}
+    assert [each.price for each in found] == [0.1, None, None], "or reserved, or in a block"
     names = {offer.machine for offer in offers("T4", providers=["aws"])}
     assert not {"g9e.2xlarge", "g4dn.xlarge"} & names
 
@@ -169,12 +173,13 @@ def test_kinds_are_listed_from_the_oldest_with_the_cheapest_price_of_both_market
 
 def test_machines_of_a_kind_are_listed_with_the_region_that_is_cheapest() -> None:
     lines = cloudtrain("A100:8").output.splitlines()
-    assert lines[:5] == [
+    assert lines[:6] == [
         "cloud  machine              GPUs  vCPUs   GiB  $/hour    spot  $/GPU  region",
         "aws    p4d.24xlarge            8     96  1152  21.958       ?  2.745  us-east-1 +2",
         "azure  Standard_ND96asr_v4     8     96   900  27.197       ?  3.400  eastus +2",
         "gcp    a2-highgpu-8g           8     96   680  29.387  14.431  3.673  us-central1 +9",
-        "",
+        "p4d.24xlarge of aws: also reservation, capacity-block",
+        "a2-highgpu-8g of gcp: also flex-start, reservation",
     ]
 
 
@@ -187,8 +192,25 @@ def test_as_spot_the_region_and_the_order_are_those_of_the_spot_price() -> None:
 
 
 def test_a_machine_that_is_not_sold_on_demand_says_so() -> None:
-    (line,) = [line for line in cloudtrain("H200").output.splitlines() if "a3-ultragpu-8g" in line]
-    assert line.split() == ["gcp", "a3-ultragpu-8g", "8", "224", "2952", "-", "?", "?", "?"]
+    lines = [line for line in cloudtrain("H200").output.splitlines() if "a3-ultragpu-8g" in line]
+    assert lines[0].split() == ["gcp", "a3-ultragpu-8g", "8", "224", "2952", "-", "?", "?", "?"]
+    assert lines[1:] == ["a3-ultragpu-8g of gcp: also flex-start, reservation"]
+
+
+def test_a_machine_that_is_only_sold_by_reservation_is_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reserved = replace(next(row for row in gcp.FAMILIES if row.kind == "H200"), markets=RESERVED)
+    others = tuple(row for row in gcp.FAMILIES if row.kind != "H200")
+    monkeypatch.setattr(facts, "FACTS", replace(facts.FACTS, families=(reserved, *others)))
+    output = cloudtrain("H200", "--provider", "gcp").output.splitlines()
+    assert output[1].split() == ["gcp", "a3-ultragpu-8g", "8", "224", "2952", "-", "-", "?", "?"]
+    assert output[2] == "a3-ultragpu-8g of gcp: also reservation"
+    document = json.loads(cloudtrain("H200", "--provider", "gcp", "--json").output)
+    assert document["machines"][0]["regions"][0]["sold"] == ["reservation"]
+
+
+RESERVED: tuple[Market, ...] = ("reservation",)
 
 
 def test_a_narrow_terminal_has_the_region_on_a_line_of_its_own() -> None:
@@ -281,7 +303,7 @@ def test_the_document_has_every_machine_and_region() -> None:
     first = next(each for each in document["machines"] if each["machine"] == "p4d.24xlarge")
     assert first["regions"][0] == {
         "region": "us-east-1",
-        "sold": ["on_demand", "spot"],
+        "sold": ["on_demand", "spot", "reservation", "capacity_block"],
         "price_per_hour": 21.9576,
         "spot_price_per_hour": None,
         "price_date": "2025-03-02",

@@ -126,7 +126,7 @@ def test_a_cluster_that_is_up_again_before_the_idle_process_has_left_is_watched(
 ) -> None:
     """`up` saw an idle process, and started none."""
 
-    original, left = verb.down_when_idle, []
+    original, left = verb.down_when_due, []
 
     def watched(*doors: Any) -> None:
         original(*doors)
@@ -134,7 +134,7 @@ def test_a_cluster_that_is_up_again_before_the_idle_process_has_left_is_watched(
         if len(left) == 1:
             up(LIMIT)
 
-    monkeypatch.setattr(verb, "down_when_idle", watched)
+    monkeypatch.setattr(verb, "down_when_due", watched)
     world.then[60.0] = world.records.close
     world.run_idle_process()
     assert left == [False, False]

@@ -108,6 +108,12 @@ def test_scheduling_spot_disk_and_service_account(desk: Desk) -> None:
     assert found.identity == account
 
 
+def test_flex_start_is_flex_start(desk: Desk) -> None:
+    machine = {"machineSpec": {"machineType": "a3-highgpu-8g"}}
+    found = desk.imported(job({**pool(), **machine}, scheduling={"strategy": "FLEX_START"})).config
+    assert {str(group.provisioning) for group in found.nodes.values()} == {"flex-start"}
+
+
 def test_a_spec_in_yaml_as_gcloud_takes_it(desk: Desk) -> None:
     found = desk.imported(
         "workerPoolSpecs:\n"

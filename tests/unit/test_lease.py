@@ -84,8 +84,9 @@ class Machines:
     def leave(self, data: str, *, ago: float = 0.0) -> None:
         """By the store's clock, so many seconds ago."""
         store = open_store(self.uri)
-        store.delete(PLACE)
-        store.swap(PLACE, data.encode(), "")
+        there = store.swap(PLACE, data.encode(), "")
+        while not there.done:  # replaced in one step: a renewer takes one that is gone for a moment
+            there = store.swap(PLACE, data.encode(), there.version)
         then = self.written() - ago
         os.utime(self.folder / "store" / PLACE, (then, then))
 

@@ -12,10 +12,10 @@ from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.billing_notice import billed
 from cloudtrain.errors import CapacityError, CloudError, NotFoundError, QuotaError
 from cloudtrain.events import UpCompleted
-from cloudtrain.model import Limits, Node, Plan, Train
+from cloudtrain.model import ON_DEMAND, SPOT, Limits, Node, Plan, Train
 from cloudtrain.retry import Clock
 from cloudtrain.run_record import Run
-from cloudtrain.runs.node_replacement import replace_lost_nodes
+from cloudtrain.runs.node_replacement import _queued_briefly, replace_lost_nodes
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
@@ -55,7 +55,10 @@ class World:
         self.heard = Heard()
         plan = make_plan(workers=1)
         config = replace(plan.config, **changes)
-        nodes = tuple(replace(node, spot=node.role == "worker") for node in plan.nodes)
+        nodes = tuple(
+            replace(node, provisioning=SPOT if node.role == "worker" else ON_DEMAND)
+            for node in plan.nodes
+        )
         self.plan = replace(plan, config=config, nodes=nodes)
         self.records = Records("mnist")
         self.records.create()
@@ -99,7 +102,8 @@ def refusals(count: int) -> list[CloudError]:
 
 def test_it_is_asked_for_again_until_it_can_be_had_with_a_line_each_round() -> None:
     world = World()
-    world.provider.errors = [*refusals(2), QuotaError("spot quota is 0 just now")]
+    places = "no placement can provide the nodes:\neast: spot quota is 0 just now"
+    world.provider.errors = [*refusals(2), QuotaError(places)]
     whole = world.go()
     assert whole is not None
     assert [node.name for node in whole.nodes] == ["mnist-chief0", "mnist-worker0"]
@@ -111,7 +115,7 @@ def test_it_is_asked_for_again_until_it_can_be_had_with_a_line_each_round() -> N
         "retrying in 15 s, until 01:03 UTC (limits.wait)",
         "mnist-worker0 cannot be recreated yet: us-east-1a has no g5.xlarge; "
         "retrying in 30 s, until 01:03 UTC (limits.wait)",
-        "mnist-worker0 cannot be recreated yet: spot quota is 0 just now; "
+        "mnist-worker0 cannot be recreated yet: east: spot quota is 0 just now; "
         "retrying in 60 s, until 01:03 UTC (limits.wait)",
     ]
     assert world.heard.said[-1] == "mnist-worker0: recreated"
@@ -152,6 +156,13 @@ def test_after_so_many_refusals_as_spot_it_is_made_on_demand_where_that_is_wante
     assert world.heard.warned.count(told) == 1
 
 
+def test_after_no_refusal_means_after_the_first() -> None:
+    world = World(train=Train(spot_retries=0))
+    world.provider.errors = refusals(1)
+    assert world.go() is not None
+    assert world.provider.wishes == [True, False]
+
+
 def test_without_that_wish_it_stays_spot() -> None:
     world = World()
     world.provider.errors = refusals(4)
@@ -162,13 +173,14 @@ def test_without_that_wish_it_stays_spot() -> None:
 def test_a_price_limit_keeps_it_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(train=Train(spot_retries=1), limits=Limits(max_price=1.0))
     monkeypatch.setattr(
-        "cloudtrain.runs.node_replacement.estimate", lambda plan: type("Bill", (), {"most": 3.0})()
+        "cloudtrain.cluster.on_demand.estimate",
+        lambda plan: type("Bill", (), {"most": 3.0, "per_hour": 3.0})(),
     )
     world.provider.errors = refusals(2)
     assert world.go() is not None
     assert set(world.provider.wishes) == {True}
     assert any(
-        "limits.max_price is 1: requesting spot again" in text for text in world.heard.warned
+        "limits.max_price is 1 $/hour: requesting spot again" in text for text in world.heard.warned
     )
 
 
@@ -194,7 +206,7 @@ def test_who_is_still_billed_is_said_with_price_and_end() -> None:
         expires=1_800_000_000.0,
     )
     text = billed(config, (node, replace(node, name="m-worker0")))
-    assert text.startswith("still billed: m-chief0, m-worker0, 0.19 $/hour, until 2027-01-15 08:00")
+    assert text.startswith("still billed: m-chief0, m-worker0, 0.21 $/hour, until 2027-01-15 08:00")
     endless = billed(config, (replace(node, expires=None, machine="unheard.of"),))
     assert endless == (
         "still billed: m-chief0, price not known, without a limit (limits.max_lifetime is off)"
@@ -221,3 +233,17 @@ def test_what_else_is_not_found_is_an_error_at_once() -> None:
     with pytest.raises(NotFoundError, match="sg-1"):
         world.go()
     assert world.slept == []
+
+
+def test_a_request_waits_in_the_queue_of_a_cloud_only_briefly() -> None:
+    """So that a stop request is seen, and no longer than the wait for the node is."""
+
+    def waits(limit: float | None, left: float) -> float | None:
+        plan = make_plan()
+        config = replace(plan.config, limits=Limits(wait=limit))
+        return _queued_briefly(replace(plan, config=config), left).config.limits.wait
+
+    assert waits(1800.0, 1700.0) == 300.0
+    assert waits(1800.0, 100.0) == 100.0
+    assert waits(60.0, 60.0) == 60.0
+    assert waits(None, 0.0) is None

@@ -49,10 +49,9 @@ def config(nodes: str, provider: str = "gcp", limits: str = "{}", place: str = "
     return "mnist.yaml"
 
 
-OLD = (
-    "prices of 2025-03-02, more than 180 days old: run `plan --refresh-prices`; without disks, "
-    "addresses and traffic"
-)
+OLD = "prices of 2025-03-02, more than 180 days old: run `plan --refresh-prices`; without traffic"
+PARTS = "disks 0.0301 $, addresses 0.0100 $"
+TWO_T4 = f"1.64 $/hour in us-east4-c, at most 19.63 $ in 12h (machines 1.60 $, {PARTS}; {OLD})"
 T4 = "{worker: {count: 2, machine: n1-standard-8, accelerator: T4:1}}"
 SPOT = "{worker: {count: 2, accelerator: T4:1, spot: true}}"
 BRAND_NEW = "{worker: {machine: z9-brandnew-4}}"
@@ -66,7 +65,10 @@ def test_a_plan_tells_what_it_costs_and_what_was_chosen() -> None:
     lines = cloudtrain("plan", file).stdout.splitlines()
     assert "  mnist-chief0  n1-standard-8  T4:1  0.798 $/hour  port 8900" in lines
     assert "  mnist-worker0  n1-standard-4  T4:1  0.584 $/hour  port 8900" in lines
-    assert f"  price      1.38 $/hour in us-east4-c, at most 16.58 $ in 12h ({OLD})" in lines
+    assert (
+        "  price      1.42 $/hour in us-east4-c, at most 17.07 $ in 12h (machines 1.38 $, "
+        f"{PARTS}; {OLD})" in lines
+    )
     assert lines[-1] == (
         "  note: nodes.worker: no machine is set: using n1-standard-4, the cheapest with T4:1"
     )
@@ -76,7 +78,8 @@ def test_the_price_of_a_tpu_is_without_a_limit_as_nothing_ends_it() -> None:
     configs = Path(__file__).parents[2] / "configs"
     document = json.loads(cloudtrain("plan", str(configs / "tpu.yaml"), "--json").stdout)
     assert document["price"].startswith(
-        "9.60 $/hour in us-central1-a, without a limit (nothing ends a TPU by itself)"
+        "9.63 $/hour in us-west4-a, without a limit (nothing ends a TPU by itself) (machines "
+        "9.60 $, disks 0.0226 $, addresses 0.0050 $; prices"
     )
     assert document["price_at_most"] is None
 
@@ -86,9 +89,11 @@ def test_a_plan_as_json_has_every_price() -> None:
         cloudtrain("plan", config(T4, limits="{max_lifetime: 2h}"), "--json").stdout
     )
     assert [node["price_per_hour"] for node in document["nodes"]] == [0.79797] * 2
-    assert document["price_per_hour"] == pytest.approx(1.59594)
+    parts = {"machines": 1.59594, "disks": 2 * 11 / 730, "addresses": 0.01}
+    assert document["price_parts"] == pytest.approx(parts, abs=1e-6)
+    assert document["price_per_hour"] == pytest.approx(sum(parts.values()), abs=1e-6)
     assert document["price_per_hour_at_most"] == document["price_per_hour"]
-    assert document["price_at_most"] == pytest.approx(3.19188)
+    assert document["price_at_most"] == pytest.approx(2 * sum(parts.values()), abs=1e-5)
     assert (document["price_place"], document["price_date"]) == ("us-east4-c", "2025-03-02")
 
 
@@ -105,10 +110,10 @@ def test_what_is_not_known_is_null_and_said_to_be_unknown() -> None:
 def test_a_spot_price_that_is_not_known_is_bounded_by_that_on_demand() -> None:
     file = config(SPOT, provider="aws", place="us-east-1")
     document = json.loads(cloudtrain("plan", file, "--json").stdout)
-    assert (document["price_per_hour"], document["price_per_hour_at_most"]) == (None, 1.052)
+    assert (document["price_per_hour"], document["price_per_hour_at_most"]) == (None, 1.130493)
     assert (
-        "not known: spot g4dn.xlarge in us-east-1; at most 1.05 $/hour, the on-demand price, "
-        "at most 12.62 $ in 12h" in document["price"]
+        "not known: spot g4dn.xlarge in us-east-1; at most 1.13 $/hour, the on-demand price, "
+        "at most 13.57 $ in 12h" in document["price"]
     )
 
 
@@ -132,7 +137,7 @@ def test_prices_of_less_than_half_a_year_are_not_called_old(
 ) -> None:
     monkeypatch.setattr(availability, "today", lambda: date(2025, 8, 29))
     price = json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
-    assert price.endswith("(prices of 2025-03-02; without disks, addresses and traffic)")
+    assert price.endswith("; prices of 2025-03-02; without traffic)")
     monkeypatch.setattr(availability, "today", lambda: date(2025, 8, 30))
     assert "180 days old" in json.loads(cloudtrain("plan", config(T4), "--json").stdout)["price"]
 
@@ -169,21 +174,21 @@ def test_check_tells_the_price(cloud: FakeProvider) -> None:
     finding = found(config(T4))
     assert (finding.ok, finding.text) == (
         True,
-        f"1.60 $/hour in us-east4-c, at most 19.15 $ in 12h ({OLD})",
+        TWO_T4,
     )
 
 
 def test_a_price_over_max_price_is_refused_before_anything_is_made(cloud: FakeProvider) -> None:
-    assert found(config(T4, limits="{max_price: 1.6}")).ok
-    finding = found(config(T4, limits="{max_price: 1.5}"))
+    assert found(config(T4, limits="{max_price: 1.64}")).ok
+    finding = found(config(T4, limits="{max_price: 1.6}"))  # 1.596 without disks and addresses
     assert (finding.ok, finding.error) == (False, UsageError)
-    assert finding.text.endswith(", more than limits.max_price: 1.5 $/hour")
+    assert finding.text.endswith(", more than limits.max_price: 1.6 $/hour")
     with pytest.raises(UsageError, match=r"more than limits\.max_price"):
         verb.refuse(Handle(load(Path("mnist.yaml"))), QuietConsole())
 
 
 def test_the_dearest_placement_is_held_against_max_price(cloud: FakeProvider) -> None:
-    limits = "{max_price: 1.6}"
+    limits = "{max_price: 1.64}"
     assert not found(config(T4, limits=limits, place="us-east4-c, southamerica-east1")).ok
 
 
@@ -239,7 +244,7 @@ def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvi
     assert done.exit_code == 3
     assert done.stdout.splitlines() == [
         "ok    machines     n1-standard-8",
-        f"ok    price        1.60 $/hour in us-east4-c, at most 19.15 $ in 12h ({OLD})",
+        f"ok    price        {TWO_T4}",
         "ok    credentials  me@example.org …",
         "ok    setup        none",
         "ok    code         none",
@@ -262,9 +267,9 @@ def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvi
 @pytest.mark.parametrize(
     ("nodes", "question"),
     [
-        (T4, "Create 2 worker (n1-standard-8, T4:1) on gcp, 1.60 $/hour?"),
+        (T4, "Create 2 worker (n1-standard-8, T4:1) on gcp, 1.64 $/hour?"),
         (BRAND_NEW, "Create 1 worker (z9-brandnew-4) on gcp, price not known?"),
-        ("{worker: {}}", "Create 1 worker (e2-standard-4) on gcp, 0.15 $/hour?"),
+        ("{worker: {}}", "Create 1 worker (e2-standard-4) on gcp, 0.16 $/hour?"),
     ],
 )
 def test_up_asks_with_the_price(nodes: str, question: str) -> None:
@@ -371,3 +376,47 @@ def test_a_check_that_is_wrong_can_be_passed_by(cloud: FakeProvider) -> None:
     wrong = cloudtrain("check", file, "--ignore", "quotas")
     assert wrong.exit_code == 2
     assert "'quotas' is not one of quota, price, machines, gpus, permissions" in wrong.output
+
+
+# ── limits.budget ────────────────────────────────────────────────────────────
+
+
+def test_plan_tells_how_long_a_budget_lasts() -> None:
+    file = config(T4, limits="{budget: 10}")
+    text = cloudtrain("plan", file).stdout
+    assert "1.64 $/hour in us-east4-c, at most 9.92 $ in 6.06h, which limits.budget of 10 $" in text
+    document = json.loads(cloudtrain("plan", file, "--json").stdout)
+    assert document["price_at_most"] == pytest.approx(9.92, abs=0.01)
+    file = config(T4, limits="{budget: 100, max_lifetime: 2h}")
+    assert "1.64 $/hour in us-east4-c, at most 3.27 $ in 2h (" in cloudtrain("plan", file).stdout
+
+
+def test_a_budget_that_does_not_last_an_hour_is_refused(cloud: FakeProvider) -> None:
+    assert found(config(T4, limits="{budget: 1.8}")).ok
+    finding = found(config(T4, limits="{budget: 1.5}"))
+    assert (finding.ok, finding.error) == (False, UsageError)
+    assert finding.text == (
+        "limits.budget of 1.5 $ pays for 52 min at 1.64 $/hour: less than 60 min"
+    )
+    assert found(config(T4, limits="{budget: 1.5, max_lifetime: 30m}")).ok, "it needs no more"
+
+
+def test_what_azure_bills_after_the_end_is_kept_back(cloud: FakeProvider) -> None:
+    nodes = "{worker: {count: 2, machine: Standard_NC4as_T4_v3}}"
+    finding = found(config(nodes, "azure", limits="{budget: 4}", place="eastus"))
+    assert not finding.ok
+    assert "with what stays until `down` (0.0363 $/hour)" in finding.text
+    assert found(config(nodes, "azure", limits="{budget: 6}", place="eastus")).ok
+
+
+def test_a_budget_needs_a_price_that_is_known(cloud: FakeProvider) -> None:
+    finding = found(config(BRAND_NEW, limits="{budget: 20}"))
+    assert (finding.ok, finding.error) == (False, UsageError)
+    assert finding.text.endswith("so limits.budget cannot be enforced")
+    with pytest.raises(UsageError, match=r"limits\.budget cannot be enforced"):
+        verb.refuse(Handle(load(Path("mnist.yaml"))), QuietConsole())
+
+
+def test_a_spot_price_that_is_not_known_is_budgeted_as_on_demand(cloud: FakeProvider) -> None:
+    file = config(SPOT, provider="aws", place="us-east-1", limits="{budget: 10}")
+    assert "at most 9.91 $ in 8.76h, which limits.budget of 10 $" in found(file).text

@@ -263,6 +263,44 @@ def test_down_waits_for_what_may_be_listed_yet(
     assert told == [{"mnist-worker0": asked["time"]}]
 
 
+def test_a_node_that_is_taken_while_down_lands_keeps_no_other_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a spot market: everything had landed, and the others stayed, billed."""
+    session = ensure_nodes(session)
+    session.records.journal(UpCompleted())
+    provider: Any = session.provider
+    landings: list[int] = []
+
+    def land(opened: Session) -> None:
+        landings.append(len(opened.nodes))
+        if len(landings) == 1:
+            del provider.cloud["mnist"]["mnist-worker0"]
+            raise NodeUnreachable("mnist-worker0", "the connection was closed")
+
+    monkeypatch.setattr("cloudtrain.commands.down.next_step", lambda *given: "land")
+    monkeypatch.setattr("cloudtrain.commands.down.land_everything", land)
+    brought_down(session, provider, monkeypatch)
+    assert landings == [2, 1]
+    assert provider.nodes("mnist") == ()
+
+
+def test_a_node_that_only_does_not_answer_keeps_all(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = ensure_nodes(session)
+    session.records.journal(UpCompleted())
+
+    def land(opened: Session) -> None:
+        raise NodeUnreachable("mnist-worker0", "the connection was closed")
+
+    monkeypatch.setattr("cloudtrain.commands.down.next_step", lambda *given: "land")
+    monkeypatch.setattr("cloudtrain.commands.down.land_everything", land)
+    with pytest.raises(NotLanded):
+        brought_down(session, session.provider, monkeypatch)  # type: ignore[arg-type]
+    assert len(session.provider.nodes("mnist")) == 2
+
+
 SILENT = NotAsked(place="us-east1-b", why="it does not answer")
 
 

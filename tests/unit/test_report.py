@@ -33,7 +33,7 @@ from cloudtrain.events import (
     UpCompleted,
     to_line,
 )
-from cloudtrain.log_progress import Line
+from cloudtrain.log_progress import Line, repeated_of
 from cloudtrain.metrics import GpuSample, Sample
 from cloudtrain.model import Artifact
 from cloudtrain.report.build import build, reproduce
@@ -44,6 +44,7 @@ from cloudtrain.report.log_curves import POINTS, charts_in, pace_of, stragglers
 from cloudtrain.report.page import page
 from cloudtrain.report.sources import Sources
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.spent import CostSoFar
 from cloudtrain.state import Records
 from cloudtrain.stores.file import FileStore
 
@@ -203,6 +204,30 @@ class Parsed(HTMLParser):
     def handle_data(self, data: str) -> None:
         if "style" not in self.open:
             self.text += data
+
+
+def test_what_restarts_cost_is_on_the_page() -> None:
+    """Attempt 1 had begun step 10, attempt 2 begins at step 7; 100 s without a task lie between."""
+    logs = {1: range(1, 11), 2: range(7, 21)}
+
+    def log(one: Task, _most: int) -> list[Line]:
+        return lines(*(f"step {number}" for number in logs[one.attempt]), every=2.0)
+
+    report = made(log=log)
+    lost = report.lost
+    assert lost is not None
+    assert (lost.restarts, lost.unit, lost.repeated, lost.repeated_seconds) == (1, "step", 4, 8.0)
+    assert lost.repeated_cost is not None
+    assert lost.repeated_cost.exact == pytest.approx(2 * 3.6 / 3600 * 8.0)
+    assert (lost.between_seconds, lost.between_cost) == (100.0, CostSoFar(least=0.2, most=0.2))
+    shown = Parsed(page(report)).text
+    assert "1 restart: 4 steps again, by the log, 8s, 0.02 $; 1m between attempts, 0.20 $." in shown
+    assert made(replace(RUN, attempts=RUN.attempts[:1])).lost is None
+
+
+def test_steps_that_three_attempts_began_count_each_time() -> None:
+    assert repeated_of([[1, 2, 3, 4], [], [3, 4, 5], [3, 4]]) == 2 + 2
+    assert repeated_of([[10, 20], [30, 40]]) == 0
 
 
 def test_the_phases_of_a_cluster_follow_each_other_and_their_cost_is_all_of_it() -> None:

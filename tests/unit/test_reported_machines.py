@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain import catalog
 from cloudtrain.catalog import learned, reported, table
-from cloudtrain.model import Accelerator, NodeGroup, NodePlan
+from cloudtrain.model import ON_DEMAND, SPOT, Accelerator, NodeGroup, NodePlan
 from cloudtrain.protocols import MachineFacts
 
 T4, TWO = Accelerator(kind="T4", count=1), Accelerator(kind="T4", count=2)
@@ -47,7 +47,7 @@ def node(machine: str, accelerator: Accelerator | None = None, spot: bool = Fals
         port=8900,
         machine=machine,
         accelerator=accelerator,
-        spot=spot,
+        provisioning=SPOT if spot else ON_DEMAND,
     )
 
 

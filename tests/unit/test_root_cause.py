@@ -267,7 +267,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text("utf-8")
 
 def rows_of(heading: str) -> list[list[str]]:
     """Cells of the first table of a section of docs/failures.md."""
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", PAGE.partition(f"\n## {heading}\n")[2])[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 

@@ -65,20 +65,26 @@ AWS = "provider: aws\nplacement: [eu-west-1b, us-east-1]\nstrategy: mirrored\n"
 
 
 @pytest.mark.parametrize(
-    ("store", "near"), [("s3://bucket/x", "eu-west-1b"), ("gs://bucket/x", None)]
+    ("store", "near", "tags"),
+    [("s3://bucket/x", "eu-west-1b", {"Team": "vision"}), ("gs://bucket/x", None, {})],
 )
-def test_a_bucket_is_made_near_nodes_of_the_same_cloud(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, near: str | None
+def test_a_bucket_of_the_nodes_cloud_is_made_near_them_and_with_the_clusters_tags(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+    near: str | None,
+    tags: dict[str, str],
 ) -> None:
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "home"))
     asked = []
 
-    def create(location: str | None) -> bool:
-        asked.append(location)
+    def create(location: str | None, tags: dict[str, str]) -> bool:
+        asked.append((location, tags))
         return False
 
     opened = SimpleNamespace(uri=store, create=create)
     monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", lambda *_: opened)
-    config = read(tmp_path, f"{AWS}artifacts: {{store: '{store}', create: true}}\n")
+    text = f"{AWS}tags: {{Team: vision}}\nartifacts: {{store: '{store}', create: true}}\n"
+    config = read(tmp_path, text)
     up.make_store(Handle(config), Heard())
-    assert asked == [near]
+    assert asked == [(near, tags)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, start_order, tasks
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.model import ClusterConfig, Network, NodeGroup, Train
 from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import LaunchInputs, fill, path_prefix, task_launch
 
@@ -180,3 +180,20 @@ def test_filling_never_fails_and_leaves_text_without_placeholders_alone(
     filled = fill(text, values)
     if not any(f"{{{name}}}" in text for name in values):
         assert filled == text
+
+
+def test_tasks_behind_a_proxy_reach_each_other_without_it() -> None:
+    """gRPC reads these variables, too."""
+    network = Network(http_proxy="http://proxy:3128", no_proxy=(".office.example",))
+    env = {"HTTPS_PROXY": "http://other:1"}
+    asked = config(provider="gcp", network=network, train=Train(command="python x.py", env=env))
+    run = run_of(asked)
+    launch = task_launch(make_plan(asked), run, run.tasks[0], inputs(asked))
+    direct = str(launch.environment["no_proxy"]).split(",")
+    assert {"10.0.0.0", "10.0.0.1", "10.0.0.2", ".office.example", "169.254.169.254"} <= {*direct}
+    assert launch.environment["NO_PROXY"] == launch.environment["no_proxy"]
+    assert launch.environment["https_proxy"] == "http://proxy:3128"
+    assert launch.environment["HTTPS_PROXY"] == "http://other:1", "the user's own word counts"
+    plain = config(provider="gcp")
+    without = task_launch(make_plan(plain), run_of(plain), run.tasks[0], inputs(plain))
+    assert not [name for name in without.environment if "proxy" in name.lower()]

@@ -102,12 +102,12 @@ def test_a_slice_is_a_node_for_each_host(tmp_path: Path) -> None:
 def test_it_costs_its_chips(tmp_path: Path) -> None:
     bill = estimate.estimate(make_plan(written(tmp_path)))
     assert bill is not None
-    assert bill.per_hour == pytest.approx(16 * 1.2)
+    assert bill.machines == pytest.approx(16 * 1.2)
     assert bill.date == date(2025, 1, 17), "so that `plan` says how old they are"
     spot = "worker: {machine: v5litepod-16, spot: true}"
     bill = estimate.estimate(make_plan(written(tmp_path, spot)))
     assert bill is not None
-    assert (bill.per_hour, bill.most) == (pytest.approx(16 * 0.6), pytest.approx(16 * 0.6))
+    assert (bill.machines, bill.most) == (pytest.approx(16 * 0.6), bill.per_hour)
 
 
 def test_an_unknown_price_is_said_to_be_unknown(tmp_path: Path) -> None:

@@ -78,6 +78,14 @@ def test_what_the_file_or_the_command_line_says_counts_before_the_defaults() -> 
     assert list(config.defaults) == ["artifacts.store"]
 
 
+def test_tags_of_the_defaults_are_added_to_those_of_the_file_on_any_cloud() -> None:
+    own = "tags:\n  cost-center: '4711'\n  team: nobody\n"
+    config = read(f"{GCP}tags: {{team: vision}}\n", own)
+    assert config.tags == {"team": "vision", "cost-center": "4711"}
+    assert config.defaults == {"tags.cost-center": "d.yaml:2"}
+    assert read(HOSTS, own).tags == {}
+
+
 def test_a_project_of_the_environment_counts_before_that_of_the_defaults() -> None:
     config = read(GCP, DEFAULTS, GOOGLE_CLOUD_PROJECT="theirs")
     assert config.project == "theirs"

@@ -12,7 +12,7 @@ from typing import Any
 from cloudtrain.providers.toy.facts import FACTS
 
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import CapacityError, CredentialsError, TransientError
+from cloudtrain.errors import CapacityError, CloudError, CredentialsError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.model import ClusterConfig, Node, Plan
 from cloudtrain.partial_list import PartialList
@@ -20,6 +20,7 @@ from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Prin
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.spot_evidence import SpotEvidence
 
 ERRORS = {401: CredentialsError, 507: CapacityError}
 
@@ -33,6 +34,7 @@ class ToyAccount:
 
     name = FACTS.name
     ends_by_shutdown = True
+    at_once = 16
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -73,6 +75,12 @@ class ToyAccount:
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return tuple(_place(place) for place in plan.config.placement)
+
+    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
+        return ()
+
+    def latest_end(self, plan: Plan) -> float | None:
+        return None
 
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
@@ -116,6 +124,9 @@ class ToyAccount:
         assert machine is not None
         return machine
 
+    def refusal(self, machine: Vm) -> CloudError | None:
+        return None
+
     def start(self, machine: Vm, expires: float | None) -> None:
         self._ask("POST", f"vms/{machine.id}", {})
 
@@ -132,6 +143,9 @@ class ToyAccount:
             self._ask("DELETE", f"vms/{machine.id}")
         for resource in resources:
             self._ask("DELETE", f"fences/{resource.id}")
+
+    def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
+        self.delete(machines, resources)
 
 
 def _place(text: str) -> Location:

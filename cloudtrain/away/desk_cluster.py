@@ -1,0 +1,185 @@
+"""The desk as a cluster of its own: one small machine, made and deleted as any cluster is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from cloudtrain.away.program import REQUIREMENTS
+from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cloud import cloud_of, clouds
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.config.location import place_in_file
+from cloudtrain.console.prices import per_hour
+from cloudtrain.errors import UsageError
+from cloudtrain.model import (
+    ArtifactRules,
+    Away,
+    ClusterConfig,
+    Code,
+    Limits,
+    NodeGroup,
+    Setup,
+    Train,
+)
+from cloudtrain.spent import KEPT_FOR
+from cloudtrain.state.folder import CLUSTER_NAME
+from cloudtrain.stores import scheme_of
+from cloudtrain.strategies.custom import CUSTOM
+
+ROLE = "desk"
+MARGIN = 3600.0
+"""Seconds of the desk's life beyond that of the nodes: to be made ready, to land, to delete."""
+
+
+def desk_name(cluster: str) -> str:
+    """Name of the desk's own cluster. Raises UsageError if it would be too long."""
+    name = f"{cluster}-{ROLE}"
+    if not CLUSTER_NAME.match(name):
+        raise UsageError(
+            f"{cluster} is too long a name for `run --away`: its desk is {name}",
+            hint=f"use a `name:` of at most {30 - len(ROLE) - 1} characters",
+        )
+    return name
+
+
+def desk_config(config: ClusterConfig, program: Path, wait: float | None = None) -> ClusterConfig:
+    """Config of the desk for a cluster: in its cloud, account, places and network, with
+    `away.identity`, and with nothing else of it.
+
+    `program`: folder of `write_program`. `wait`: seconds that the run may wait for capacity.
+    """
+    cloud = cloud_of(config.provider)
+    assert cloud is not None
+    python = "{}.{}".format(*sys.version_info)
+    return replace(
+        config,
+        name=desk_name(config.name),
+        strategy=CUSTOM.name,
+        nodes={ROLE: NodeGroup(machine=config.away.machine or cloud.desk_machine)},
+        identity=config.away.identity,
+        image="auto",
+        # From the package index alone: what other machines have packed is not for this one.
+        setup=Setup(python=python, requirements=str(program / REQUIREMENTS), cache="off"),
+        code=Code(path=str(program)),
+        # Not a task: `check` looks at the rights of `identity` in the buckets that are named here.
+        train=Train(env=_uris(config)),
+        artifacts=ArtifactRules(store=config.artifacts.store),
+        data={},
+        limits=Limits(max_lifetime=lifetime(config, wait)),
+        away=Away(),
+        secrets={},
+        overrides=(),
+        defaults={},
+        env_file="",
+        candidates=(),
+        candidate_order="",
+    )
+
+
+def _uris(config: ClusterConfig) -> dict[str, str]:
+    sources = {f"DATA_{number}": data.source for number, data in enumerate(config.data.values())}
+    return {"STORE": config.artifacts.store or "", **sources}
+
+
+def lifetime(config: ClusterConfig, wait: float | None) -> float:
+    """Seconds after which the cloud ends the desk. Raises UsageError if nothing ends the nodes."""
+    nodes = config.limits.max_lifetime
+    if nodes is None:
+        raise UsageError(
+            "`run --away` needs limits.max_lifetime: nobody is there to end what runs on",
+            hint=f"{place_in_file(config, 'limits.max_lifetime')}: set it to a time such as 24h",
+        )
+    return nodes + (wait or 0.0) + (config.limits.wait or 0.0) + MARGIN
+
+
+def desk_extras(config: ClusterConfig) -> tuple[str, ...]:
+    """This program's extras that the desk needs: its cloud's, whose store it uses."""
+    return (config.provider,)
+
+
+def desk_price(config: ClusterConfig) -> str:
+    """`e2-standard-2, 0.067 $/hour`"""
+    plan = make_plan(desk_config(config, Path()))
+    return f"{plan.nodes[0].machine}, {per_hour(estimate(plan))}"
+
+
+def away_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """What `run --away` adds to the bill; nothing without `away:`."""
+    if config.away.identity is None or config.limits.max_lifetime is None:
+        return ()
+    counted = ", for which limits.budget pays too" if config.limits.budget is not None else ""
+    return (f"`run --away` adds its desk: {desk_price(config)}{counted}",)
+
+
+def without_desks_share(config: ClusterConfig, desk: ClusterConfig) -> ClusterConfig:
+    """The cluster's config with `limits.budget` less what this desk costs at most: by its lifetime,
+    with what it leaves behind. Raises UsageError if that is not known, or more than the budget.
+    """
+    limits, cloud, bill = config.limits, cloud_of(desk.provider), estimate(make_plan(desk))
+    life = desk.limits.max_lifetime
+    if limits.budget is None:
+        return config
+    assert cloud is not None
+    assert bill is not None
+    assert life is not None
+    if bill.most is None or bill.after_end is None:
+        raise UsageError(
+            f"limits.budget cannot be enforced: the price of the desk is not known "
+            f"({', '.join(bill.unknown)})",
+            hint="`cloudtrain plan FILE --refresh-prices` fetches today's prices; or set "
+            "away.machine",
+        )
+    cost = (bill.most * (life + cloud.end_takes) + bill.after_end * KEPT_FOR) / 3600
+    if cost >= limits.budget:
+        raise UsageError(
+            f"limits.budget of {limits.budget:g} $: the desk alone costs up to {cost:.2f} $ in its "
+            f"{life / 3600:.0f} h",
+            hint="use a shorter limits.max_lifetime or --wait, or a larger budget",
+        )
+    left = math.floor(100 * (limits.budget - cost)) / 100
+    return replace(config, limits=replace(limits, budget=left))
+
+
+def refuse_unfit(config: ClusterConfig) -> None:
+    """Raise UsageError with everything in the config that a desk could not do."""
+    cloud = cloud_of(config.provider)
+    if cloud is None:
+        raise UsageError(
+            f"`run --away` rents a machine, and provider {config.provider} rents none",
+            hint=f"it works with {', '.join(each.name for each in clouds())}",
+        )
+    wrong = [f"{place_in_file(config, field)}: {field}: {text}" for field, text in _unfit(config)]
+    if wrong:
+        raise UsageError("\n".join(wrong), hint="docs/away.md lists what a desk can do")
+
+
+def _unfit(config: ClusterConfig) -> list[tuple[str, str]]:
+    cloud = cloud_of(config.provider)
+    assert cloud is not None
+    own, title = cloud.store_scheme, cloud.title
+    found: list[tuple[str, str]] = []
+    if config.away.identity is None:
+        word = cloud.identity.word if cloud.identity else "an identity"
+        found.append(("away", f"`run --away` needs `away: {{identity: …}}`, {word}"))
+    network = config.network
+    if network.private and network.subnet is None and network.vpc is None:
+        text = "with `private` the desk must be in the network of the nodes: set `subnet` or `vpc`"
+        found.append(("network.private", text))
+    store = config.artifacts.store
+    if store is None or scheme_of(store) != own:
+        found.append(
+            (
+                "artifacts.store",
+                f"must be {own}://…: the desk has an identity of {title} alone, and the run is "
+                "followed through the store",
+            )
+        )
+    found += [
+        (f"data.{name}", f"the desk cannot read {data.source}: it has an identity of {title} alone")
+        for name, data in config.data.items()
+        if scheme_of(data.source) not in (own, "https")
+    ]
+    return found

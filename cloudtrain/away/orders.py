@@ -1,0 +1,382 @@
+"""Orders to a desk through the store: signed, for one life of one desk, fresh, carried out once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cloudtrain.away.store_paths import NONCE, folder_of, read_small
+from cloudtrain.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.errors import CloudtrainError, CredentialsError, StoreError, UsageError
+from cloudtrain.owner import login
+from cloudtrain.protocols import ArtifactStore
+from cloudtrain.state.files import append_line, make_folder, named_faults, write_whole
+from cloudtrain.state.folder import ORDER_KEY
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+Verb = Literal["stop-run", "down"]
+
+FRESH = 900.0
+"""Seconds between an order's time and the desk's, either way, within which it is carried out."""
+
+LARGEST = 4096
+"""Limit of an order in bytes."""
+
+LARGEST_ANSWER = 1 << 16
+LONGEST_TEXT = 4000
+"""Characters of an answer's text; each may take 12 bytes of JSON."""
+
+AT_ONCE = 32
+"""New orders that are looked at in one call."""
+
+_ANSWERED = "answered"
+
+_DOMAIN = b"cloudtrain order 1\n"
+"""Before what is signed: no signature of this key means anything elsewhere."""
+
+
+# ── the key ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class OrderKey:
+    """An Ed25519 key pair; `path` is the file of the private half (PKCS 8, PEM, mode 0600)."""
+
+    path: Path
+    _private: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def public(self) -> str:
+        """`ssh-ed25519 AAAA…`"""
+        from cryptography.hazmat.primitives import serialization
+
+        return (
+            self._private.public_key()
+            .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+            .decode("ascii")
+        )
+
+    def sign(self, message: bytes) -> bytes:
+        return self._private.sign(_DOMAIN + message)
+
+
+def new_order_key(folder: Path) -> OrderKey:
+    """Create the key in a cluster's record; a key that is there already is kept."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    path = folder / ORDER_KEY
+    if path.exists():
+        return load_order_key(path)
+    private = Ed25519PrivateKey.generate()
+    text = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    make_folder(folder)
+    write_whole(path, text)
+    return OrderKey(path, private)
+
+
+def load_order_key(path: Path) -> OrderKey:
+    """Read the private key. Raises CredentialsError naming the file."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(path.read_bytes(), password=None)
+        if isinstance(private, Ed25519PrivateKey):
+            return OrderKey(path, private)
+        fault = "it is not an Ed25519 key"
+    except OSError as error:
+        fault = error.strerror or str(error)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        fault = "it is not an unencrypted private key in PEM"
+    raise CredentialsError(f"the order key {path} cannot be read: {fault}")
+
+
+# ── an order ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """`stop-run` ends one run and lands it; `down` ends what is running, lands it and deletes the
+    cluster. The desk deletes itself after either.
+    """
+
+    cluster: str
+    desk: str
+    verb: Verb
+    run: str | None = None
+    """The only run that `stop-run` may end; None for `down`."""
+    nonce: str
+    created: float = field(metadata=UNIX_TIME)
+    user: str = ""
+    machine: str = ""
+
+    def __str__(self) -> str:
+        who = " on ".join(filter(None, [self.user, self.machine]))
+        return f"{self.verb}{f' {self.run}' if self.run else ''}{f' by {who}' if who else ''}"
+
+
+def new_order(cluster: str, desk: str, verb: Verb, *, run: str | None = None, now: float) -> Order:
+    return Order(
+        cluster=cluster,
+        desk=desk,
+        verb=verb,
+        run=run,
+        nonce=secrets.token_hex(16),
+        created=now,
+        user=login(),
+        machine=os.uname().nodename.partition(".")[0],
+    )
+
+
+def post_order(store: ArtifactStore, key: OrderKey, order: Order) -> None:
+    """Sign the order and write it to the store. Posted again, it is still carried out once."""
+    store.upload(_path(order), [signed(key, order)])
+
+
+def signed(key: OrderKey, order: Order) -> bytes:
+    """The order as text, and the signature of exactly this text."""
+    text = _text(order)
+    signature = base64.b64encode(key.sign(text.encode("ascii"))).decode("ascii")
+    return json.dumps({"order": text, "signature": signature}).encode("ascii")
+
+
+def _text(order: Order) -> str:
+    return json.dumps(asdict(order), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Envelope:
+    order: str
+    signature: str
+
+
+def verified(public_key: str, data: bytes) -> Order:
+    """Parse an order, after its signature was verified. Raises ValueError with the reason."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    public = load_ssh_public_key(public_key.encode("ascii"))
+    assert isinstance(public, Ed25519PublicKey)
+    try:
+        envelope = decode(_Envelope, json.loads(data))
+        text = envelope.order.encode("ascii")
+        signature = base64.b64decode(envelope.signature, validate=True)
+    except (ValueError, RecursionError, binascii.Error):
+        raise ValueError("it is not an order") from None
+    try:
+        public.verify(signature, _DOMAIN + text)
+    except InvalidSignature:
+        raise ValueError("its signature is not of the cluster's order key") from None
+    try:
+        return decode(Order, json.loads(text))
+    except InvalidRecord as error:
+        raise ValueError(f"this version cannot read it: {error}") from None
+
+
+def _path(order: Order) -> str:
+    return f"{folder_of(order.cluster, order.desk)}/orders/{order.nonce}.json"
+
+
+# ── its answer ───────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What became of an order: "received", then "done" or "failed"; or "refused" at once."""
+
+    nonce: str
+    state: Literal["received", "done", "failed", "refused"] = field(metadata=ANY_TEXT)
+    text: str = ""
+    as_of: float = field(metadata=UNIX_TIME)
+
+
+def answer_of(store: ArtifactStore, order: Order) -> Answer | None:
+    """The desk's latest answer; None until it has one. Raises StoreError."""
+    path = _answer_path(order)
+    data = read_small(store, path, LARGEST_ANSWER)
+    if data is None:
+        return None
+    try:
+        answer = decode(Answer, json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{store.uri.rstrip('/')}/{path} is not an answer: {error}") from error
+    return answer if answer.nonce == order.nonce else None
+
+
+def _answer_path(order: Order) -> str:
+    return f"{folder_of(order.cluster, order.desk)}/answers/{order.nonce}.json"
+
+
+# ── on the desk ──────────────────────────────────────────────────────────────
+
+
+class OrderInbox:
+    """The desk's orders. Nothing that others write to the store stops it: what is not a valid order
+    is ignored with one warning.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        cluster: str,
+        desk: str,
+        public_key: str,
+        seen_file: Path,
+        *,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`seen_file` has each order that was taken; the next process of the same desk goes on with
+        it. Raises UsageError if it cannot be read.
+        """
+        self._store, self._cluster, self._desk = store, cluster, desk
+        self._public_key, self._seen_file = public_key, seen_file
+        self._warn, self._warned = warn, set[str]()
+        self._ignored = set[str]()
+        self._seen, self._unfinished = _recorded(seen_file)
+
+    def take(self, now: float) -> tuple[Order, ...]:
+        """New orders, oldest first. Each is recorded as taken before it is returned, and answered
+        "received"; it is never returned again.
+
+        A `down` that an earlier process of the desk has taken and not answered comes first, once:
+        its cluster is not to be created again by a desk that was restarted.
+        """
+        unfinished, self._unfinished = self._unfinished, ()
+        return (*unfinished, *self._new(now))
+
+    def _new(self, now: float) -> tuple[Order, ...]:
+        folder = f"{folder_of(self._cluster, self._desk)}/orders/"
+        try:
+            listed = [each for each in self._store.list(folder) if each.path not in self._ignored]
+        except CloudtrainError as error:
+            self._warn_once("list", f"orders cannot be read: {error.message}")
+            return ()
+        self._warned.discard("list")
+        new = (self._taken(each.path, each.size, now) for each in listed[:AT_ONCE])
+        return tuple(sorted(filter(None, new), key=lambda order: order.created))
+
+    def answer(
+        self,
+        order: Order,
+        state: Literal["received", "done", "failed", "refused"],
+        text: str = "",
+        *,
+        now: float,
+    ) -> None:
+        """Publish what became of an order. A store that fails is a warning."""
+        answer = Answer(nonce=order.nonce, state=state, text=text[:LONGEST_TEXT], as_of=now)
+        data = json.dumps(asdict(answer)).encode("ascii")
+        try:
+            if state != "received" and order.nonce in self._seen:
+                append_line(self._seen_file, f"{order.nonce} {_ANSWERED}".encode("ascii"))
+            self._store.upload(_answer_path(order), [data])
+        except CloudtrainError as error:
+            self._warn(f"the order {order} was not answered: {error.message}")
+
+    def _taken(self, path: str, size: int, now: float) -> Order | None:
+        """The order at that path if it is to be carried out."""
+        try:
+            order = self._read(path, size)
+        except ValueError as error:
+            self._ignore(path, str(error))
+            return None
+        except CloudtrainError as error:  # the store does not answer: the next call tries again
+            self._warn_once(path, f"the order {path} cannot be read: {error.message}")
+            return None
+        if order.nonce in self._seen:
+            self._ignore(path, "it was carried out before")
+            return None
+        if abs(now - order.created) > FRESH:
+            text = _not_fresh(order, now)
+            self.answer(order, "refused", text, now=now)
+            self._ignore(path, text)
+            return None
+        try:
+            append_line(self._seen_file, f"{order.nonce} {_text(order)}".encode("ascii"))
+        except UsageError as error:  # its own disk: the next call tries again
+            self._warn_once(path, f"the order {order} cannot be recorded: {error.message}")
+            return None
+        self._seen.add(order.nonce)
+        self.answer(order, "received", now=now)
+        self._remove(path)
+        return order
+
+    def _read(self, path: str, size: int) -> Order:
+        """Raises ValueError for what is not an order to this desk, StoreError."""
+        name = path.rpartition("/")[2]
+        if not NONCE.match(name.removesuffix(".json")) or not name.endswith(".json"):
+            raise ValueError("it has not the name of an order")
+        if size > LARGEST:
+            raise ValueError(f"it has {size} bytes")
+        data = read_small(self._store, path, LARGEST)
+        if data is None:
+            raise ValueError("it was deleted")
+        order = verified(self._public_key, data)
+        if (order.cluster, order.desk) != (self._cluster, self._desk):
+            raise ValueError(f"it is for desk {order.desk} of {order.cluster}")
+        if f"{order.nonce}.json" != name:
+            raise ValueError("it is a copy of another order")
+        return order
+
+    def _ignore(self, path: str, why: str) -> None:
+        self._ignored.add(path)
+        self._warn(f"ignored {path}: {why}")
+
+    def _remove(self, path: str) -> None:
+        """Delete an order that was taken: it is not listed for ever, and a copy shows."""
+        try:
+            self._store.delete(path)
+        except CloudtrainError:
+            self._ignored.add(path)
+
+    def _warn_once(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._warn(text)
+
+
+def _not_fresh(order: Order, now: float) -> str:
+    minutes = abs(now - order.created) / 60
+    when = f"{minutes:.0f} min old" if now > order.created else f"from {minutes:.0f} min ahead"
+    return f"it is {when} by the desk's clock, and at most {FRESH / 60:.0f} min are accepted"
+
+
+def _recorded(path: Path) -> tuple[set[str], tuple[Order, ...]]:
+    """Nonces of the orders that were taken, and each `down` of them that was not answered."""
+    seen, unfinished = set[str](), dict[str, Order]()
+    for line in _lines(path):
+        nonce, _, rest = line.partition(" ")
+        seen.add(nonce)
+        if rest == _ANSWERED:
+            unfinished.pop(nonce, None)
+            continue
+        with contextlib.suppress(ValueError, RecursionError):  # torn by a crash: never returned
+            order = decode(Order, json.loads(rest))
+            if order.verb == "down":
+                unfinished[nonce] = order
+    return seen, tuple(unfinished.values())
+
+
+def _lines(path: Path) -> list[str]:
+    with named_faults(path):
+        try:
+            return path.read_text("ascii", "replace").splitlines()
+        except FileNotFoundError:
+            return []

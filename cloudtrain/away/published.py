@@ -1,0 +1,239 @@
+"""State and log of a desk in the store: written there by the desk, read by any machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from cloudtrain.away.store_paths import DESK_ID, desks_in, folder_of, read_small
+from cloudtrain.codec import ANY_TEXT, UNIX_TIME, decode
+from cloudtrain.errors import CloudtrainError, StoreError
+from cloudtrain.paths import shown
+from cloudtrain.protocols import ArtifactStore
+from cloudtrain.state import Records
+from cloudtrain.state.files import make_folder
+from cloudtrain.state.folder import ORDER_KEY
+
+Phase = Literal["starting", "creating", "waiting", "training", "landing", "deleting", "ended"]
+
+REPORTS_EVERY = 30.0
+"""Seconds within which a desk writes its state again, also if nothing has changed."""
+
+STALE = 5 * 60.0
+"""Seconds after which a desk that has not reported counts as silent."""
+
+PIECE = 1 << 18
+"""Bytes of the log in one object. The last one is written again until it is full, so that a quiet
+log of a day is one object: services limit how often an object is replaced (Cloud Storage: once a
+second, https://cloud.google.com/storage/quotas#objects)."""
+
+LARGEST = 1 << 16
+"""Limit of a state in bytes."""
+
+LONGEST_TEXT, LONGEST_ERROR = 300, 4000
+"""Characters; each may take 12 bytes of JSON."""
+
+AT_ONCE = 16
+"""Pieces of the log that are read in one call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwayState:
+    """What a desk last reported."""
+
+    cluster: str
+    desk: str
+    phase: Phase = field(metadata=ANY_TEXT)
+    text: str = ""
+    """What it does, in a few words."""
+    run: str | None = None
+    exit_code: int | None = None
+    """Of the command that it ran; only once it has ended."""
+    as_of: float = field(metadata=UNIX_TIME)
+    """Unix time of this report, by the desk's clock."""
+    began: float = field(metadata=UNIX_TIME)
+    expires: float | None = field(default=None, metadata=UNIX_TIME)
+    """When the desk is deleted at the latest, Unix time."""
+    node: str = ""
+    """Name of the desk's own cluster, as `ls --cloud` and `gc` show it."""
+    place: str | None = None
+    """Zone or region of the desk, after its cloud: `gcp us-east4-c`."""
+    price_per_hour: float | None = None
+    """Of the desk alone, in dollars."""
+    error: str | None = None
+    """Why the command failed, once it has ended."""
+
+    def is_silent(self, now: float) -> bool:
+        """True if it should have reported since."""
+        return self.phase != "ended" and now - self.as_of > STALE
+
+
+def write_state(store: ArtifactStore, state: AwayState) -> None:
+    """Write the state, with the beginning of long texts."""
+    error = None if state.error is None else state.error[:LONGEST_ERROR]
+    state = replace(state, text=state.text[:LONGEST_TEXT], error=error)
+    path = f"{folder_of(state.cluster, state.desk)}/state.json"
+    store.upload(path, [json.dumps(asdict(state), indent=1).encode("ascii")])
+
+
+class Publisher:
+    """Writes to the store for one desk. A store that fails is one warning, until it answers
+    again.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        cluster: str,
+        desk: str,
+        *,
+        log_file: Path,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`log_file` keeps the whole log on this machine: what the store did not take is sent
+        later, also by the next process.
+        """
+        self._store, self._log_file, self._warn = store, log_file, warn
+        self._folder = folder_of(cluster, desk)
+        self._index, self._key = f"{desks_in(cluster)}{desk}", Records(cluster).folder / ORDER_KEY
+        self._sent: int | None = None
+        self._failing, self._indexed = set[str](), False
+        self._file_lock, self._send_lock = threading.Lock(), threading.Lock()
+
+    def log(self, data: bytes) -> None:
+        """Append to the log on this machine; `send_log` sends it. Waits for no network, and a full
+        disk is a warning: the run matters more.
+        """
+
+        def write() -> None:
+            with self._file_lock:
+                make_folder(self._log_file.parent)
+                with self._log_file.open("ab") as file:
+                    file.write(data)
+
+        self._tried("log", write)
+
+    def send_log(self) -> bool:
+        """Send what is new; False if the store did not take all of it. Not more than once in 2 s:
+        see PIECE.
+        """
+        with self._send_lock:
+            return self._tried("store", self._send_log)
+
+    def state(self, state: AwayState) -> bool:
+        """Write the state; the last one after the whole log. False if the store did not take it."""
+
+        def write() -> None:
+            if not self._indexed:
+                self._write_index()
+                self._indexed = True
+            write_state(self._store, state)
+
+        if state.phase == "ended" and not self.send_log():
+            return False
+        return self._tried("store", write)
+
+    def _write_index(self) -> None:
+        """Make the desk known, by the machine with the order key also where that is."""
+        if self._key.exists():
+            place = f"{os.uname().nodename.partition('.')[0]}:{self._key}"
+            self._store.upload(self._index, [place.encode("utf-8", "replace")])
+        elif not any(found.path == self._index for found in self._store.list(self._index)):
+            self._store.upload(self._index, [b""])
+
+    def _send_log(self) -> None:
+        if not self._log_file.exists():
+            return
+        with self._log_file.open("rb") as file:
+            os.fsync(file.fileno())  # the store never has what a crash takes away here
+            end = os.fstat(file.fileno()).st_size
+            if self._sent is None:
+                self._sent = self._there()
+            while self._sent < end:
+                number = self._sent // PIECE
+                data = os.pread(file.fileno(), min(PIECE, end - number * PIECE), number * PIECE)
+                self._store.upload(_piece(self._folder, number), [data])
+                self._sent = number * PIECE + len(data)
+
+    def _there(self) -> int:
+        """Bytes of the log that an earlier process has sent."""
+        sizes = {found.path: found.size for found in self._store.list(f"{self._folder}/log/")}
+        return (len(sizes) - 1) * PIECE + sizes[max(sizes)] if sizes else 0
+
+    def _tried(self, where: str, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except (CloudtrainError, OSError) as error:
+            if where not in self._failing:
+                self._failing.add(where)
+                self._warn(f"what this run reports does not reach its {where}: {error}")
+            return False
+        self._failing.discard(where)
+        return True
+
+
+class Published:
+    """What a cluster's desk has written: the one with that id, or the latest. Raises StoreError."""
+
+    def __init__(self, store: ArtifactStore, cluster: str, desk: str | None = None) -> None:
+        self.cluster = cluster
+        self._store, self._desk = store, desk
+
+    @property
+    def desk(self) -> str | None:
+        """Id of the desk; None if none has reported."""
+        if self._desk is None:
+            prefix = desks_in(self.cluster)
+            names = (found.path[len(prefix) :] for found in self._store.list(prefix))
+            self._desk = max(filter(DESK_ID.match, names), default=None)
+        return self._desk
+
+    def state(self) -> AwayState | None:
+        """The last report; None if there is none."""
+        if self.desk is None:
+            return None
+        path = f"{folder_of(self.cluster, self.desk)}/state.json"
+        data = read_small(self._store, path, LARGEST)
+        if data is None:
+            return None
+        try:
+            state = decode(AwayState, json.loads(data))
+            if (state.cluster, state.desk) != (self.cluster, self.desk):
+                raise ValueError(f"it is the state of {state.desk} of {state.cluster}")
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"{self._store.uri.rstrip('/')}/{path} is not a state that this version can read: "
+                f"{shown(error)}"
+            ) from error
+        return state
+
+    def log(self, offset: int = 0) -> bytes:
+        """Bytes of the log from `offset` on, at most a few MB; b"" if there are no more yet."""
+        if self.desk is None:
+            return b""
+        read = b""
+        for _ in range(AT_ONCE):
+            number, skipped = divmod(offset + len(read), PIECE)
+            path = _piece(folder_of(self.cluster, self.desk), number)
+            piece = read_small(self._store, path, PIECE, least=skipped + 1)
+            if piece is None:
+                break
+            read += piece[skipped:]
+        return read
+
+    def key_place(self) -> str:
+        """Where the private order key is: `laptop:/home/me/…/order_key.pem`; "" if not known."""
+        if self.desk is None:
+            return ""
+        data = read_small(self._store, f"{desks_in(self.cluster)}{self.desk}", LARGEST)
+        text = (data or b"").decode("utf-8", "replace")
+        return text if text.isprintable() else ""
+
+
+def _piece(folder: str, number: int) -> str:
+    return f"{folder}/log/{number:09d}"

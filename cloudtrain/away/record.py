@@ -1,0 +1,54 @@
+"""A cluster's record of being away: which desk attends to it, and where to follow it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cloudtrain.codec import UNIX_TIME, decode
+from cloudtrain.errors import ConfigError
+from cloudtrain.model import Problem
+from cloudtrain.state import Records
+from cloudtrain.state.files import make_folder, write_whole
+from cloudtrain.state.folder import AWAY
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwayRecord:
+    """Written on the machine that sends a run away, before the desk is created.
+
+    It stays when the cluster is down, until the next one of that name is created from here.
+    """
+
+    cluster: str
+    desk: str
+    """Id of the desk's life, of `new_desk_id`."""
+    node: str
+    """Name of the desk's own cluster, as `ls --cloud` and `gc` show it."""
+    store: str
+    """URI."""
+    public_key: str
+    """Of the order key, whose private half is beside this record."""
+    created: float = field(metadata=UNIX_TIME)
+
+
+def save_away(records: Records, record: AwayRecord) -> None:
+    make_folder(records.folder)
+    write_whole(_path(records), json.dumps(asdict(record), indent=1).encode("ascii"))
+
+
+def away_record(records: Records) -> AwayRecord | None:
+    """The record; None if the cluster's last life was not away. Raises ConfigError."""
+    path = _path(records)
+    try:
+        return decode(AwayRecord, json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        fault = f"it cannot be read: {error}"
+        raise ConfigError([Problem(file=str(path), line=None, field="", text=fault)]) from error
+
+
+def _path(records: Records) -> Path:
+    return records.folder / AWAY

@@ -1,0 +1,347 @@
+"""`cloudtrain run --away`: makes a desk, a small machine in the cloud, which runs the command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from cloudtrain.away.delivery import (
+    code_on_desk,
+    deliver_code,
+    deliver_job,
+    end_of_output,
+    process_of,
+    start,
+)
+from cloudtrain.away.desk_cluster import (
+    desk_config,
+    desk_extras,
+    desk_name,
+    desk_price,
+    refuse_unfit,
+    without_desks_share,
+)
+from cloudtrain.away.job import Job, config_for_desk, environment, requirement_lines
+from cloudtrain.away.orders import new_order_key
+from cloudtrain.away.program import write_program
+from cloudtrain.away.published import AwayState, Published, Publisher
+from cloudtrain.away.record import AwayRecord, away_record, save_away
+from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.lost_nodes import lost_nodes
+from cloudtrain.cluster.ownership import current_owner
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.session import (
+    Handle,
+    Session,
+    open_session,
+    record_cluster,
+    refuse_other_account,
+    refuse_other_folder,
+)
+from cloudtrain.commands.check import refuse, refuse_missing_script
+from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.resume_source import resume_source
+from cloudtrain.commands.up import up
+from cloudtrain.config import read_secrets
+from cloudtrain.errors import CloudtrainError, NodeError, NodesError, StoreError, UsageError
+from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.protocols import Console
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.shell import Secret
+from cloudtrain.state import Records
+from cloudtrain.stores import scheme_of
+
+PROGRAM = "program"
+"""Folder in the desk's record with this program, as it is delivered."""
+PROOF = Retry(pause=2.0, within=600.0)
+"""Looks at the store for the desk's first report that goes past `check`, which it does with its own
+credentials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwayPlan:
+    """What is settled before there is a desk."""
+
+    config: ClusterConfig
+    desk: Handle
+    id: str
+    """Of the desk's life."""
+    code: code_playbook.CodeSource
+    secrets: dict[str, Secret]
+    """By the names of their variables."""
+    resume: str | None
+    ignore: tuple[str, ...]
+    wait: float | None
+
+
+def run_away(
+    plan: Plan,
+    *,
+    adopt: bool = False,
+    ignore: Collection[str] = (),
+    resume: str | None = None,
+    wait: float | None = None,
+    console: Console,
+    clock: Clock = CLOCK,
+) -> AwayState:
+    """Create the desk, give it the command, and return its first report once it has begun.
+
+    Whatever fails before the desk has begun, even an interrupt, ends in its deletion. Raises
+    UsageError for a config that a desk cannot run, and while one attends to the cluster; the error
+    of the desk's own `check`.
+    """
+    config, records = plan.config, Records(plan.config.name)
+    refuse_unfit(config)
+    desk_records = Records(desk_name(config.name))
+    with records.lock("run --away"):
+        refuse_other_account(config, records)
+        refuse_other_folder(config, records, adopt=adopt)
+        refuse_up_from_here(records)
+        refuse_missing_script(config)
+        handle = Handle(config, plan)
+        desk = desk_config(config, desk_records.folder / PROGRAM, wait)
+        paid = without_desks_share(config, desk)
+        refuse(Handle(paid, replace(plan, config=paid)), console, ignore)
+        away = AwayPlan(
+            config=config,
+            desk=Handle(desk),
+            id=new_desk_id(clock.now()),
+            code=code_playbook.resolve(config),
+            secrets=secrets_of(config),
+            resume=resume_uri(handle, resume, console) if resume is not None else None,
+            ignore=tuple(ignore),
+            wait=wait,
+        )
+        clear_ended_desk(away, records, console)
+        public_key = record_away(away, records, clock)
+        console.say(f"the desk: {desk_price(config)}")
+        published = begin(away, public_key, adopt, console, clock)
+        state = await_proof(away, published, console, clock)
+        if state.phase == "ended" and state.exit_code:
+            raise ended_early(away, records, state, console)
+        return state
+
+
+def refuse_up_from_here(records: Records) -> None:
+    """Raise UsageError for a cluster that this machine created and attends to itself."""
+    if records.is_open() and records.has_keys():
+        raise UsageError(
+            f"{records.name} is up, and this machine attends to it",
+            hint=f"run `cloudtrain down {records.name}` first, or use another `name`",
+        )
+
+
+def secrets_of(config: ClusterConfig) -> dict[str, Secret]:
+    """Values of the tasks' secrets by the names of their variables. The token of the code's
+    repository stays here, as this machine fetches the code.
+    """
+    found = read_secrets(config)
+    return {
+        variable: found[name]
+        for name, variable in config.secrets.items()
+        if name != config.code.token
+    }
+
+
+def resume_uri(handle: Handle, resume: str, console: Console) -> str:
+    """URI of the run that `--resume` names, which the desk must be able to read."""
+    source = resume_source(handle, resume, console)
+    own = scheme_of(handle.config.artifacts.store or "")
+    if scheme_of(source.store) != own:
+        raise UsageError(
+            f"--resume {resume}: the desk cannot read {source.store}",
+            hint=f"copy it to a store of {own}://",
+        )
+    return f"{source.store}/{source.run}"
+
+
+def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None:
+    """Delete what an earlier desk has left. Raises UsageError for one that is at work."""
+    desk, cluster = away.desk, records.name
+    name = desk.config.name
+    if desk.provider.find(name):
+        if is_at_work(away, records, console):
+            raise UsageError(
+                f"{cluster} is away: its desk is at work",
+                hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` ends "
+                "it",
+            )
+        console.say(f"deleting {name}, whose command has ended or never began")
+    elif not desk.records.has_keys():
+        return
+    with desk.records.lock("run --away"):
+        destroy_cluster(desk, discard=True, console=console)
+
+
+def is_at_work(away: AwayPlan, records: Records, console: Console) -> bool:
+    """True unless it is known that the desk's command has ended or was never started.
+
+    Before it is started, this machine reports that it is about to be.
+    """
+    record = away_record(records)
+    store = Handle(away.config).store
+    state = Published(store, records.name, record.desk if record else None).state()
+    if state is None or state.phase == "ended":
+        return False
+    with open_session(away.desk, console) as session:
+        return process_of(session, away.desk.config.name) == "running"
+
+
+def record_away(away: AwayPlan, records: Records, clock: Clock) -> str:
+    """Record that the cluster is away, before there is a desk; returns the public order key."""
+    config = away.config
+    record_cluster(config, records)
+    public_key = new_order_key(records.folder).public
+    record = AwayRecord(
+        cluster=config.name,
+        desk=away.id,
+        node=away.desk.config.name,
+        store=config.artifacts.store or "",
+        public_key=public_key,
+        created=clock.now(),
+    )
+    save_away(records, record)
+    return public_key
+
+
+def begin(
+    away: AwayPlan, public_key: str, adopt: bool, console: Console, clock: Clock
+) -> Published:
+    """Create the desk, deliver all that it needs, and start its process; after a failure, delete
+    it.
+    """
+    try:
+        return _begin(away, public_key, adopt, console, clock)
+    except BaseException as error:
+        clean_up(away, Records(away.config.name), console, error)
+        raise
+
+
+def _begin(
+    away: AwayPlan, public_key: str, adopt: bool, console: Console, clock: Clock
+) -> Published:
+    desk, config = away.desk, away.config
+    write_program(desk.records.folder / PROGRAM, desk_extras(config))
+    up(desk.plan, adopt=adopt, ignore=away.ignore, give_back=True, console=console)
+    program = code_playbook.resolve(desk.config).digest
+    store, name = Handle(config).store, config.name
+    with open_session(desk, console) as session:
+        deliver_code(session, away.code, name)
+        job = job_of(away, public_key, session, clock)
+        deliver_job(session, job, away.secrets)
+        # It is known from now on, also to other machines, and where its order key is.
+        log_file = Records(name).folder / "away.log"
+        publisher = Publisher(store, name, job.desk, log_file=log_file, warn=console.warn)
+        publisher.state(first_state(job, clock))
+        start(session, job, program)
+    return Published(store, name, job.desk)
+
+
+def first_state(job: Job, clock: Clock) -> AwayState:
+    return AwayState(
+        cluster=job.config.name,
+        desk=job.desk,
+        phase="starting",
+        as_of=clock.now(),
+        began=job.began,
+        expires=job.expires,
+        node=job.name,
+        place=job.place,
+        price_per_hour=job.price_per_hour,
+    )
+
+
+def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> Job:
+    config, (node,) = away.config, session.nodes
+    itself = replace(away.desk.config, placement=(node.placement,), source="")
+    price = estimate(make_plan(itself))
+    paid = without_desks_share(config, away.desk.config)
+    return Job(
+        desk=away.id,
+        name=itself.name,
+        config=config_for_desk(paid, code_on_desk(config, away.code), node.internal),
+        requirements=requirement_lines(config),
+        itself=config_for_desk(itself, itself.code, node.internal),
+        public_key=public_key,
+        owner=current_owner(session.provider),
+        environment=environment(config),
+        resume=away.resume,
+        ignore=away.ignore,
+        wait=away.wait,
+        began=clock.now(),
+        expires=node.expires,
+        place=f"{config.provider} {node.placement}",
+        price_per_hour=price.per_hour if price is not None else None,
+    )
+
+
+def await_proof(away: AwayPlan, published: Published, console: Console, clock: Clock) -> AwayState:
+    """Wait until the desk has passed `check` with its own credentials, or has ended.
+
+    It goes on whatever happens to this wait. Raises CloudtrainError with what it printed if its
+    process ended without a report.
+    """
+    name = away.desk.config.name
+    with (
+        open_session(away.desk, console) as session,
+        console.stage("check by the desk", 1) as stage,
+    ):
+
+        def look() -> AwayState | None:
+            ended = why_ended(session, name)
+            try:
+                state = published.state()
+            except StoreError as error:  # it may answer the next time; the desk goes on
+                stage.node(session.nodes[0].name, error.message)
+                return None
+            if state is not None and state.phase != "starting":
+                return state
+            if ended:
+                raise CloudtrainError(
+                    ended, hint=f"`cloudtrain down {away.config.name}` deletes it"
+                )
+            stage.node(session.nodes[0].name, state.text if state is not None else "")
+            return None
+
+        state = poll_until(look, PROOF, clock=clock)
+        if state is None:
+            raise CloudtrainError(
+                f"the desk is not done with `check` after {PROOF.within:.0f} s; it goes on",
+                hint=f"`cloudtrain status {away.config.name}` shows what it does",
+            )
+        stage.done(session.nodes[0].name, state.phase)
+    return state
+
+
+def ended_early(
+    away: AwayPlan, records: Records, state: AwayState, console: Console
+) -> CloudtrainError:
+    """The error of a desk that has ended already, after what it left is deleted."""
+    failure = CloudtrainError(f"the desk: {state.error}").copy_with(exit_code=state.exit_code)
+    clean_up(away, records, console, failure)
+    return failure
+
+
+def why_ended(session: Session, name: str) -> str:
+    """Why the desk's process runs no more, "" if it does; its report is in the store by then."""
+    try:
+        if process_of(session, name) != "ended":
+            return ""
+        return f"the desk's process has ended: {end_of_output(session, name) or 'no output'}"
+    except NodeError as error:
+        lost = lost_nodes(session, error)
+        return f"{', '.join(lost)}: its cloud has it no more" if lost else ""
+
+
+def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseException) -> None:
+    """Delete the desk after a failure. A second error is attached to the first."""
+    if not isinstance(error, CloudtrainError):
+        console.warn(f"interrupted: deleting {away.desk.config.name}")
+    try:
+        with away.desk.records.lock("run --away"):
+            destroy_cluster(away.desk, discard=True, console=console)
+    except CloudtrainError as second:
+        raise NodesError({"run --away": error, "down": second}) from error
+    records.close()
