@@ -9,10 +9,10 @@ PYTHON ?= $(shell for needed in ensurepip sys; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc
+TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix tensorflow-matrix faults test check tools docs gpu-wheels dist clean
+.PHONY: demo quick units matrix tensorflow-matrix any-of away spot-market faults test check tools docs gpu-wheels dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -49,14 +49,26 @@ matrix:
 tensorflow-matrix: $(VENV)/.made-dev
 	@$(BIN)/python tools/tensorflow_matrix.py $(ARGUMENTS) || [ $$? = 3 ]
 
+# `up` over three clouds killed in every state, and with each call going wrong; goes on where it ended: make any-of ARGUMENTS='--parts 2 --part 1'
+any-of: $(VENV)/.made-dev
+	@$(BIN)/python bench/any_of.py $(ARGUMENTS)
+
+# `run --away` with its client and its desk killed at their calls, which also go wrong, as root: make away ARGUMENTS='--cloud aws --minutes 20'
+away: $(VENV)/.made-dev
+	@$(BIN)/python bench/away.py $(ARGUMENTS)
+
+# A run in a market that takes a spot node every minute, as root: make spot-market ARGUMENTS='--cloud aws'
+spot-market: $(VENV)/.made-dev
+	@$(BIN)/python bench/spot_market.py $(ARGUMENTS)
+
 # Runs with random faults: make faults ARGUMENTS='--where hosts --runs 20 --seed 100 --pairs'
 faults: $(VENV)/.made-dev
 	@$(BIN)/python bench/faults.py $(ARGUMENTS)
 
-# A test of the second part that fails is run once more, and named at the end if it passes then.
+# A test that fails is run once more, and named at the end if it passes then.
 test: check
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report= tests/unit
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --reruns 1 --cov --cov-report= tests/unit
 	@echo "what tests/unit reaches of cloudtrain: $$($(BIN)/coverage report --format=total) % (\`$(BIN)/coverage report\` tells by file)"
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --reruns 1 tests/integration tests/e2e
 
@@ -67,7 +79,7 @@ check: $(VENV)/.made-dev
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:
-	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev)
+	@$(call missing,$(TOOLS)) || $(call apt,openssh-client openssh-server rsync tmux zsh fish mmdebstrap gcc libc6-dev iproute2)
 
 # The site, in build/site; make docs ARGUMENTS=--external asks the servers of external links too.
 docs: $(VENV)/.made-docs

@@ -392,7 +392,7 @@ CASES += (
         "begins",
         130,
         said="interrupted",
-        train=4,
+        train=60,
         before=("up demo.yaml", "train demo.yaml --detach"),
     ),
 )
