@@ -79,16 +79,24 @@ def refuse_to_lose_keys(config: ClusterConfig, why: str) -> None:
     """Raise NotLanded if the cluster has nodes, or may have some where the cloud does not answer:
     their keys are on the desk's disk alone.
     """
-    found = [Handle(account).provider.find(config.name) for account in each_account(config)]
-    left = [node.name for nodes in found for node in nodes if node.state != "gone"]
-    silent = [each.place for nodes in found for each in nodes.not_asked if not each.denied]
-    if left or silent:
-        whose = some(left) if left else f"nodes in {', '.join(silent)}, which does not answer,"
+    if nodes := nodes_left(config):
         raise NotLanded(
-            f"{why}, and the keys of {whose} are on its disk alone",
+            f"{why}, and the keys of {nodes} are on its disk alone",
             hint="nodes store by themselves what has not landed, before their lifetime ends; "
             f"`cloudtrain down {config.name} --discard` gives the rest up and deletes all",
         )
+
+
+def nodes_left(config: ClusterConfig) -> str:
+    """Names of the nodes that the cluster has in any account, or where it may have some, as the
+    cloud does not answer there; "" if it has none.
+    """
+    found = [Handle(account).provider.find(config.name) for account in each_account(config)]
+    left = [node.name for nodes in found for node in nodes if node.state != "gone"]
+    silent = [each.place for nodes in found for each in nodes.not_asked if not each.denied]
+    if not left and silent:
+        return f"nodes in {', '.join(silent)}, which does not answer,"
+    return some(left)
 
 
 def desk_of(config: ClusterConfig, state: AwayState | None) -> Handle | None:

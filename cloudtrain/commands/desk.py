@@ -44,7 +44,7 @@ def read_job() -> Job:
     try:
         job = from_bytes(path.read_bytes())
     except OSError as error:
-        text = f"there is no job: {error.strerror}"
+        text = f"{error.strerror}: only the desk of `cloudtrain run FILE --away` has this file"
         raise ConfigError([Problem(file=str(path), line=None, field="", text=text)]) from error
     config, code = job.config, job.config.code
     if code.path is not None:

@@ -28,6 +28,7 @@ from cloudtrain.away.published import AwayState, Published, Publisher
 from cloudtrain.away.record import AwayRecord, away_record, save_away
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.plan import make_plan
@@ -39,12 +40,20 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
+from cloudtrain.commands.away_down import nodes_left, refuse_to_lose_keys
 from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import CloudtrainError, NodeError, NodesError, StoreError, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    LeasedError,
+    NodeError,
+    NodesError,
+    StoreError,
+    UsageError,
+)
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.protocols import Console
@@ -158,20 +167,28 @@ def resume_uri(handle: Handle, resume: str, console: Console) -> str:
 
 
 def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None:
-    """Delete what an earlier desk has left. Raises UsageError for one that is at work."""
+    """Delete what an earlier desk has left. Raises UsageError for one that is at work, or that
+    another machine may be creating; NotLanded while there are nodes whose keys it has.
+    """
     desk, cluster = away.desk, records.name
     name = desk.config.name
-    if desk.provider.find(name):
-        if is_at_work(away, records, console):
-            raise UsageError(
-                f"{cluster} is away: its desk is at work",
-                hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` ends "
-                "it",
-            )
-        console.say(f"deleting {name}, whose command has ended or never began")
-    elif not desk.records.has_keys():
-        return
-    with desk.records.lock("run --away"):
+    with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+        if desk.provider.find(name):
+            if is_at_work(away, records, console):
+                raise UsageError(
+                    f"{cluster} is away: its desk is at work",
+                    hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` "
+                    "ends it",
+                )
+            if not desk.records.has_keys():
+                raise UsageError(
+                    f"{name} exists, and this machine did not create it",
+                    hint="another machine may be creating it; `cloudtrain down FILE` deletes it",
+                )
+            refuse_to_lose_keys(away.config, f"the command of {name} has ended or never began")
+            console.say(f"deleting {name}, whose command has ended or never began")
+        elif not desk.records.has_keys():
+            return
         destroy_cluster(desk, discard=True, console=console)
 
 
@@ -336,12 +353,26 @@ def why_ended(session: Session, name: str) -> str:
 
 
 def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseException) -> None:
-    """Delete the desk after a failure. A second error is attached to the first."""
+    """Delete the desk after a failure. A second error is attached to the first.
+
+    The cluster stays on record if the desk has created nodes by then.
+    """
+    if isinstance(error, LeasedError):  # another machine's desk: nothing was created from here
+        records.close()
+        return
+    name, desk = away.config.name, away.desk
     if not isinstance(error, CloudtrainError):
-        console.warn(f"interrupted: deleting {away.desk.config.name}")
+        console.warn(f"interrupted: deleting {desk.config.name}")
     try:
-        with away.desk.records.lock("run --away"):
-            destroy_cluster(away.desk, discard=True, console=console)
+        with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+            destroy_cluster(desk, discard=True, console=console)
+        nodes = nodes_left(away.config)
     except CloudtrainError as second:
         raise NodesError({"run --away": error, "down": second}) from error
+    if nodes:
+        console.warn(
+            f"{nodes} may have been created by the desk: `cloudtrain down {name} --discard` "
+            "deletes what is left"
+        )
+        return
     records.close()

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +43,6 @@ from cloudtrain.commands import run_away as away_command
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import (
     CapacityError,
-    CloudtrainError,
     LeftoverError,
     NodesError,
     NodeUnreachable,
@@ -564,49 +563,3 @@ def test_a_cluster_that_is_away_is_not_changed_from_here(home: Path) -> None:
         refuse_away(records)
     records.close()
     refuse_away(records)
-
-
-def test_what_fails_before_the_desk_has_begun_ends_in_its_deletion(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[str] = []
-    records = Records("mnist")
-    record_cluster(config(), records)
-    away = away_command.AwayPlan(
-        config=config(),
-        desk=away_command.Handle(desk_config(config(), Path("/p"))),
-        id="x",
-        code=FolderCode(root=Path("/p"), digest="d", archive=Archive(lambda tar: None)),
-        secrets={},
-        resume=None,
-        ignore=(),
-        wait=None,
-    )
-
-    def destroy(handle: Any, **named: object) -> None:
-        told.append(f"destroy {handle.config.name}")
-
-    def fail(*given: object) -> Any:
-        raise failures.pop(0)
-
-    failures: list[BaseException] = [CapacityError("no room"), KeyboardInterrupt()]
-    monkeypatch.setattr(away_command, "destroy_cluster", destroy)
-    monkeypatch.setattr(away_command, "_begin", fail)
-    for kind in (CapacityError, KeyboardInterrupt):
-        with pytest.raises(kind):
-            away_command.begin(away, "", False, QuietConsole(), Clock())
-    assert told == ["destroy mnist-desk"] * 2
-    assert not records.is_open()
-
-
-def test_errors_of_both_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def destroy(*given: object, **named: object) -> None:
-        raise LeftoverError("not deleted: instance mnist-desk-desk0")
-
-    monkeypatch.setattr(away_command, "destroy_cluster", destroy)
-    away: Any = type("Plan", (), {"desk": away_command.Handle(desk_config(config(), Path("/p")))})
-    with pytest.raises(NodesError) as both:
-        away_command.clean_up(away, Records("mnist"), QuietConsole(), CloudtrainError("first"))
-    words: Sequence[str] = str(both.value).splitlines()
-    assert any("first" in line for line in words)
-    assert any("mnist-desk-desk0" in line for line in words)
