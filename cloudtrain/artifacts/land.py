@@ -44,6 +44,7 @@ from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Console, Stage, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
+from cloudtrain.words import some
 
 LOGS = "logs"
 NONE: Mapping[str, Path] = {}
@@ -373,5 +374,4 @@ def _summary(synced: SyncResult) -> str:
 
 
 def _names(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(shown(path) for path in paths[:SHOWN]) + more
+    return some([shown(path) for path in paths], SHOWN)

@@ -18,6 +18,7 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import UsageError
+from cloudtrain.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer
@@ -150,8 +151,7 @@ def older_lines(
             if offer and offer.date and offer.date < report.dates[offer.provider]:
                 older.setdefault(offer.date, {})[name] = None
     for day, names in sorted(older.items()):
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield f"not in newer tables, of {day}: {', '.join(list(names)[:3])}{more}"
+        yield f"not in newer tables, of {day}: {some(names)}"
 
 
 def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
@@ -222,8 +222,7 @@ def other_markets(machines: Sequence[GpuMachine], width: int | None) -> Iterator
         if others:
             groups.setdefault((machine.provider, others), {})[machine.name] = None
     for (provider, others), names in groups.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        line = f"{', '.join(list(names)[:3])}{more} of {provider}: also {', '.join(others)}"
+        line = f"{some(names)} of {provider}: also {', '.join(others)}"
         yield from textwrap.wrap(line, width or len(line), subsequent_indent="  ")
 
 

@@ -10,6 +10,7 @@ from cloudtrain.cli.proof_lines import proof_lines
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.times import clock, duration
 from cloudtrain.run_record import Run, resumed
+from cloudtrain.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
@@ -178,8 +179,7 @@ def _count(nodes: int) -> str:
 
 
 def _tasks(cluster: ClusterStatus, names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(name.removeprefix(f"{cluster.name}-") for name in names[:NAMED]) + more
+    return some([name.removeprefix(f"{cluster.name}-") for name in names], NAMED)
 
 
 def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:

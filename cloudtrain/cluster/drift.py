@@ -17,9 +17,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.events import Line, Made, nodes_requested
 from cloudtrain.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.task_id import TaskId
-
-SHOWN = 3
-"""Nodes named in one line; the rest is counted."""
+from cloudtrain.words import some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +34,7 @@ class Change:
     """True if recreated nodes would match."""
 
     def text(self, config: ClusterConfig) -> str:
-        more = len(self.nodes) - SHOWN
-        names = ", ".join(self.nodes[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-        return f"{names}: {self.there}, {self.says(config)}"
+        return f"{some(self.nodes)}: {self.there}, {self.says(config)}"
 
     def says(self, config: ClusterConfig) -> str:
         return f"{place_in_file(config, self.field)} says {self.wanted}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cloudtrain.cluster.on_demand import some
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import (
     CapacityError,
@@ -16,6 +15,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.retry import Retry, poll_until
 from cloudtrain.wait_limits import NODE_TAKEN
+from cloudtrain.words import some
 
 TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""

@@ -9,9 +9,7 @@ from cloudtrain.catalog.estimate import estimate
 from cloudtrain.console.prices import per_hour
 from cloudtrain.model import ON_DEMAND, Plan
 from cloudtrain.protocols import Console
-
-SHOWN = 3
-"""Nodes named in one line; the rest is counted."""
+from cloudtrain.words import some
 
 
 @dataclass
@@ -78,10 +76,3 @@ def fallback_price(plan: Plan) -> str:
     if bill is None or (limit is not None and (bill.most is None or bill.most > limit)):
         return ""
     return f"on demand, {per_hour(bill)}, after {max(1, retries)} refusals (train.spot_retries)"
-
-
-def some(names: Collection[str]) -> str:
-    """`a, b, c and 125 more`."""
-    shown = list(names)[:SHOWN]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

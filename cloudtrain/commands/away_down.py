@@ -9,7 +9,6 @@ from cloudtrain.away.desk_cluster import ROLE
 from cloudtrain.away.published import AwayState, write_state
 from cloudtrain.away.record import away_record
 from cloudtrain.cluster.cluster_offers import each_account
-from cloudtrain.cluster.on_demand import some
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.commands.away_orders import order_down
 from cloudtrain.commands.find_away import attended, find_away
@@ -18,6 +17,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.retry import Clock
 from cloudtrain.state import Records, known_clusters
+from cloudtrain.words import some
 
 
 def end_desk(

@@ -13,6 +13,7 @@ from cloudtrain.console.prices import dollars
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.protocols import Console, Provider
+from cloudtrain.words import some
 
 NAMED = 8
 """Nodes named in the line; the rest are counted."""
@@ -43,8 +44,7 @@ def report_billed(config: ClusterConfig, provider: Provider, console: Console) -
 
 def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
     """Format `still billed: m-chief0, m-worker0, 1.20 $/hour, until 2026-11-22 18:40 UTC`."""
-    names = ", ".join(node.name for node in nodes[:NAMED])
-    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
+    names = some([node.name for node in nodes], NAMED)
     price = total(price_of(config, node).per_hour for node in nodes)
     cost = f"{dollars(price)}/hour" if price is not None else "price not known"
     ends = [node.expires for node in nodes]
@@ -52,4 +52,4 @@ def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:
     until = "without a limit (limits.max_lifetime is off)"
     if last is not None and None not in ends:
         until = f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(last))}"
-    return f"still billed: {names}{more}, {cost}, {until}"
+    return f"still billed: {names}, {cost}, {until}"

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from cloudtrain.metrics import IDLE, Sample, latest_samples
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records
+from cloudtrain.words import some
 
 LATEST = 30.0
 """Seconds over which figures are averaged: a step, or a pause between epochs, is shorter."""
@@ -134,7 +135,7 @@ def role_use(role: str, uses: Sequence[LatestUse]) -> RoleUse:
 
 def idle_note(idle: Sequence[LatestUse]) -> str:
     count = sum(len(use.idle_gpus) for use in idle)
-    names = named([f"{use.task} ({gpus_named(use.idle_gpus)})" for use in idle])
+    names = some([f"{use.task} ({gpus_named(use.idle_gpus)})" for use in idle], NAMED)
     return f"{count} idle GPU{'s' if count != 1 else ''} for {IDLE_FOR / 60:.0f} min: {names}"
 
 
@@ -154,13 +155,8 @@ def different(uses: Sequence[LatestUse]) -> Iterator[str]:
     others = [use for use in uses if abs(use.busy - usual) >= DIFFERS and not use.idle_gpus]
     if others:
         what = "CPU" if others[0].gpu is None else "GPU"
-        names = named([f"{use.task} {use.busy:.0f} %" for use in others])
+        names = some([f"{use.task} {use.busy:.0f} %" for use in others], NAMED)
         yield f"{what} of {names}; the median of the others is {usual:.0f} %"
-
-
-def named(words: Sequence[str]) -> str:
-    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return ", ".join(words[:NAMED]) + more
 
 
 def mean(figures: Iterable[float]) -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from cloudtrain.cluster.budget_check import refusal
 from cloudtrain.cluster.budget_end import budget_now
 from cloudtrain.cluster.lost_nodes import TAKEN
-from cloudtrain.cluster.on_demand import SpotFallback, on_demand, some
+from cloudtrain.cluster.on_demand import SpotFallback, on_demand
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Session
 from cloudtrain.console.forwarding import BackgroundConsole
@@ -29,6 +29,7 @@ from cloudtrain.runs.survivors import (
     give_back,
     surviving,
 )
+from cloudtrain.words import some
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Retries of a request for a lost node, until the wait for it is over."""

@@ -28,6 +28,7 @@ from cloudtrain.protocols import Transport
 from cloudtrain.run_record import Task
 from cloudtrain.shell import Command
 from cloudtrain.ship import Program, program
+from cloudtrain.words import some
 
 CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2
@@ -397,9 +398,3 @@ def _identities(probes: Sequence[_Probe], findings: _Findings) -> None:
                 f"{probe.node.name}: no token of `identity` from the metadata service: "
                 f"{probe.report.identity}: run `cloudtrain check`"
             )
-
-
-def some(names: Sequence[str]) -> str:
-    """`a, b, c and 61 more`."""
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

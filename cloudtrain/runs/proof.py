@@ -22,13 +22,13 @@ from cloudtrain.errors import PreflightError
 from cloudtrain.model import Accelerator, Node
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
 from cloudtrain.run_record import NodeProof, Run, Task
-from cloudtrain.runs.preflight import some
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
 from cloudtrain.runs.proof_verdict import Expected, Finding, judge
 from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import node_of, save_run
 from cloudtrain.strategies import strategy_of
 from cloudtrain.tf_config import tf_config
+from cloudtrain.words import some
 
 REDUCES_FROM = (2, 4)
 """First TensorFlow with CommunicationOptions

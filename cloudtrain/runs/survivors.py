@@ -9,7 +9,6 @@ from cloudtrain.artifacts.land import land_so_far
 from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.catalog.estimate import price_of, total
 from cloudtrain.cloud import is_cloud
-from cloudtrain.cluster.on_demand import some
 from cloudtrain.cluster.provision import shown_journal
 from cloudtrain.cluster.ready_time import ready_time
 from cloudtrain.cluster.session import Session
@@ -21,6 +20,7 @@ from cloudtrain.model import ON_DEMAND, Node
 from cloudtrain.run_record import Run
 from cloudtrain.runs.pending_artifacts import ask_unlanded, land_again, runs_of
 from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.words import some
 
 AT_LEAST = 120.0
 """Seconds that surviving nodes are kept at least with `limits.give_back: auto`."""

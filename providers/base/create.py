@@ -19,6 +19,7 @@ from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
+from cloudtrain.words import some
 
 T = TypeVar("T")
 
@@ -294,7 +295,7 @@ class _Queued:
         if now - self.billed < PARTIAL:
             return
         raise CapacityError(
-            f"{_some(waiting)}: no capacity {PARTIAL / 60:.0f} min after {_some(running)} began to "
+            f"{some(waiting)}: no capacity {PARTIAL / 60:.0f} min after {some(running)} began to "
             "run, which would be billed until all of them do",
             scope="zone",
             hint="all new nodes are deleted; `cloudtrain up --wait 6h` requests them again",
@@ -386,7 +387,7 @@ def _one_refusal(failure: BaseException) -> BaseException:
         return failure
     errors = list(failure.failures.values())
     words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
-    text = f"{_some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
+    text = f"{some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
     if all(isinstance(error, CapacityError | QuotaError) for error in errors):
         refusals = cast("list[CloudError]", errors)
         widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
@@ -396,8 +397,3 @@ def _one_refusal(failure: BaseException) -> BaseException:
     if not words and isinstance(first, CloudError) and len({type(error) for error in errors}) == 1:
         return first.copy_with(message=text)
     return failure
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -30,6 +30,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
         "log_progress",
         "spent",
         "spot_evidence",
+        "words",
         "node",
     },
     {
