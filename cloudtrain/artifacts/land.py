@@ -110,7 +110,8 @@ class Closing:
                 if synced.detour is not None:
                     landing.console.say(f"{source.node.name}: {synced.detour}")
                 refuse_unsettled(source, synced)
-                ledger.landed_all(source.task, self._attempts[source.task])
+                if (attempt := self._attempts.get(source.task)) is not None:
+                    ledger.landed_all(source.task, attempt)
                 stage.done(source.node.name, _summary(synced))
 
             _on_every_node(landing, ledger, self._sources, work)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_the_output_folder_lands_also_beside_paths_of_ones_own(cluster: Cluster)
 def test_a_run_that_made_nothing_lands_an_empty_complete_manifest(cluster: Cluster) -> None:
     manifest = landing(cluster)
     assert (dict(manifest.files), manifest.complete) == ({}, True)
+
+
+def test_a_node_whose_task_is_not_on_record_lands_with_the_others(cluster: Cluster) -> None:
+    """A run that only the nodes know has just those tasks of which something had not landed."""
+    cluster.write("chief0", "output/model", "1")
+    cluster.write("worker0", "output/log", "2")
+    cluster.run = replace(cluster.run, tasks=cluster.run.tasks[:1])
+    manifest = landing(cluster)
+    assert cluster.landed() == {"chief0/output/model": b"1", "worker0/output/log": b"2"}
+    assert set(manifest.landed_attempts) == {"chief0"}
 
 
 def test_a_task_without_a_work_folder_has_nothing_to_land(tmp_path: Path) -> None:
