@@ -65,12 +65,11 @@ spot-market: $(VENV)/.made-dev
 faults: $(VENV)/.made-dev
 	@$(BIN)/python bench/faults.py $(ARGUMENTS)
 
-# A test that fails is run once more, and named at the end if it passes then.
 test: check
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --reruns 1 --cov --cov-report= tests/unit
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report= tests/unit
 	@echo "what tests/unit reaches of cloudtrain: $$($(BIN)/coverage report --format=total) % (\`$(BIN)/coverage report\` tells by file)"
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --reruns 1 tests/integration tests/e2e
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/integration tests/e2e
 
 check: $(VENV)/.made-dev
 	$(BIN)/ruff check .

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,11 +19,36 @@ from cloudtrain import config
 from cloudtrain.catalog import learned
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.setup.apply import apply
+from tests.support import lanes
 from tests.support import project as projects
+from tests.support.lanes import (
+    cases,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+    pytest_terminal_summary,
+)
 from tests.support.nodes_here import HereTransport, Remembered, node
-from tests.support.second_runs import pytest_terminal_summary
 
-__all__ = ["pytest_terminal_summary"]
+__all__ = [
+    "cases",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_report_header",
+    "pytest_terminal_summary",
+]
+
+# Whoever starts the tests may ignore signals, as `nohup` and many CI runners do, and prefer other
+# programs: a `python3` that is a script of pyenv takes five times as long to start.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
+sys.dont_write_bytecode = False
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +58,7 @@ settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    lanes.add_options(parser)
     parser.addoption(
         "--part", default="1/1", metavar="I/N", help="run the I-th of N parts of each folder"
     )

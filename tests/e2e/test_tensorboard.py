@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.standins import stores
+from tests.support.commands import Command
 from tests.support.project import Project, until
 
 SCRIPT = """\
@@ -36,8 +36,8 @@ COMMAND = f"{sys.executable} events.py {{output}}"
 
 
 @pytest.fixture
-def served(project: Project) -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
+def served(project: Project) -> Iterator[list[Command]]:
+    started: list[Command] = []
     yield started
     for process in started:
         process.send_signal(signal.SIGINT)
@@ -78,9 +78,7 @@ def curves(address: str) -> dict[str, int]:
 BOTH = {"chief0/output/logs/train", "worker0/output/logs/train"}
 
 
-def test_a_landed_run_is_served_from_its_store(
-    project: Project, served: list[subprocess.Popen[str]]
-) -> None:
+def test_a_landed_run_is_served_from_its_store(project: Project, served: list[Command]) -> None:
     path = config(project, 10, 0.0)
     assert project.cloudtrain("run", path).returncode == 0
     served.append(project.start("tensorboard", path))
@@ -92,7 +90,7 @@ def test_a_landed_run_is_served_from_its_store(
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
 def test_a_landed_run_is_served_from_each_kind_of_store_and_its_report_read(
-    project: Project, served: list[subprocess.Popen[str]], kind: str
+    project: Project, served: list[Command], kind: str
 ) -> None:
     with stores.KINDS[kind]() as place:
         project.environment |= place.environment
@@ -125,9 +123,7 @@ def test_a_report_of_a_run_that_goes_on_says_so(project: Project) -> None:
     assert project.cloudtrain("down", path, "--yes").returncode == 0
 
 
-def test_a_live_run_is_followed_on_its_nodes(
-    project: Project, served: list[subprocess.Popen[str]]
-) -> None:
+def test_a_live_run_is_followed_on_its_nodes(project: Project, served: list[Command]) -> None:
     path = config(project, 10_000, 0.1)
     assert project.cloudtrain("up", path, "--yes").returncode == 0
     assert project.cloudtrain("train", path, "--detach").returncode == 0

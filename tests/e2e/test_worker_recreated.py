@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ import yaml
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
 from tests.support.cloud_user import READY, Account
+from tests.support.commands import Command
 from tests.support.project import Project, until
 
 TASK = """
@@ -67,7 +67,7 @@ class Job:
     account: Account
     ends: Path
     config: Path
-    process: Popen[str] | None = None
+    process: Command | None = None
 
     @property
     def project(self) -> Project:

@@ -48,6 +48,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     (top / "test_other.py").write_text("import os\n\ndef test_other():\n    os.system('true')\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "--tb=line", "-c", os.devnull, folder, top],
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
         capture_output=True,
         text=True,
         check=False,

@@ -27,6 +27,7 @@ from tests.standins.stores import faulty
 from tests.support.away import Away, away
 from tests.support.candidate_sweep import is_read
 from tests.support.cloud_user import Account
+from tests.support.commands import Command
 from tests.support.project import Project, until
 
 Actor = Literal["client", "desk"]
@@ -196,7 +197,7 @@ class Sweep:
         self._environment = there.user.project.environment
         self._uri = there.store.uri
         self._numbers = itertools.count(1)
-        self._run: subprocess.Popen[str] | None = None
+        self._run: Command | None = None
         self._said: list[str] = []
 
     @property

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.support.commands import Command
 from tests.support.fault_places import (
     TASKS,
     Place,
@@ -100,7 +101,7 @@ class Trial:
         self.ledger = Ledger()
         self._begun = {phase: threading.Event() for phase in ("up", "train", "land", "down")}
         self._over = {phase: threading.Event() for phase in self._begun}
-        self._client: subprocess.Popen[str] | None = None
+        self._client: Command | None = None
         self._ended = threading.Event()
         self._disks: dict[str, int] = {}
         self._last = ""
@@ -319,7 +320,7 @@ class Trial:
         send(processes, signal.SIGCONT)
         return count
 
-    def _await_client(self) -> subprocess.Popen[str] | None:
+    def _await_client(self) -> Command | None:
         limit = time.monotonic() + 10
         while self._client is None and time.monotonic() < limit and not self._ended.is_set():
             time.sleep(0.01)

@@ -8,13 +8,16 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import yaml
+
+from tests.support import commands
+from tests.support.commands import Command
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "data"
@@ -28,6 +31,7 @@ class Project:
         self.home = folder / "state home"
         self.store = folder / "store"
         self.code = folder / "code"
+        self._commands: list[Command] = []
         self.code.mkdir(parents=True)
         self.port = free_ports(16)
         self.name = f"t{os.getpid() % 100000}-{self.port}"
@@ -71,30 +75,26 @@ class Project:
     def cloudtrain(
         self, *arguments: str | Path, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cloudtrain", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd=self.folder,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        with TemporaryFile() as out, TemporaryFile() as err:
+            command = self._command(arguments, stdout=out, stderr=err)
+            try:
+                code = command.wait(timeout)
+            except BaseException:
+                command.kill()
+                raise
+            texts = [_text(file) for file in (out, err)]
+        return subprocess.CompletedProcess(command.args, code, *texts)
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path) -> Command:
         """The command in a session of its own, its output in files of the folder."""
         with (self.folder / "stdout").open("ab") as out, (self.folder / "stderr").open("ab") as err:
-            return subprocess.Popen(
-                [sys.executable, "-m", "cloudtrain", *map(str, arguments)],
-                stdout=out,
-                stderr=err,
-                text=True,
-                env=self.environment,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            return self._command(arguments, stdout=out, stderr=err, own_session=True)
+
+    def _command(self, arguments: Sequence[str | Path], **options: Any) -> Command:
+        words = [str(word) for word in arguments]
+        command = commands.start(words, env=self.environment, cwd=self.folder, **options)
+        self._commands.append(command)
+        return command
 
     @property
     def stdout(self) -> str:
@@ -121,7 +121,8 @@ class Project:
 
     def processes(self) -> dict[int, str]:
         """Every process of this project's nodes and tasks that is left on this machine."""
-        found = {}
+        typed = [command for command in self._commands if command.poll() is None]
+        found = {command.pid: " ".join(map(str, command.args)) for command in typed}
         own = {os.getpid(), os.getppid()}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) in own:
@@ -150,6 +151,12 @@ class Project:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    text = file.read().decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as subprocess.run(text=True) reads it
 
 
 def until(condition: Callable[[], Any], within: float, what: str = "") -> Any:

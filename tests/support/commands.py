@@ -1,0 +1,239 @@
+"""`cloudtrain` commands as processes of their own, forked from one that has everything imported.
+
+What a user's shell would start costs half a second of imports each time; a test types several
+hundred commands. The warm process is this test process' own and ends with it. Use a real one
+(`python -m cloudtrain`) where the start itself, the command line or the imports are tested.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+ROOT = Path(__file__).parents[2]
+MODULE = "tests.support.commands"
+MODULES = (
+    *("api", "cli.app", "cli.process", "cli.errors"),
+    *("providers.local.provider", "providers.hosts.provider", "stores.file"),
+)
+"""What the warm process imports, below the modules of all commands."""
+STARTS = ("PYTHON", "LANG", "LC_")
+"""Variables that an interpreter reads when it starts."""
+
+
+class Command(Protocol):
+    """A command that runs: the part of subprocess.Popen that tests use."""
+
+    args: Any
+    returncode: Any
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def kill(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+class Forked:
+    """One that was forked."""
+
+    def __init__(self, arguments: Sequence[str], connection: socket.socket) -> None:
+        self.args = ["cloudtrain", *arguments]
+        self.returncode: int | None = None
+        self._connection, self._told = connection, b""
+        self.pid = int(self._line(None))
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(int(self._line(timeout)))
+            self._connection.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def _line(self, timeout: float | None) -> str:
+        while b"\n" not in self._told:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            more = self._connection.recv(100)
+            assert more, "the warm process has ended"
+            self._told += more
+        line, _, self._told = self._told.partition(b"\n")
+        return line.decode()
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    stdout: IO[Any],
+    stderr: IO[Any],
+    own_session: bool = False,
+) -> Command:
+    """Without input. Where the environment changes how an interpreter starts, a real one."""
+    if any(env.get(name) != os.environ.get(name) for name in _starting({**os.environ, **env})):
+        return subprocess.Popen(
+            [sys.executable, "-m", "cloudtrain", *arguments],
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=own_session,
+        )
+    job = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "session": own_session}
+    ours, theirs = socket.socketpair()
+    with theirs, _lock:
+        control = _warm()
+        control.sendall(len(text := json.dumps(job).encode()).to_bytes(4, "big") + text)
+        socket.send_fds(control, [b"!"], [theirs.fileno(), stdout.fileno(), stderr.fileno()])
+    return Forked(arguments, ours)
+
+
+def _starting(environment: Mapping[str, str]) -> Iterator[str]:
+    names = (name for name in environment if name.startswith(STARTS))
+    return (name for name in names if name not in ("PYTHONPATH", "PYTEST_VERSION"))
+
+
+_lock = threading.Lock()
+_control: list[socket.socket] = []
+
+
+def _warm() -> socket.socket:
+    if not _control:
+        ours, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "r+b") as nothing:  # noqa: PTH123
+            subprocess.Popen(
+                [sys.executable, "-m", MODULE, str(theirs.fileno())],
+                cwd=ROOT,
+                stdin=nothing,
+                stdout=nothing,  # no terminal's: text would be buffered by lines
+                pass_fds=[theirs.fileno()],
+            )
+        _control.append(ours)
+    return _control[0]
+
+
+# ── In the warm process ──────────────────────────────────────────────────────
+
+
+def main() -> None:
+    import gc
+    import importlib
+    import pkgutil
+
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for name in MODULES:
+        importlib.import_module(f"cloudtrain.{name}")
+    for package in ("cli", "commands", "cluster", "runs", "artifacts", "setup", "playbooks"):
+        whole = importlib.import_module(f"cloudtrain.{package}")
+        for found in pkgutil.iter_modules(whole.__path__, f"{whole.__name__}."):
+            if not found.name.endswith("fabfile"):
+                importlib.import_module(found.name)
+    gc.freeze()
+    assert threading.active_count() == 1
+    waiting: dict[int, socket.socket] = {}  # by pid
+    woken, wakes = socket.socketpair()
+    for end in (woken, wakes):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakes.fileno())
+    while True:
+        ready, _, _ = select.select([control, woken], [], [])
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                woken.recv(1000)
+            _tell_ends(waiting)
+        if control in ready and not _begin(control, waiting):
+            return
+
+
+def _tell_ends(waiting: dict[int, socket.socket]) -> None:
+    while waiting:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with waiting.pop(pid) as connection, contextlib.suppress(OSError):
+            connection.sendall(f"{status}\n".encode())
+
+
+def _begin(control: socket.socket, waiting: dict[int, socket.socket]) -> bool:
+    """False at the end of whoever types the commands."""
+    head = control.recv(4, socket.MSG_WAITALL)
+    if not head:
+        return False
+    job = json.loads(control.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    _, files, _, _ = socket.recv_fds(control, 1, 3)
+    connection = socket.socket(fileno=files[0])
+    pid = os.fork()
+    if not pid:
+        _become(job, connection, files[1:], [control, *waiting.values()])
+    for file in files[1:]:
+        os.close(file)
+    waiting[pid] = connection
+    return True
+
+
+def _become(
+    job: dict[str, Any], connection: socket.socket, files: list[int], others: list[socket.socket]
+) -> None:
+    """The command itself."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for other in others:
+        other.close()
+    for number, file in enumerate(files, start=1):
+        os.dup2(file, number)
+        os.close(file)
+    if job["session"]:
+        os.setsid()
+    os.environ.clear()
+    os.environ.update(job["env"])
+    os.chdir(job["cwd"])
+    sys.argv[:] = [str(ROOT / "cloudtrain" / "__main__.py"), *job["arguments"]]
+    code: Any = 1
+    try:
+        with connection:
+            connection.sendall(f"{os.getpid()}\n".encode())
+        from cloudtrain.__main__ import main
+
+        main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The lanes of the tests: `make test` runs a sample of each enumeration, `make sweeps` all of it.
+
+A pytest plugin that tests/conftest.py takes in. What proves something by trying every case is
+
+- a parametrised test with `@pytest.mark.sweep(3)`: of its cases three are drawn. `per="rig"`: three
+  for each value of that parameter; `always=("azure-503",)`: these ids as well, because a fault was
+  found there; `sweep(0)`: a test of minutes, which only `make sweeps` runs;
+- or a test that goes through its cases itself and asks the fixture `cases` which ones to take.
+
+`--sweep` runs these tests, and no others, with all their cases. The cases are drawn by `--seed`,
+which is new each time and printed.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+MARK = "sweep"
+T = TypeVar("T")
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption("--sweep", action="store_true", help="all cases of the enumerations alone")
+    parser.addoption("--seed", type=int, help="draws the sample of each enumeration again")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before xdist starts its workers, which get the options of this process."""
+    if config.option.seed is None:
+        config.option.seed = secrets.randbelow(100_000)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return _told(config)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.line(_told(config))
+
+
+def _told(config: pytest.Config) -> str:
+    if config.option.sweep:
+        return "sweep: every case"
+    return f"cases drawn by --seed {config.option.seed}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = _swept(items) if config.option.sweep else _sampled(items, config.option.seed)
+    left_out = [item for item in items if item not in chosen]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item in chosen]
+
+
+def _swept(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    return {
+        item
+        for item in items
+        if item.get_closest_marker(MARK) or "cases" in getattr(item, "fixturenames", ())
+    }
+
+
+def _sampled(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
+    chosen, groups = set(), dict[tuple[str, ...], list[pytest.Item]]()
+    for item in items:
+        if mark := item.get_closest_marker(MARK):
+            groups.setdefault(_group(item, mark), []).append(item)
+        else:
+            chosen.add(item)
+    for name, group in groups.items():
+        mark = group[0].get_closest_marker(MARK)
+        assert mark is not None
+        always = [item for item in group if _id(item) in mark.kwargs.get("always", ())]
+        rest = [item for item in group if item not in always]
+        count = min(mark.args[0], len(rest))
+        drawn = random.Random(f"{seed} {' '.join(name)}").sample(rest, count)
+        chosen |= {*always, *drawn}
+    return chosen
+
+
+def _group(item: pytest.Item, mark: pytest.Mark) -> tuple[str, ...]:
+    """Of the cases of one test that are drawn from together."""
+    test = item.nodeid.partition("[")[0]
+    per = mark.kwargs.get("per")
+    call: Any = getattr(item, "callspec", None)
+    return (test,) if per is None or call is None else (test, str(call.params[per]))
+
+
+def _id(item: pytest.Item) -> str:
+    call: Any = getattr(item, "callspec", None)
+    return "" if call is None else str(call.id)
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Which cases a test takes that goes through them itself."""
+
+    every: bool
+    random: random.Random
+
+    def of(self, cases: Iterable[T], count: int, *, always: Iterable[T] = ()) -> list[T]:
+        """All, or those of `always` and as many others, in their order."""
+        cases = list(cases)
+        if self.every:
+            return cases
+        fixed = [case for case in cases if case in set(always)]
+        rest = [case for case in cases if case not in fixed]
+        drawn = self.random.sample(rest, min(count, len(rest)))
+        return [case for case in cases if case in fixed or case in drawn]
+
+
+@pytest.fixture
+def cases(request: pytest.FixtureRequest) -> Cases:
+    option = request.config.option
+    return Cases(option.sweep, random.Random(f"{option.seed} {request.node.nodeid}"))
