@@ -40,7 +40,7 @@ __all__ = [
 
 # Whoever starts the tests may ignore signals, as `nohup` and many CI runners do, and prefer other
 # programs: a `python3` that is a script of pyenv takes five times as long to start.
-for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
