@@ -6,12 +6,14 @@ They are `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no lib
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 
 from cloudtrain.model import Market, Provisioning
 
@@ -406,7 +408,7 @@ class Cloud(ProviderFacts):
 
 def providers() -> tuple[ProviderFacts, ...]:
     """All providers, clouds first."""
-    names: tuple[str, ...] = importlib.import_module("cloudtrain.providers").NAMES
+    names: tuple[str, ...] = _module("cloudtrain.providers").NAMES
     return tuple(_row(name) for name in names)
 
 
@@ -429,6 +431,12 @@ def is_cloud(provider: str | None) -> bool:
 
 
 def _row(name: str) -> ProviderFacts:
-    row = importlib.import_module(f"cloudtrain.providers.{name}.facts").FACTS
+    row = _module(f"cloudtrain.providers.{name}.facts").FACTS
     assert isinstance(row, ProviderFacts)
     return row
+
+
+@functools.cache
+def _module(name: str) -> ModuleType:
+    """`gpus` asks for each offer's cloud, and import_module takes as long as all the rest."""
+    return importlib.import_module(name)
