@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tools import build_site
 
 ROOT = Path(__file__).parents[2]
@@ -17,19 +19,24 @@ def build(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-def test_the_site_builds_and_lists_every_page(tmp_path: Path) -> None:
-    done = build(tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = build(folder)
     assert done.returncode == 0, done.stderr
-    first = (tmp_path / "site" / "index.html").read_text()
+    return folder
+
+
+def test_the_site_builds_and_lists_every_page(site: Path) -> None:
+    first = (site / "index.html").read_text()
     captions = re.findall(r'class="caption-text">([^<]+)<', first)
     assert captions[:3] == ["First steps", "Strategies", "How-to"]
     navigation = set(re.findall(r'class="reference internal" href="([\w-]+)\.html"', first))
     assert navigation == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
 
 
-def test_a_page_with_diagrams_has_the_script_that_draws_them(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    assert build(site).returncode == 0
+def test_a_page_with_diagrams_has_the_script_that_draws_them(site: Path) -> None:
     blocks = (ROOT / "docs" / "states.md").read_text().count("```mermaid\n")
     drawn = (site / "states.html").read_text()
     assert drawn.count('<pre class="mermaid">flowchart') == blocks > 0

