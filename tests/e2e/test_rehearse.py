@@ -15,7 +15,7 @@ GPU = {"machine": "n1-standard-8", "accelerator": "T4:1"}
 
 
 def gcp(project: Project, **train: Any) -> Path:
-    command = "python3 rank.py --output {output} --steps 60 --pause 0.1"
+    command = "python3 rank.py --output {output} --steps 60 --pause 0.05"
     return project.config(
         provider="gcp",
         project="nobodys",
@@ -94,6 +94,7 @@ def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: 
 def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
     project: Project, restarts: int
 ) -> None:
+    project.limits = {"LOST_AFTER": 6.0, "ALONE_LOST_AFTER": 12.0, "NODE_AWAY": 6.0}
     config = gcp(project, max_restarts=restarts, grace="1s")
     done = project.cloudtrain(
         *("rehearse", config, "--faults", "away", "--role", "worker", "--at", "30%", "--json"),

@@ -3,6 +3,9 @@
 What a user's shell would start costs half a second of imports each time; a test types several
 hundred commands. The warm process is this test process' own and ends with it. Use a real one
 (`python -m cloudtrain`) where the start itself, the command line or the imports are tested.
+
+Commands whose waits are shorter than a user's (`limits`) are forked from a warm process of their
+own, which has imported everything with these limits in their place.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 ROOT = Path(__file__).parents[2]
@@ -95,9 +100,12 @@ def start(
     stdout: IO[Any],
     stderr: IO[Any],
     own_session: bool = False,
+    limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Command:
-    """Without input. Where the environment changes how an interpreter starts, a real one."""
-    if any(env.get(name) != os.environ.get(name) for name in _starting({**os.environ, **env})):
+    """Without input. Where the environment changes how an interpreter starts, a real one; it takes
+    no `limits`, which are other seconds for constants of cloudtrain.wait_limits."""
+    path = env.get("PYTHONPATH", "")
+    if not limits and _starts_otherwise(env):
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtrain", *arguments],
             env=env,
@@ -110,34 +118,38 @@ def start(
     job = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "session": own_session}
     ours, theirs = socket.socketpair()
     with theirs, _lock:
-        control = _warm()
+        control = _warm(json.dumps(dict(limits), sort_keys=True), path)
         control.sendall(len(text := json.dumps(job).encode()).to_bytes(4, "big") + text)
         socket.send_fds(control, [b"!"], [theirs.fileno(), stdout.fileno(), stderr.fileno()])
     return Forked(arguments, ours)
 
 
-def _starting(environment: Mapping[str, str]) -> Iterator[str]:
-    names = (name for name in environment if name.startswith(STARTS))
-    return (name for name in names if name not in ("PYTHONPATH", "PYTEST_VERSION"))
+def _starts_otherwise(env: Mapping[str, str]) -> bool:
+    """Whether an interpreter would start in another way than a warm process has."""
+    names = {name for name in {**os.environ, **env} if name.startswith(STARTS)}
+    names -= {"PYTHONPATH", "PYTEST_VERSION"}
+    return any(env.get(name) != os.environ.get(name) for name in names)
 
 
 _lock = threading.Lock()
-_control: list[socket.socket] = []
+_controls: dict[tuple[str, str], socket.socket] = {}
+"""By the limits and PYTHONPATH."""
 
 
-def _warm() -> socket.socket:
-    if not _control:
+def _warm(limits: str, path: str) -> socket.socket:
+    if (limits, path) not in _controls:
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b") as nothing:  # noqa: PTH123
             subprocess.Popen(
-                [sys.executable, "-m", MODULE, str(theirs.fileno())],
+                [sys.executable, "-m", MODULE, str(theirs.fileno()), limits],
                 cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path},
                 stdin=nothing,
                 stdout=nothing,  # no terminal's: text would be buffered by lines
                 pass_fds=[theirs.fileno()],
             )
-        _control.append(ours)
-    return _control[0]
+        _controls[limits, path] = ours
+    return _controls[limits, path]
 
 
 # ── In the warm process ──────────────────────────────────────────────────────
@@ -148,7 +160,12 @@ def main() -> None:
     import importlib
     import pkgutil
 
+    from cloudtrain import wait_limits
+
     control = socket.socket(fileno=int(sys.argv[1]))
+    for name, seconds in json.loads(sys.argv[2]).items():
+        assert hasattr(wait_limits, name), name
+        setattr(wait_limits, name, seconds)
     for name in MODULES:
         importlib.import_module(f"cloudtrain.{name}")
     for package in ("cli", "commands", "cluster", "runs", "artifacts", "setup", "playbooks"):
@@ -215,6 +232,7 @@ def _become(
         os.setsid()
     os.environ.clear()
     os.environ.update(job["env"])
+    tempfile.tempdir = None  # by this environment
     os.chdir(job["cwd"])
     sys.argv[:] = [str(ROOT / "cloudtrain" / "__main__.py"), *job["arguments"]]
     code: Any = 1

@@ -41,6 +41,8 @@ class Project:
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "200",
         }
+        self.limits: dict[str, float] = {}
+        """Other seconds for constants of cloudtrain.wait_limits."""
 
     def config(self, **sections: Any) -> Path:
         """Writes cluster.yaml: a mirrored chief and worker of tests/data/rank.py, changed so."""
@@ -92,7 +94,8 @@ class Project:
 
     def _command(self, arguments: Sequence[str | Path], **options: Any) -> Command:
         words = [str(word) for word in arguments]
-        command = commands.start(words, env=self.environment, cwd=self.folder, **options)
+        options |= {"env": self.environment, "cwd": self.folder, "limits": self.limits}
+        command = commands.start(words, **options)
         self._commands.append(command)
         return command
 
