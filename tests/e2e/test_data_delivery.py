@@ -153,6 +153,7 @@ def test_machines_of_ones_own_get_a_folder_of_this_machine_over_ssh(
     with sshd_nodes(tmp_path / "sshd", ["chief0", "worker0"]) as machines:
         home = lent_home(tmp_path / "home", machines)
         own.environment["HOME"] = str(home)
+        own.limits = {"NODE_AWAY": 3.0}  # the last `down` asks machines that are gone
         hosts = [
             {
                 "address": machine.node.address,

@@ -76,7 +76,7 @@ def plant(project: Project) -> Project:
 
 def config(planted: Project, **sections: object) -> Path:
     names = ",".join([*OURS, "GOOGLE_APPLICATION_CREDENTIALS", "MY_KEY"])
-    go = shlex.quote(str(planted.folder / "go"))
+    go = shlex.quote(str(planted.shared() / "go"))
     return planted.config(
         **{
             "strategy": "mirrored",
@@ -116,7 +116,7 @@ def test_credentials_are_nowhere_on_nodes_nor_in_records_nor_told(planted: Proje
         told_by.do("exec", planted.name, "--", "sh", "-c", "env; set")
         told_by.do("status", planted.name, "--json")
         nothing_tells(planted, told_by)  # the task runs, and the node is there
-        (planted.folder / "go").touch()
+        (planted.shared() / "go").touch()
         told_by.do("logs", "-f", planted.name)
         told_by.do("train", path, "--", "--fail", code=1)
         told_by.do("fetch", planted.name, planted.folder / "fetched")
