@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain import ship
 from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
@@ -239,13 +240,25 @@ def test_a_later_sender_of_the_same_task_ends_an_earlier_one(tmp_path: Path, tol
     assert first.transport.processes[0].returncode == -signal.SIGKILL
 
 
-def test_an_interrupt_ends_it_soon(tmp_path: Path, told: Service) -> None:
-    told.fault = lambda number, path: "slow"
+def test_an_interrupt_ends_it_soon(
+    tmp_path: Path, told: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the node's next heartbeat, not when the store answers."""
+    real = ship.text
+    monkeypatch.setattr(ship, "text", lambda name: real(name).replace("sleep(5)", "sleep(0.1)"))
+    monkeypatch.setattr(ship, "_source", ship._source.__wrapped__)
+    assert "sleep(0.1)" in ship.text("client.py")
     sender = Sender(tmp_path, told)
+
+    def slow(number: int, path: str) -> str:
+        sender.stop.set()
+        return "slow"
+
+    told.fault = slow
     sender.put("x", b"1")
-    threading.Timer(0.5, sender.stop.set).start()
     with pytest.raises(NotLanded, match="interrupted"):
         sender.send("x")
+    assert told.objects == {}
 
 
 def test_no_url_is_on_a_command_line(tmp_path: Path, told: Service) -> None:

@@ -56,6 +56,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         monkeypatch.setenv("HOME", str(lent_home(tmp_path / "home", machines)))
         project = Project(tmp_path / "project")
         project.environment["HOME"] = os.environ["HOME"]
+        project.limits = {"NODE_AWAY": 3.0, "NODE_KNOWN": 3.0}
         hosts = [
             {"address": node.address, "port": node.ssh_port, "user": node.user, "role": role}
             for node, role in zip(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ __all__ = ["store"]
 # ── the command, on another machine ──────────────────────────────────────────
 
 
-@contextmanager
-def place_of(kind: str, project: Project) -> Iterator[Store]:
-    if kind == "file":
-        yield Store(uri=project.store.as_uri(), missing="", environment={})
+@pytest.fixture(params=["file", *KINDS])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """There until the project has ended: its last `down` asks for minutes for a store that is
+    gone."""
+    if request.param == "file":
+        yield Store(uri=(tmp_path / "place").as_uri(), missing="", environment={})
         return
-    with KINDS[kind]() as place:
+    with KINDS[request.param]() as place:
         yield place
 
 
@@ -65,30 +66,28 @@ def answers(project: Project, folder: Path, *words: str | Path) -> dict[str, Any
     }
 
 
-@pytest.mark.parametrize("kind", ["file", *KINDS])
 def test_logs_fetch_and_status_say_the_same_on_another_machine_after_the_end(
-    project: Project, kind: str, tmp_path: Path
+    place: Store, project: Project, tmp_path: Path
 ) -> None:
-    with place_of(kind, project) as place:
-        project.environment.update(place.environment)
-        config = project.config(artifacts={"store": place.uri})
-        done = project.cloudtrain("run", config)
-        assert done.returncode == 0, done.stderr
-        other = elsewhere(project)
-        here = answers(project, tmp_path / "1", project.name)
-        assert "chief0 │ chief0 done" in here["logs"]
-        assert "chief0/output/chief0.txt" in here["files"]
-        assert answers(other, tmp_path / "2", config) == here
-        assert answers(other, tmp_path / "3", "--store", place.uri) == here
-        assert answers(project, tmp_path / "4", "--store", place.uri) == here
-        tail = cloudtrain(other, "logs", config, "-f", "--role", "worker", "--tail", "1")
-        assert tail.stdout == "worker0 │ worker0 done\n"
-        again = cloudtrain(other, "fetch", config, tmp_path / "5", "--run", "nothing")
-        assert again.exit_code == 2
-        assert again.stderr.endswith(f"hint: its latest runs: {here['run']}\n")
-        missing = cloudtrain(other, "logs", project.name, "--store", place.missing or "file:///no")
-        assert missing.exit_code == (5 if place.missing else 2)
-        assert missing.stderr.startswith("error: ")
+    project.environment.update(place.environment)
+    config = project.config(artifacts={"store": place.uri})
+    done = project.cloudtrain("run", config)
+    assert done.returncode == 0, done.stderr
+    other = elsewhere(project)
+    here = answers(project, tmp_path / "1", project.name)
+    assert "chief0 │ chief0 done" in here["logs"]
+    assert "chief0/output/chief0.txt" in here["files"]
+    assert answers(other, tmp_path / "2", config) == here
+    assert answers(other, tmp_path / "3", "--store", place.uri) == here
+    assert answers(project, tmp_path / "4", "--store", place.uri) == here
+    tail = cloudtrain(other, "logs", config, "-f", "--role", "worker", "--tail", "1")
+    assert tail.stdout == "worker0 │ worker0 done\n"
+    again = cloudtrain(other, "fetch", config, tmp_path / "5", "--run", "nothing")
+    assert again.exit_code == 2
+    assert again.stderr.endswith(f"hint: its latest runs: {here['run']}\n")
+    missing = cloudtrain(other, "logs", project.name, "--store", place.missing or "file:///no")
+    assert missing.exit_code == (5 if place.missing else 2)
+    assert missing.stderr.startswith("error: ")
 
 
 def test_a_run_that_goes_on_is_seen_elsewhere_as_of_its_last_landing(project: Project) -> None:

@@ -47,6 +47,7 @@ class Job:
     def __init__(self, project: Project, **train: object) -> None:
         self.project, self.ends = project, project.folder / "ends"
         self.ends.mkdir()
+        project.limits = {"FROZEN_AFTER": 2.0, "LOST_AFTER": 5.0, "NODE_AWAY": 5.0}
         project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.py").write_text(TASK)
         command = f"exec python3 task.py {quote(str(self.ends))}"

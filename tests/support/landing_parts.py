@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cloudtrain import layout
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
@@ -77,14 +78,13 @@ class FolderTransport:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
-            threads = [
-                threading.Thread(target=_feed, args=(process.stdin, stdin)),
-                threading.Thread(target=_take, args=(process.stderr, err.extend)),
-            ]
-            for thread in threads:
-                thread.start()
+            feed = threading.Thread(target=_feed, args=(process.stdin, stdin))
+            feed.start()
             try:
-                while data := process.stdout.read(1 << 16):
+                for pipe, data in _pieces(process.stdout, process.stderr):
+                    if pipe is process.stderr:
+                        (on_stderr or err.extend)(data)
+                        continue
                     self._count(node, len(data))
                     (on_stdout or out.extend)(data)
                     self.during(line)
@@ -92,10 +92,7 @@ class FolderTransport:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
             finally:
-                for thread in threads:
-                    thread.join()
-        if on_stderr is not None and err:
-            on_stderr(bytes(err))
+                feed.join()
         return Completed(exit_code=process.returncode, stdout=bytes(out), stderr=bytes(err))
 
     def _count(self, node: Node, size: int) -> None:
@@ -120,9 +117,18 @@ def _feed(pipe: object, data: bytes | Iterable[bytes]) -> None:
             pass
 
 
-def _take(pipe: object, take: Callable[[bytes], None]) -> None:
-    while data := pipe.read(1 << 16):  # type: ignore[attr-defined]
-        take(data)
+def _pieces(*pipes: IO[bytes]) -> Iterator[tuple[IO[bytes], bytes]]:
+    """What each of them says, as it says it."""
+    with selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                data = os.read(key.fd, 1 << 16)
+                if data:
+                    yield key.fileobj, data  # type: ignore[misc]
+                else:
+                    selector.unregister(key.fileobj)
 
 
 class Heard:
