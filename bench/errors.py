@@ -19,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
@@ -417,7 +417,32 @@ def account(case: Case) -> Iterator[Mapping[str, str]]:
         yield cloud.environment
 
 
-def run(case: Case) -> Told:
+class Process(Protocol):
+    """A command that runs: the part of subprocess.Popen that is used here."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+Start = Callable[[Sequence[str], Mapping[str, str], Path, IO[bytes]], Process]
+"""Starts the command with these arguments, environment, folder and output."""
+
+
+def as_a_user(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, output: IO[bytes]
+) -> Process:
+    return subprocess.Popen(
+        [sys.executable, "-m", "cloudtrain", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=output,
+        stderr=output,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def run(case: Case, start: Start = as_a_user) -> Told:
     with (
         tempfile.TemporaryDirectory(prefix="errors-") as name,
         account(case) as credentials,
@@ -443,27 +468,24 @@ def run(case: Case) -> Told:
             **case.environment,
         }
         for command in case.before:
-            said(command, folder, environment)
-        code, text = said(case.command, folder, environment, case.interrupt)
+            said(command, folder, environment, start)
+        code, text = said(case.command, folder, environment, start, case.interrupt)
         if case.before or case.interrupt:
-            said("down demo.yaml --yes --discard", folder, environment)
+            said("down demo.yaml --yes --discard", folder, environment, start)
         return Told(case=case, code=code, text=text.replace(name, "FOLDER").strip())
 
 
 def said(
-    command: str, folder: Path, environment: Mapping[str, str], interrupt: str = ""
+    command: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    start: Start,
+    interrupt: str = "",
 ) -> tuple[int, str]:
     """Exit code of a command, and what it printed; `interrupt`: SIGINT once it has said that."""
     output = folder / "output"
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cloudtrain", *command.split()],
-            cwd=folder,
-            env=environment,
-            stdout=file,
-            stderr=file,
-            stdin=subprocess.DEVNULL,
-        )
+        process = start(command.split(), environment, folder, file)
     deadline = time.monotonic() + 120
     while interrupt and process.poll() is None and time.monotonic() < deadline:
         if interrupt in output.read_text(errors="replace"):

@@ -10,6 +10,9 @@ import sys
 import threading
 import time
 
+EVERY = 5.0
+"""Seconds between two heartbeats."""
+
 
 def attend() -> None:
     """Start the heartbeat, and end this process with the client."""
@@ -20,7 +23,7 @@ def attend() -> None:
 def beat() -> None:
     """Send NULs on stderr as a heartbeat: a large file may produce no line for minutes."""
     while True:
-        time.sleep(5)
+        time.sleep(EVERY)
         os.write(2, b"\0")
 
 

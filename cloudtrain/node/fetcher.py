@@ -8,11 +8,9 @@ import http.client
 import json
 import os
 import queue
-import random
 import re
 import ssl
 import threading
-import time
 import urllib.parse
 
 from cloudtrain.node import answers, dataset_folder, web
@@ -163,8 +161,7 @@ class Fetcher:
                 failures = 1 if offset > before else failures + 1
                 if failures == web.TRIES:
                     raise Failure("refused", str(error) or type(error).__name__) from None
-                after = getattr(error, "after", 0.0)
-                time.sleep(min(60.0, max(after, random.uniform(0.5, 1.0) * 2**failures / 4)))
+                web.pause(failures - 1, getattr(error, "after", 0.0))
 
     def answer(
         self, job: "dict[str, object]", offset: int, end: int

@@ -130,7 +130,7 @@ class Stream:
                 if number == tries - 1:
                     text = str(error) or type(error).__name__
                     raise web.Refused(f"{self.host()}: {text}") from None
-            time.sleep(2.0**number / 2)
+            time.sleep(web.PAUSE * 2**number)
         raise AssertionError("the last try returns or raises")
 
     def opened(self) -> http.client.HTTPResponse:

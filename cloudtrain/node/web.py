@@ -15,6 +15,8 @@ import urllib.parse
 
 PIECE = 1 << 20
 TRIES = 6
+PAUSE = 0.5
+"""Seconds before the second try, at most; doubled before each further one."""
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 100
 MOST_WORDS = 1 << 16
@@ -117,8 +119,13 @@ def patiently(
         except Transient as error:
             if number == TRIES - 1:
                 raise Refused(str(error)) from None
-            time.sleep(min(60.0, max(error.after, random.uniform(0.5, 1.0) * 2**number / 2)))
+            pause(number, error.after)
     raise AssertionError("the last try returns or raises")
+
+
+def pause(tries: int, asked: float) -> None:
+    """Before another try, which the service may have asked to be later."""
+    time.sleep(min(60.0, max(asked, random.uniform(0.5, 1.0) * PAUSE * 2**tries)))
 
 
 class Web:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import ship
 from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
@@ -25,8 +24,14 @@ from cloudtrain.node.listing import File
 from cloudtrain.paths import is_inside
 from cloudtrain.ship import program
 from cloudtrain.stores.presign.s3 import block
+from tests.support.hurried import hurry_nodes
 from tests.support.landing_parts import FolderTransport, node
 from tests.support.web_store import PART, Service, WebStore, service, until
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry_nodes(monkeypatch)
 
 
 @pytest.fixture
@@ -240,14 +245,8 @@ def test_a_later_sender_of_the_same_task_ends_an_earlier_one(tmp_path: Path, tol
     assert first.transport.processes[0].returncode == -signal.SIGKILL
 
 
-def test_an_interrupt_ends_it_soon(
-    tmp_path: Path, told: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_ends_it_soon(tmp_path: Path, told: Service) -> None:
     """With the node's next heartbeat, not when the store answers."""
-    real = ship.text
-    monkeypatch.setattr(ship, "text", lambda name: real(name).replace("sleep(5)", "sleep(0.1)"))
-    monkeypatch.setattr(ship, "_source", ship._source.__wrapped__)
-    assert "sleep(0.1)" in ship.text("client.py")
     sender = Sender(tmp_path, told)
 
     def slow(number: int, path: str) -> str:

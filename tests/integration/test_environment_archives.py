@@ -16,11 +16,17 @@ from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.model import Node
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes, nodes
+from tests.support.hurried import hurry_nodes
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.wheels import digest, wheel
 
 BUILDER = node("built")
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry_nodes(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.environments import saved, stored
 from cloudtrain.environments.archive import Archive, StorePlace
 from cloudtrain.environments.programs import OnNode
+from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins.faults import EVER, Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes
+from tests.support.hurried import hurry_nodes
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.wheels import digest, wheel
@@ -28,6 +32,17 @@ from tests.support.wheels import digest, wheel
 BUILDER = node("built")
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.integration.test_environment_store", "boto3"])
+
+
+@dataclass(frozen=True)
+class First:
+    transport: SameHomes
+    state: Path
+    uri: str
+
+    @property
+    def digest(self) -> str:
+        return digest(self.transport.environments(node("chief0"))[0])
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +69,32 @@ def built(index: PackageIndex, tmp_path_factory: pytest.TempPathFactory) -> Same
     return made
 
 
+@pytest.fixture(scope="module")
+def first(
+    index: PackageIndex,
+    built: SameHomes,
+    door: tuple[Store, Faults],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> First:
+    """A cluster that created the environment and has stored it; only read by the tests."""
+    folder = tmp_path_factory.mktemp("first")
+    transport = SameHomes(folder / "nodes", built.place, index)
+    uri = f"{door[0].uri}/{folder.name}"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in door[0].environment.items():
+            patch.setenv(name, value)
+        patch.setenv("CLOUDTRAIN_HOME", str(folder / "state"))
+        Cluster(transport, open_store(uri), "chief0", "worker0").up()
+    return First(transport=transport, state=folder / "state", uri=uri)
+
+
+@pytest.fixture
+def known(first: First) -> ArtifactStore:
+    """Its store, and what its machine knows of it."""
+    shutil.copytree(first.state, os.environ["CLOUDTRAIN_HOME"])
+    return open_store(first.uri)
+
+
 @pytest.fixture(autouse=True)
 def _environment(
     door: tuple[Store, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +102,7 @@ def _environment(
     for name, value in door[0].environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "state"))
+    hurry_nodes(monkeypatch)
     yield
     door[1].disarm()
 
@@ -139,49 +181,51 @@ FAULTS = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("what", FAULTS)
 def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     built: SameHomes,
     index: PackageIndex,
     door: tuple[Store, Faults],
-    uri: str,
+    first: First,
+    known: ArtifactStore,
     tmp_path: Path,
     what: str,
 ) -> None:
-    store = open_store(uri)
-    first = SameHomes(tmp_path / "first", built.place, index)
-    Cluster(first, store, "chief0").up()
     (archive,) = saved.archives()
     assert all(part.object for part in archive.parts)
     door[1].arm(FAULTS[what])
     index.forget()
     later = SameHomes(tmp_path / "later", built.place, index)
-    cluster = Cluster(later, store, "chief0")
+    cluster = Cluster(later, known, "chief0")
     cluster.up()
     assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
     assert {asked.package for asked in index.requests()} == {"one"}
     (environment,) = later.environments(cluster.nodes[0])
-    assert digest(environment) == digest(first.environments(cluster.nodes[0])[0])
+    assert digest(environment) == first.digest
     assert later.halves(cluster.nodes[0]) == []
 
 
 def test_an_object_that_was_changed_in_the_store_is_refused(
-    built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
+    built: SameHomes, index: PackageIndex, first: First, known: ArtifactStore, tmp_path: Path
 ) -> None:
-    store = open_store(uri)
-    first = SameHomes(tmp_path / "first", built.place, index)
-    Cluster(first, store, "chief0").up()
     (archive,) = saved.archives()
-    for part in archive.parts:
-        store.upload(f"{archive.folder}/{part.name}", [b"x" * part.size])
+    whole = {
+        path: b"".join(known.download(path))
+        for path in (f"{archive.folder}/{part.name}" for part in archive.parts)
+    }
+    for path, data in whole.items():
+        known.upload(path, [b"x" * len(data)])
     index.forget()
     later = SameHomes(tmp_path / "later", built.place, index)
-    cluster = Cluster(later, store, "chief0")
+    cluster = Cluster(later, known, "chief0")
     cluster.up()
+    for path, data in whole.items():
+        known.upload(path, [data])
     assert [text for text in cluster.console.warned if "cannot get python from the store" in text]
     assert {asked.package for asked in index.requests()} == {"one"}
     (environment,) = later.environments(cluster.nodes[0])
-    assert digest(environment) == digest(first.environments(cluster.nodes[0])[0])
+    assert digest(environment) == first.digest
     assert later.halves(cluster.nodes[0]) == []
 
 
@@ -191,7 +235,11 @@ def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_bot
     packed = []
     for name in ("one", "other"):
         transport = SameHomes(tmp_path / name, built.place, index)
-        Cluster(transport, None, BUILDER.name).up(cache="off")
+        shutil.copytree(
+            built.home(BUILDER), transport.home(BUILDER), symlinks=True, dirs_exist_ok=True
+        )
+        (environment,) = transport.environments(BUILDER)
+        (environment / "created").write_text(name)  # two archives of one key are never the same
         packed.append((transport, parts.pack(transport, BUILDER)))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda each: store_it(*each, uri), packed))
@@ -203,16 +251,13 @@ def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_bot
 
 
 def test_a_later_cluster_asks_the_package_index_nothing(
-    built: SameHomes, index: PackageIndex, uri: str, tmp_path: Path
+    built: SameHomes, index: PackageIndex, first: First, known: ArtifactStore, tmp_path: Path
 ) -> None:
-    store = open_store(uri)
-    first = SameHomes(tmp_path / "first", built.place, index)
-    Cluster(first, store, "chief0", "worker0").up()
     index.forget()
     later = SameHomes(tmp_path / "later", built.place, index)
-    cluster = Cluster(later, store, "chief0", "worker0", "worker1")
+    cluster = Cluster(later, known, "chief0", "worker0", "worker1")
     cluster.up()
     assert index.requests() == []
     assert cluster.console.warned == []
     found = {digest(later.environments(each)[0]) for each in cluster.nodes}
-    assert found == {digest(first.environments(cluster.nodes[0])[0])}
+    assert found == {first.digest}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import pytest
+
+from tests.support import commands
 
 
 def loaded() -> ModuleType:
@@ -23,9 +28,17 @@ def loaded() -> ModuleType:
 ERRORS = loaded()
 
 
+def start(
+    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, output: IO[bytes]
+) -> commands.Command:
+    own = {k: v for k, v in os.environ.items() if k.startswith(commands.STARTS)}
+    env = {**own, **environment}
+    return commands.start(arguments, env=env, cwd=folder, stdout=output, stderr=output)
+
+
 @pytest.mark.parametrize("case", ERRORS.CASES, ids=lambda case: case.what)
 def test_a_mistake_is_answered_with_its_place_and_a_next_step(case: object) -> None:
-    told = ERRORS.run(case)
+    told = ERRORS.run(case, start)
     assert told.faults == [], told.text
 
 

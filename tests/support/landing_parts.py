@@ -26,6 +26,8 @@ from cloudtrain.run_record import Run, Task
 from cloudtrain.shell import Command
 from cloudtrain.stores import open_store
 
+FEEDER_GRACE = 0.5
+"""Seconds to wait for an iterable that is busy when the command ends, as SSH's transport does."""
 RUN = "20261121-062404-k3f9"
 
 
@@ -78,7 +80,7 @@ class FolderTransport:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
-            feed = threading.Thread(target=_feed, args=(process.stdin, stdin))
+            feed = threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True)
             feed.start()
             try:
                 for pipe, data in _pieces(process.stdout, process.stderr):
@@ -92,7 +94,7 @@ class FolderTransport:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
             finally:
-                feed.join()
+                feed.join(FEEDER_GRACE)
         return Completed(exit_code=process.returncode, stdout=bytes(out), stderr=bytes(err))
 
     def _count(self, node: Node, size: int) -> None:
@@ -113,7 +115,7 @@ def _feed(pipe: object, data: bytes | Iterable[bytes]) -> None:
             for chunk in [data] if isinstance(data, bytes) else data:
                 stdin.write(chunk)
                 stdin.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # ended, or closed here
             pass
 
 
