@@ -297,22 +297,22 @@ def lent_project(
 def test_an_sshd_that_restarts_ends_no_run_and_no_start_of_one(
     machines: list[SshdNode], tmp_path: Path
 ) -> None:
-    train = {"command": "python3 rank.py --steps 80 --pause 0.1", "max_restarts": 0}
+    train = {"command": "python3 rank.py --steps 80 --pause 0.05", "max_restarts": 0}
     project, path = lent_project(machines, tmp_path / "project", train=train)
     assert project.cloudtrain("up", path, "--yes").returncode == 0
     check = project.cloudtrain("check", path)
     assert check.returncode == 0, check.stdout
-    restarted(machines[0], after=3.0)
+    restarted(machines[0], after=1.0)
     trains = project.start("train")
     until(lambda: "worker0 step 5" in project.stdout, 60)
-    restarted(machines[1], after=3.0)
+    restarted(machines[1], after=1.0)
     assert trains.wait(60) == 0, project.stderr
     assert [record["state"] for record in project.runs()] == ["succeeded"]
     steps = [
         line for line in project.stdout.splitlines() if line.startswith("worker0 │ worker0 step")
     ]
     assert len(steps) == len(set(steps)) == 80
-    restarted(machines[0], after=6.0)
+    restarted(machines[0], after=2.0)
     down = project.cloudtrain("down", "--yes")
     assert down.returncode == 0, down.stderr
     assert "-chief0 does not answer: waiting for up to 60 s" in down.stderr

@@ -33,7 +33,14 @@ def start(
 ) -> commands.Command:
     own = {k: v for k, v in os.environ.items() if k.startswith(commands.STARTS)}
     env = {**own, **environment}
-    return commands.start(arguments, env=env, cwd=folder, stdout=output, stderr=output)
+    return commands.start(
+        arguments,
+        env=env,
+        cwd=folder,
+        stdout=output,
+        stderr=output,
+        limits={"console.plain.SILENCE": 0.2},
+    )
 
 
 @pytest.mark.parametrize("case", ERRORS.CASES, ids=lambda case: case.what)

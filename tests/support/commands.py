@@ -103,7 +103,8 @@ def start(
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Command:
     """Without input. Where the environment changes how an interpreter starts, a real one; it takes
-    no `limits`, which are other seconds for constants of cloudtrain.wait_limits."""
+    no `limits`, which are other seconds for constants of cloudtrain.wait_limits, or of the module
+    that the name begins with: `console.plain.SILENCE`."""
     path = env.get("PYTHONPATH", "")
     if not limits and _starts_otherwise(env):
         return subprocess.Popen(
@@ -160,12 +161,13 @@ def main() -> None:
     import importlib
     import pkgutil
 
-    from cloudtrain import wait_limits
-
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name, seconds in json.loads(sys.argv[2]).items():
-        assert hasattr(wait_limits, name), name
-        setattr(wait_limits, name, seconds)
+    limits = json.loads(sys.argv[2])
+    for name in sorted(limits, key=lambda name: "." in name):  # others import wait_limits' by name
+        module, _, constant = f"cloudtrain.{name}".rpartition(".")
+        changed = importlib.import_module(module if "." in name else "cloudtrain.wait_limits")
+        assert hasattr(changed, constant), name
+        setattr(changed, constant, limits[name])
     for name in MODULES:
         importlib.import_module(f"cloudtrain.{name}")
     for package in ("cli", "commands", "cluster", "runs", "artifacts", "setup", "playbooks"):

@@ -42,7 +42,7 @@ class Project:
             "COLUMNS": "200",
         }
         self.limits: dict[str, float] = {}
-        """Other seconds for constants of cloudtrain.wait_limits."""
+        """Other seconds for constants of the product: see commands.start."""
 
     def config(self, **sections: Any) -> Path:
         """Writes cluster.yaml: a mirrored chief and worker of tests/data/rank.py, changed so."""
