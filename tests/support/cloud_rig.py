@@ -1,15 +1,14 @@
 """A cloud's stand-in, a user's processes, one cluster: what tests of crashes and faults begin with.
 
-With THOROUGH=1 in the environment there are three nodes, every region, and no call is left out.
+With `--sweep` there are three nodes, every region, and no call is left out.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from cloudtrain.model import ClusterConfig, NodeGroup
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.support.cloud_client import Client, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity
+from tests.support.lanes import Cases
 
-THOROUGH = os.environ.get("THOROUGH") == "1"
-WORKERS = 2 if THOROUGH else 1
 CLOUDS = [
     name
     for name, described in DESCRIPTIONS.items()
@@ -43,18 +41,39 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Everything that can be created: its cloud, and the changes of the config."""
 
+MAKES = ("RunInstances", "instances.insert", "PUT virtualMachines", "nodes.create")
+DELETES = ("TerminateInstances", "Delete", "DELETE", ".delete")
+"""Words of the actions that make a VM or a TPU, and of those that delete anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One call: by its number, or the first of an action. `after` the work of it, or before."""
+
+    number: int | None = None
+    action: str | None = None
+    after: bool = False
+
 
 class Rig:
     """A cloud, a user's processes, and one cluster's keys and journal. `name`: one of MACHINES;
-    `shape`: changes of every config."""
+    `shape`: changes of every config; `whole`: see the module's first lines."""
 
     def __init__(
-        self, name: str, cloud: Cloud, client: Client, folder: Path, shape: Mapping[str, Any]
+        self,
+        name: str,
+        cloud: Cloud,
+        client: Client,
+        folder: Path,
+        shape: Mapping[str, Any],
+        *,
+        whole: bool = False,
     ) -> None:
         self.name = name
         self.shape = shape
         self.cloud = cloud
         self.client = client
+        self.whole = whole
         self._folders = (folder / f"cluster{number}" for number in itertools.count())
         self.begin_anew()
 
@@ -62,13 +81,14 @@ class Rig:
         """An empty account, new keys; `changes` of the config."""
         self.cloud.renew()
         self.cloud.set(delay=0.0)
-        if not THOROUGH:
+        if not self.whole:
             self.cloud.set(**DESCRIPTIONS[self.cloud.name].small)
         folder = next(self._folders)
         folder.mkdir(parents=True)
         self.journal = folder / "journal"
         self.journal.touch()
-        self.plan = make_plan(config(self.cloud, **{**self.shape, **changes}))
+        workers = 2 if self.whole else 1
+        self.plan = make_plan(config(self.cloud, workers, **{**self.shape, **changes}))
         self.identity = make_identity(folder, self.plan)
 
     def job(self, do: Verb, **changes: object) -> Job:
@@ -77,15 +97,55 @@ class Rig:
     def run(self, do: Verb, **changes: object) -> Outcome:
         return self.client.run(self.job(do, **changes), self.journal)
 
-    def killed(self, do: Verb, number: int, after: bool) -> bool:
+    def killed(self, do: Verb, point: Point) -> bool:
         """Whether there was such a call to be killed at."""
         self.cloud.forget_calls()
         running = self.client.ready(self.job(do), self.journal)
-        self.cloud.fault("kill", number=number, after=after, pid=running.pid)
+        self.cloud.fault("kill", **vars(point), pid=running.pid)
         outcome = running.go().outcome()
         self.cloud.no_more_faults()
         assert outcome.clean, outcome
         return outcome.killed
+
+    def kills(
+        self, do: Verb, cases: Cases, begin: Callable[[], None] | None = None, first: int = 1
+    ) -> Iterator[Point]:
+        """Yields after each: before and after every call from `first` on. The sample is after the
+        call that makes a VM, before the first that deletes anything, and two that are drawn."""
+        begin = begin or (lambda: self.begin_for(do))
+        whole = cases.every
+        tried = 0
+        for point in every_call(first) if whole else self._sample(do, cases, begin, first):
+            begin()
+            reached = self.killed(do, point)
+            while not (reached or whole):  # how often something is polled differs
+                assert point.number
+                assert point.number > first
+                point = replace(point, number=point.number - 1)  # noqa: PLW2901
+                begin()
+                reached = self.killed(do, point)
+            if not reached:
+                break
+            tried += 1
+            print(f"{self.name}: {do} was killed at {point}")
+            yield point
+        assert tried > (2 if do in ("remove", "leave") or not whole else 10)
+
+    def begin_for(self, do: Verb) -> None:
+        """An account with what there is before it is done."""
+        self.begin_anew()
+        if do in ("destroy", "remove", "leave"):
+            assert self.run("create").nodes
+
+    def _sample(
+        self, do: Verb, cases: Cases, begin: Callable[[], None], first: int
+    ) -> list[Point]:
+        begin()
+        self.cloud.forget_calls()
+        done = self.run(do)
+        assert not done.error, done
+        actions = [call["action"] for call in self.cloud.calls()]
+        return [*named(actions), *cases.of(every_call(first, len(actions)), 2)]
 
     def names(self) -> list[str]:
         return [node.name for node in self.plan.nodes]
@@ -105,18 +165,63 @@ class Rig:
         return [host for name in names if name == self.names()[0] for host in self.names()]
 
 
-def config(cloud: Cloud, **changes: object) -> ClusterConfig:
+def every_call(first: int, last: int | None = None) -> Iterator[Point]:
+    """Before and after each."""
+    for number in range(first, last + 1) if last else itertools.count(first):
+        yield Point(number=number, after=False)
+        yield Point(number=number, after=True)
+
+
+def named(actions: Sequence[str]) -> list[Point]:
+    """After the call that makes a VM, and before the first that deletes anything."""
+    made = [action for action in actions if any(word in action for word in MAKES)]
+    deleted = [action for action in actions if any(word in action for word in DELETES)]
+    return [
+        *(Point(action=action, after=True) for action in made[:1]),
+        *(Point(action=action) for action in deleted[:1]),
+    ]
+
+
+def config(cloud: Cloud, workers: int = 1, **changes: object) -> ClusterConfig:
     """In one placement, unless the changes say otherwise."""
     made = cloud.config()
     group = made.nodes["chief"]
-    nodes: dict[str, NodeGroup] = {"chief": group, "worker": replace(group, count=WORKERS)}
+    nodes: dict[str, NodeGroup] = {"chief": group, "worker": replace(group, count=workers)}
     made = replace(made, nodes=nodes, placement=made.placement[:1])
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-@contextmanager
-def rigged(name: str, folder: Path) -> Iterator[Rig]:
-    """`name`: one of MACHINES."""
-    cloud_name, shape = MACHINES[name]
-    with start(cloud_name) as cloud, client(cloud, folder) as clients:
-        yield Rig(name, cloud, clients, folder, shape)
+class Rigs:
+    """One of each name, made when it is first asked for: those of one cloud share its stand-in."""
+
+    def __init__(self, folder: Path, *, whole: bool) -> None:
+        self._folder = folder
+        self._whole = whole
+        self._stack = ExitStack()
+        self._made: dict[str, Rig] = {}
+        self._clouds: dict[str, tuple[Cloud, Client]] = {}
+
+    def __enter__(self) -> Rigs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def named(self, name: str, shape: Mapping[str, Any] | None = None) -> Rig:
+        """`name`: one of MACHINES, or a new one with a `shape` of its own on Google Cloud."""
+        if name not in self._made:
+            cloud_name, known = MACHINES.get(name, ("gcp", {}))
+            folder = self._folder / name
+            folder.mkdir()
+            self._made[name] = Rig(
+                name, *self._cloud(cloud_name), folder, shape or known, whole=self._whole
+            )
+        return self._made[name]
+
+    def _cloud(self, name: str) -> tuple[Cloud, Client]:
+        if name not in self._clouds:
+            cloud = self._stack.enter_context(start(name))
+            folder = self._folder / f"home of {name}"
+            folder.mkdir()
+            self._clouds[name] = (cloud, self._stack.enter_context(client(cloud, folder)))
+        return self._clouds[name]
