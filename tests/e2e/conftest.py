@@ -13,7 +13,9 @@ __all__ = ["models_are_read_once"]
 
 
 @pytest.fixture(scope="session")
-def rigs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rigs]:
+def rigs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rigs]:
     with Rigs(tmp_path_factory.mktemp("rigs"), whole=request.config.option.sweep) as rigs:
         yield rigs
 

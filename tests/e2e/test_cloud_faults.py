@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
 from tests.standins.faults import EVER, FAULTS
 from tests.support.cloud_client import Haste
-from tests.support.cloud_rig import MACHINES, THOROUGH, Rig, rigged
+from tests.support.cloud_rig import MACHINES, Point, Rig, named
+from tests.support.lanes import Cases
 
 NEVER = (503, 403, 500, 429)
 GOOGLES_OWN_PATIENCE = "token"
 """google-auth asks for it again and again by itself, and sleeps in real time: 50 s."""
-IN_TURN = list(FAULTS) if THOROUGH else ["reset after the work"]
-
-
-@pytest.fixture(scope="module", params=MACHINES)
-def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(request.param, tmp_path_factory.mktemp(request.param)) as rig:
-        yield rig
+pytestmark = pytest.mark.parametrize("rig", MACHINES, indirect=True)
 
 
 def assert_done(rig: Rig) -> None:
@@ -31,6 +25,7 @@ def assert_done(rig: Rig) -> None:
     assert rig.held() == []
 
 
+@pytest.mark.sweep(2, per="rig")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_call_goes_wrong_once(rig: Rig, fault: str) -> None:
     rig.begin_anew()
@@ -38,31 +33,40 @@ def test_every_call_goes_wrong_once(rig: Rig, fault: str) -> None:
     assert_done(rig)
 
 
-@pytest.mark.parametrize("fault", IN_TURN)
-def test_one_call_after_another_goes_wrong(rig: Rig, fault: str) -> None:
-    for number in itertools.count(1):
+def calls_of_up_and_down(rig: Rig) -> list[str]:
+    rig.begin_anew()
+    assert_done(rig)
+    return [call["action"] for call in rig.cloud.calls()]
+
+
+@pytest.mark.sweep(1, per="rig")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_call_after_another_goes_wrong(rig: Rig, fault: str, cases: Cases) -> None:
+    """The sample: the call that makes a VM, the first that deletes anything, and two drawn."""
+    actions = calls_of_up_and_down(rig)
+    assert len(actions) > 20
+    numbers = range(1, len(actions) + 1)
+    known = [actions.index(str(point.action)) + 1 for point in named(actions)]
+    tried = 0
+    for number in cases.of(numbers, 2, always=known):
         rig.begin_anew()
         rig.cloud.fault(**FAULTS[fault], number=number)
         assert_done(rig)
-        calls = rig.cloud.calls()
-        if number > len(calls):
-            break
-    print(f"{rig.name}: {fault} at {number - 1} calls")
-    assert number > 20
+        tried += any(call["fault"] for call in rig.cloud.calls())
+    print(f"{rig.name}: {fault} at {tried} calls")
+    assert tried > (20 if cases.every else 2)
 
 
-@pytest.mark.parametrize("shift", range(len(NEVER)) if THOROUGH else [0])
-def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
+@pytest.mark.sweep(1, per="rig")
+@pytest.mark.parametrize("shift", range(len(NEVER)))
+def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int, cases: Cases) -> None:
     """Each action by one of these answers, or by all."""
-    rig.begin_anew()
-    assert rig.run("create").nodes
-    assert not rig.run("destroy").error
     hasty = Haste(speed=1000.0).timing()
-    actions = sorted({call["action"] for call in rig.cloud.calls()})
-    if not THOROUGH:
-        actions = [action for action in actions if action != GOOGLES_OWN_PATIENCE]
-    for number, action in enumerate(actions):
-        status = NEVER[(number + shift) % len(NEVER)]
+    actions = calls_of_up_and_down(rig)
+    known = [str(point.action) for point in named(actions)]
+    different = sorted(set(actions) - ({GOOGLES_OWN_PATIENCE} if not cases.every else set()))
+    for action in cases.of(different, 2, always=known):
+        status = NEVER[(different.index(action) + shift) % len(NEVER)]
         rig.begin_anew()
         rig.cloud.fault("answer", status=status, action=action, times=EVER)
         made = rig.run("create", timing=hasty)
@@ -71,6 +75,7 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
         gone = rig.run("destroy", timing=hasty)
         assert gone.clean, (action, gone)
         assert gone.error or rig.held() == []
+        assert any(call["fault"] for call in rig.cloud.calls()), action
         rig.cloud.no_more_faults()
         # By the clock of the journal's times: with a slower one, they would be in the future.
         assert not rig.run("destroy", timing=hasty).error
@@ -78,29 +83,39 @@ def test_an_action_that_never_works_ends_clean(rig: Rig, shift: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
-def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float) -> None:
-    """The call in flight is done at once, or only when the client has long turned to clearing."""
-    for number in itertools.count(1):
+def test_ctrl_c_at_any_call_of_up_leaves_nothing(rig: Rig, seconds: float, cases: Cases) -> None:
+    """The call in flight is done at once, or only when the client has long turned to clearing. The
+    sample: at the call that makes a VM, where a fault was found, and at two drawn ones."""
+    rig.begin_anew()
+    assert rig.run("create").nodes
+    actions = [call["action"] for call in rig.cloud.calls()]
+    every = (Point(number=number) for number in itertools.count(1))
+    some = [Point(number=number) for number in cases.of(range(1, len(actions) + 1), 2)]
+    tried = 0
+    for point in every if cases.every else [*named(actions)[:1], *some]:
         rig.begin_anew()
         running = rig.client.ready(rig.job("create"), rig.journal)
-        rig.cloud.fault("interrupt", number=number, pid=running.pid, seconds=seconds)
+        where = {"number": point.number, "action": point.action}
+        rig.cloud.fault("interrupt", **where, pid=running.pid, seconds=seconds)
         outcome = running.go().outcome()
-        calls = rig.cloud.calls()
-        if number > len(calls):
+        met = [call for call in rig.cloud.calls() if call["fault"]]
+        if not met:
             break
-        assert outcome.error == "KeyboardInterrupt", (calls[number - 1], outcome)
-        assert rig.held() == [], calls[number - 1]
-    print(f"{rig.name}: Ctrl-C at {number - 1} calls")
-    assert number > 10
+        tried += 1
+        assert outcome.error == "KeyboardInterrupt", (met, outcome)
+        assert rig.held() == [], met
+    print(f"{rig.name}: Ctrl-C at {tried} calls")
+    assert tried > (10 if cases.every else 0)
 
 
-def test_what_is_listed_late_is_destroyed_too(rig: Rig) -> None:
+def test_what_is_listed_late_is_destroyed_too(rig: Rig, cases: Cases) -> None:
     """The client dies right after the last node was asked for; no list tells of any of them."""
     launches = launching(rig)
-    for number, after in itertools.product(launches, (False, True) if THOROUGH else (True,)):
+    points = [Point(number=n, after=after) for n in launches for after in (False, True)]
+    for point in cases.of(points, 1, always=[Point(number=launches[0], after=True)]):
         rig.begin_anew()
         rig.cloud.set(lag=0.3)
-        rig.killed("create", number, after)
+        rig.killed("create", point)
         assert not rig.run("destroy").error
         assert rig.held() == []
 

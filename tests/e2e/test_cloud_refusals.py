@@ -6,15 +6,17 @@ The codes are those of the clouds' own documentation: `providers/_*/faults.py` h
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.standins.cloud import Cloud
 from tests.standins.faults import EVER
-from tests.support.cloud_rig import CLOUDS, MACHINES, Rig, rigged
+from tests.support.cloud_rig import CLOUDS, MACHINES, Rig
+from tests.support.lanes import Cases
 
+pytestmark = pytest.mark.parametrize("rig", MACHINES, indirect=True)
 Arm = Callable[[Cloud], None]
 
 
@@ -167,12 +169,6 @@ OTHER = {
 }
 
 
-@pytest.fixture(scope="module", params=MACHINES)
-def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rigged(request.param, tmp_path_factory.mktemp(request.param)) as rig:
-        yield rig
-
-
 def begin(rig: Rig, arm: Arm) -> None:
     """Two placements, in two regions."""
     rig.begin_anew(placement=places(rig))
@@ -192,8 +188,9 @@ def refusals(rig: Rig) -> list[str]:
     return [event["placement"] for event in events if event["event"] == "refused"]
 
 
-def test_without_capacity_or_quota_the_next_placement_is_taken(rig: Rig) -> None:
-    for code, arm in NEXT[rig.name].items():
+def test_without_capacity_or_quota_the_next_placement_is_taken(rig: Rig, cases: Cases) -> None:
+    for code in cases.of(NEXT[rig.name], 2):
+        arm = NEXT[rig.name][code]
         begin(rig, arm)
         made = rig.run("create").nodes
         assert refusals(rig), code
@@ -207,8 +204,9 @@ def test_without_capacity_or_quota_the_next_placement_is_taken(rig: Rig) -> None
         assert rig.held() == [], code
 
 
-def test_any_other_refusal_ends_it_at_once_and_leaves_nothing(rig: Rig) -> None:
-    for code, (error, arm) in ENDS[rig.name].items():
+def test_any_other_refusal_ends_it_at_once_and_leaves_nothing(rig: Rig, cases: Cases) -> None:
+    for code in cases.of(ENDS[rig.name], 2):
+        error, arm = ENDS[rig.name][code]
         begin(rig, arm)
         outcome = rig.run("create")
         assert outcome.kinds == {error}, (code, outcome)

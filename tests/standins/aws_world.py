@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +22,8 @@ os.environ |= {  # Read by moto as it is imported, and at each call.
     "MOTO_EC2_LOAD_DEFAULT_AMIS": "false",
 }
 
+from moto import backends
+from moto.core import responses
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.core import TaggedEC2Resource
@@ -31,6 +34,7 @@ from moto.ec2.models.instance_types import (
     InstanceTypeBackend,
 )
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
+from moto.kms import models as kms
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 from tests.standins import aws_data
@@ -52,6 +56,14 @@ def _tags(resource: Any) -> list[dict[str, str]]:
 
 
 TaggedEC2Resource.get_tags = _tags  # type: ignore[method-assign, assignment]
+
+# What moto does anew for each call or account: it lists its own folder, and the methods of a class,
+# and makes an RSA key for disks that nobody reads.
+backends.list_of_moto_modules = cache(  # type: ignore[assignment]
+    lambda list_them=backends.list_of_moto_modules: tuple(list_them())
+)
+responses.method_names_from_class = cache(responses.method_names_from_class)
+kms.generate_private_key = cache(kms.generate_private_key)
 
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 _accounts = itertools.count(200_000_000_001)

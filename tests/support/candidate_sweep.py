@@ -276,7 +276,9 @@ def main() -> None:
     from cloudtrain.runs import background
     from cloudtrain.state import folder
     from tests.support import cloud_client
+    from tests.support.botocore_models import read_before_forks
 
+    read_before_forks()
     haste = cloud_client.Haste(speed=SPEED)
     timing = haste.timing()
 

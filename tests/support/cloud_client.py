@@ -29,6 +29,7 @@ from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
 from cloudtrain.providers.base.timing import CALLS, Timing
 from cloudtrain.retry import Clock
 from tests.standins.cloud import ROOT, Cloud
+from tests.support.botocore_models import read_before_forks
 from tests.support.fakes import line_of
 
 CALLER = "203.0.113.7/32"
@@ -179,6 +180,7 @@ def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
 
 def main() -> None:
     name = sys.argv[1]
+    read_before_forks()
     assert provider(name, _nothing(name), TIMING).sweep() == ()  # every module is loaded now
     be_impatient()  # only then: the stand-in's first answer takes seconds on a busy machine
     assert threading.active_count() == 1

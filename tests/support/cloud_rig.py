@@ -121,7 +121,7 @@ class Rig:
             while not (reached or whole):  # how often something is polled differs
                 assert point.number
                 assert point.number > first
-                point = replace(point, number=point.number - 1)  # noqa: PLW2901
+                point = replace(point, number=point.number - 1)
                 begin()
                 reached = self.killed(do, point)
             if not reached:
@@ -137,9 +137,7 @@ class Rig:
         if do in ("destroy", "remove", "leave"):
             assert self.run("create").nodes
 
-    def _sample(
-        self, do: Verb, cases: Cases, begin: Callable[[], None], first: int
-    ) -> list[Point]:
+    def _sample(self, do: Verb, cases: Cases, begin: Callable[[], None], first: int) -> list[Point]:
         begin()
         self.cloud.forget_calls()
         done = self.run(do)

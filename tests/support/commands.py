@@ -31,8 +31,11 @@ MODULE = "tests.support.commands"
 MODULES = (
     *("api", "cli.app", "cli.process", "cli.errors"),
     *("providers.local.provider", "providers.hosts.provider", "stores.file"),
+    *(f"providers.{cloud}.provider" for cloud in ("aws", "azure", "gcp")),
 )
 """What the warm process imports, below the modules of all commands."""
+LATE = ("boto3.session", "azure.identity", "google.oauth2.service_account")
+"""What those import when they are used."""
 STARTS = ("PYTHON", "LANG", "LC_")
 """Variables that an interpreter reads when it starts."""
 
@@ -168,8 +171,11 @@ def main() -> None:
         changed = importlib.import_module(module if "." in name else "cloudtrain.wait_limits")
         assert hasattr(changed, constant), name
         setattr(changed, constant, limits[name])
-    for name in MODULES:
-        importlib.import_module(f"cloudtrain.{name}")
+    from tests.support.botocore_models import read_before_forks
+
+    for name in (*(f"cloudtrain.{name}" for name in MODULES), *LATE):
+        importlib.import_module(name)
+    read_before_forks()
     for package in ("cli", "commands", "cluster", "runs", "artifacts", "setup", "playbooks"):
         whole = importlib.import_module(f"cloudtrain.{package}")
         for found in pkgutil.iter_modules(whole.__path__, f"{whole.__name__}."):
