@@ -19,6 +19,7 @@ from cloudtrain.stores import open_store
 from tests.standins.faults import Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty
 from tests.support.landing_parts import RUN, Cluster, Heard
+from tests.support.lanes import Cases
 
 RULES = ArtifactRules()
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -113,29 +114,37 @@ def _environment(door: tuple[Store, Faults], monkeypatch: pytest.MonkeyPatch) ->
     door[1].disarm()
 
 
-def test_a_landing_that_is_killed_anywhere_is_finished_by_the_next(
-    tmp_path: Path, door: tuple[Store, Faults]
-) -> None:
+def begun(folder: Path, door: tuple[Store, Faults]) -> Client:
     """With a file that landed before and has changed, and a checkpoint of which a file is gone."""
-    points = ((number, after) for number in itertools.count(1) for after in (False, True))
-    for number, after in points:
-        if number % 2 != after and not os.environ.get("THOROUGH"):
-            continue
-        client = Client(tmp_path / f"{number}-{after}", door)
-        client.write("chief0", "output/log", b"first")
-        client.write("chief0", "ckpt/1.index", b"1")
-        client.lands(final=False)
-        client.write("chief0", "output/log", b"first and second")
-        client.write("worker0", "output/empty", b"")
-        client.write("chief0", "ckpt/2.index", b"2")
-        client.remove("chief0", "ckpt/1.index")
-        was_killed = client.is_killed(number, after)
+    client = Client(folder, door)
+    client.write("chief0", "output/log", b"first")
+    client.write("chief0", "ckpt/1.index", b"1")
+    client.lands(final=False)
+    client.write("chief0", "output/log", b"first and second")
+    client.write("worker0", "output/empty", b"")
+    client.write("chief0", "ckpt/2.index", b"2")
+    client.remove("chief0", "ckpt/1.index")
+    return client
+
+
+def test_a_landing_that_is_killed_anywhere_is_finished_by_the_next(
+    tmp_path: Path, door: tuple[Store, Faults], cases: Cases
+) -> None:
+    """The sample: after the first write, before the last, and two that are drawn."""
+    assert not begun(tmp_path / "whole", door).is_killed(1_000_000, False)
+    actions = [call["action"] for call in door[1].calls()]
+    writes = [n for n, action in enumerate(actions, start=1) if not action.startswith("GET ")]
+    assert len(actions) > 7
+    points = list(itertools.product(range(1, len(actions) + 1), (False, True)))
+    known = [(writes[0], True), (writes[-1], False)]
+    killed = 0
+    for number, after in cases.of(points, 2, always=known):
+        client = begun(tmp_path / f"{number}-{after}", door)
+        killed += client.is_killed(number, after)
         if client.left() == ():
             client.everything_is_there()
         client.lands(final=True)
         assert client.left() == ()
         assert client.everything_is_there().complete
         client.nothing_else_is_billed()
-        if not was_killed:
-            break
-    assert number > 8
+    assert killed > (14 if cases.every else 1)

@@ -145,6 +145,7 @@ def assert_nothing_left(cluster: LocalCluster) -> None:
     assert not (cluster.home / "local" / cluster.name).exists()
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_creation_is_destroyed_whole(cluster: LocalCluster, moment: str) -> None:
     announced = killed_creation(cluster, moment)
@@ -153,6 +154,7 @@ def test_a_killed_creation_is_destroyed_whole(cluster: LocalCluster, moment: str
     assert_nothing_left(cluster)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_creation_is_finished_by_the_next(cluster: LocalCluster, moment: str) -> None:
     killed_creation(cluster, moment)
@@ -165,6 +167,7 @@ def test_a_killed_creation_is_finished_by_the_next(cluster: LocalCluster, moment
     assert_nothing_left(cluster)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_creation_killed_at_any_time_is_destroyed_whole(cluster: LocalCluster, seed: int) -> None:
     creation = start_creation(cluster, "no moment of its own")
