@@ -144,6 +144,7 @@ KILLED = [
 ]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("cloud", "action", "after"), KILLED)
 def test_a_killed_up_is_finished_or_cleared_away_wherever_it_was(
     user: ThreeClouds, cloud: str, action: str, after: bool

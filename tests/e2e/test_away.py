@@ -28,6 +28,7 @@ def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
         yield made
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("there", READY, indirect=True)
 def test_a_desk_trains_lands_and_deletes_all_while_the_laptop_is_off(there: Away) -> None:
     user, name = there.user, there.name
@@ -110,6 +111,7 @@ def test_a_killed_process_on_the_desk_is_started_again_and_an_order_ends_its_run
     assert again != pid
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("action", "after"),
     [("firewalls.insert", True), ("instances.insert", True)],

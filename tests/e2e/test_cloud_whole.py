@@ -52,6 +52,7 @@ def test_up_train_down_on_real_nodes(account: Account) -> None:
     assert not (account.folder / "host_keys").exists()
 
 
+@pytest.mark.sweep(1)
 def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
     account: Account,
 ) -> None:
@@ -65,6 +66,7 @@ def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
     assert account.cloud.holdings() == []
 
 
+@pytest.mark.sweep(1)
 def test_no_private_key_is_told_anywhere(account: Account) -> None:
     """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
     up = account.do("--debug", "up", account.config(), "--yes")
@@ -81,6 +83,7 @@ def test_no_private_key_is_told_anywhere(account: Account) -> None:
     assert not [path for path in keepers if path.exists()]
 
 
+@pytest.mark.sweep(1)
 def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
     """Started again with its disk where the cloud keeps it, else made again with new keys."""
     account.do("up", account.config(), "--yes")
@@ -145,6 +148,7 @@ def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
             assert transport.ask(node, "echo here").stdout == b"here\n"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("account", ["gcp", "aws"], indirect=True)
 def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: Account) -> None:
     config = account.config()

@@ -40,6 +40,7 @@ def steps(cloud: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("cloud", READY)
 def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_path: Path) -> None:
     if reason := unavailable():

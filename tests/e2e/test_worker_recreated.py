@@ -154,6 +154,7 @@ def came_back_alone(job: Job, record: dict[str, Any]) -> None:
     assert chief.read_text().count("chief begins") == 1
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("job", READY, indirect=True)
 def test_a_worker_whose_node_the_cloud_deletes_comes_back_at_its_address_and_the_chief_goes_on(
     job: Job,
@@ -174,6 +175,7 @@ def test_a_worker_whose_node_the_cloud_deletes_comes_back_at_its_address_and_the
     assert job.account.nodes.running() == []
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("job", READY, indirect=True)
 def test_a_worker_whose_node_was_stopped_comes_back_once_the_node_is_started(job: Job) -> None:
     job.start("run", job.config, "--yes")
