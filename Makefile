@@ -1,5 +1,6 @@
 # `make demo` trains on three nodes of this machine; `make quick` runs the checks that take seconds,
-# `make test` all of them, `make docs` builds the documentation site. Each makes .venv first.
+# `make test` all of them, `make sweeps` what takes hours, `make docs` builds the documentation site.
+# Each makes .venv first.
 
 # The first Python of 3.10 or later that can make environments, or else that could with python3-venv.
 PYTHON ?= $(shell for needed in ensurepip sys; do \
@@ -12,7 +13,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix tensorflow-matrix any-of away spot-market faults test check tools docs gpu-wheels dist clean
+.PHONY: demo quick units matrix sweeps test test-times check tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -44,32 +45,20 @@ matrix:
 	[ -z "$$missing" ] || echo "not installed here, so not tried: Python$$missing"; \
 	[ -z "$$failed" ] || { echo "failed: Python$$failed"; exit 1; }
 
-# Each TensorFlow on each Python by each strategy, on nodes of this machine; goes on where it ended:
-# make tensorflow-matrix ARGUMENTS='--releases 2.21 --limit 3'
-tensorflow-matrix: $(VENV)/.made-dev
-	@$(BIN)/python tools/tensorflow_matrix.py $(ARGUMENTS) || [ $$? = 3 ]
-
-# `up` over three clouds killed in every state, and with each call going wrong; goes on where it ended: make any-of ARGUMENTS='--parts 2 --part 1'
-any-of: $(VENV)/.made-dev
-	@$(BIN)/python bench/any_of.py $(ARGUMENTS)
-
-# `run --away` with its client and its desk killed at their calls, which also go wrong, as root: make away ARGUMENTS='--cloud aws --minutes 20'
-away: $(VENV)/.made-dev
-	@$(BIN)/python bench/away.py $(ARGUMENTS)
-
-# A run in a market that takes a spot node every minute, as root: make spot-market ARGUMENTS='--cloud aws'
-spot-market: $(VENV)/.made-dev
-	@$(BIN)/python bench/spot_market.py $(ARGUMENTS)
-
-# Runs with random faults: make faults ARGUMENTS='--where hosts --runs 20 --seed 100 --pairs'
-faults: $(VENV)/.made-dev
-	@$(BIN)/python bench/faults.py $(ARGUMENTS)
+# Every case of what `make test` takes samples of, and what proves something by hours; goes on where
+# it ended: make sweeps ARGUMENTS='cloud-crash any-of', ARGUMENTS=--list
+sweeps: $(VENV)/.made-dev
+	@$(BIN)/python tools/sweeps.py --jobs $(JOBS) $(ARGUMENTS)
 
 test: check
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report= tests/unit
 	@echo "what tests/unit reaches of cloudtrain: $$($(BIN)/coverage report --format=total) % (\`$(BIN)/coverage report\` tells by file)"
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/integration tests/e2e
+
+# Where the time of `make test` goes: make test-times ARGUMENTS='tests/e2e/test_idle.py --output times.md'
+test-times: $(VENV)/.made-dev
+	@$(BIN)/python tools/test_times.py --jobs $(JOBS) $(ARGUMENTS)
 
 check: $(VENV)/.made-dev
 	$(BIN)/ruff check .
@@ -83,11 +72,6 @@ tools:
 # The site, in build/site; make docs ARGUMENTS=--external asks the servers of external links too.
 docs: $(VENV)/.made-docs
 	@$(BIN)/python tools/build_site.py $(ARGUMENTS)
-
-# A release's real CUDA wheels against a pretended driver: make gpu-wheels VERSION=2.19 GPUS=V100:2
-GPUS ?= T4:1
-gpu-wheels: $(VENV)/.made-dev
-	@$(BIN)/python -m tests.support.wheel_trial $(VERSION) --gpus $(GPUS)
 
 dist: $(VENV)/.made
 	rm -rf dist

@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +40,6 @@ sys.path[:0] = [str(ROOT)]
 from tests.standins.faults import FAULTS  # noqa: E402
 from tests.support.candidate_sweep import ENDINGS, Ending, Point, Sweep, swept  # noqa: E402
 
-TABLE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 NOT_REACHED = "not reached"
 
@@ -61,7 +61,7 @@ def main() -> None:
             if why not in ("", NOT_REACHED):
                 print(f"{number}: {trial}: {why}", file=sys.stderr, flush=True)
     rows = list(_read(options.rows).values())
-    TABLE.write_text(_report(rows))
+    options.rows.with_suffix(".md").write_text(_report(rows))
     print(_report(rows))
     sys.exit(any(row["why"] not in ("", NOT_REACHED) for row in rows))
 
@@ -97,7 +97,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--parts", type=int, default=1, help="how many processes share the points")
     parser.add_argument("--part", type=int, default=0, help="which of them this one takes, from 0")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of all kills so far")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="of all kills; the table is beside")
     return parser.parse_args()
 
 
@@ -113,9 +113,18 @@ def _points(path: Path, sweep: Sweep) -> tuple[list[Point], dict[str, int]]:
         points = [asdict(point) for point in sweep.points()]
         sweep.do("down", sweep.name, "--discard", "--yes")
         calls = {name: len(actions) for name, actions in sweep.calls().items()}
-        path.write_text(json.dumps({"points": points, "calls": calls}))
+        _write_first(path, json.dumps({"points": points, "calls": calls}))
     found = json.loads(path.read_text())
     return [Point(**point) for point in found["points"]], found["calls"]
+
+
+def _write_first(path: Path, text: str) -> None:
+    """Unless another process has: what each counts differs."""
+    mine = path.with_suffix(f".{os.getpid()}")
+    mine.write_text(text)
+    with suppress(FileExistsError):
+        path.hardlink_to(mine)
+    mine.unlink()
 
 
 def _try(sweep: Sweep, trial: Trial) -> str:

@@ -37,6 +37,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,6 @@ from tests.support.away_sweep import (  # noqa: E402
     swept,
 )
 
-TABLE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 NOT_REACHED = "not reached"
 ENDINGS = {"client": CLIENT_ENDINGS, "desk": DESK_ENDINGS}
@@ -69,7 +69,7 @@ def main() -> None:
     while _work(options, end):  # each failure leaves an account that is not used again
         pass
     rows = list(_read(options.rows).values())
-    TABLE.write_text(_report(rows))
+    options.rows.with_suffix(".md").write_text(_report(rows))
     print(_report(rows))
     sys.exit(any(row["why"] not in ("", NOT_REACHED) for row in rows))
 
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cloud", default="gcp", choices=("gcp", "aws", "azure"))
     parser.add_argument("--parts", type=int, default=1, help="how many processes share the points")
     parser.add_argument("--part", type=int, default=0, help="which of them this one takes, from 0")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of all kills so far")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="of all kills; the table is beside")
     parser.add_argument(
         "--minutes", type=float, default=1e6, help="begins no kill after so many (default: all)"
     )
@@ -125,8 +125,17 @@ def _work(options: argparse.Namespace, end: float) -> bool:
 def _points(path: Path, sweep: Sweep) -> list[Point]:
     """The points that all processes share."""
     if not path.exists():
-        path.write_text(json.dumps([asdict(point) for point in sweep.points()]))
+        _write_first(path, json.dumps([asdict(point) for point in sweep.points()]))
     return [Point(**point) for point in json.loads(path.read_text())]
+
+
+def _write_first(path: Path, text: str) -> None:
+    """Unless another process has: what each counts differs."""
+    mine = path.with_suffix(f".{os.getpid()}")
+    mine.write_text(text)
+    with suppress(FileExistsError):
+        path.hardlink_to(mine)
+    mine.unlink()
 
 
 def _trials(points: list[Point]) -> Iterator[tuple[int, Point | None, str]]:

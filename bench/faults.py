@@ -27,7 +27,6 @@ PLACES: dict[str, type[Place]] = {
     "aws": Rented,
     "azure": Rented,
 }
-TABLE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 """Every run so far, so that several calls make one table."""
 
@@ -44,7 +43,8 @@ def main() -> int:
             print(f"again: {command(options, seed)}", flush=True)
         with options.rows.open("a") as file:
             file.write(json.dumps(row(options, result)) + "\n")
-        TABLE.write_text(table([json.loads(one) for one in options.rows.read_text().splitlines()]))
+        told = table([json.loads(one) for one in options.rows.read_text().splitlines()])
+        options.rows.with_suffix(".md").write_text(told)
     return int(wrong > 0)
 
 
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--where", choices=PLACES, default="local")
     parser.add_argument("--pairs", action="store_true", help="two faults in each run")
     parser.add_argument("--kinds", nargs="*", help="only these faults")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of all runs so far")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="of all runs; the table is beside")
     parser.add_argument("--verbose", action="store_true", help="what every command said")
     return parser.parse_args()
 

@@ -27,7 +27,6 @@ from tests.support.pythons import python
 
 ROOT = Path(__file__).resolve().parent.parent
 STRANGERS = ROOT / "tests" / "strangers"
-TABLE = Path(__file__).with_suffix(".md")
 ROWS = Path(__file__).with_suffix(".jsonl")
 """The last report of each script, so that several calls make one table."""
 FAULTS = "kill,freeze,cut,preempt"
@@ -131,15 +130,17 @@ SCRIPTS = (
 
 
 def main() -> int:
-    options = arguments()
+    """1 if a rehearsal came to no report."""
+    options, untold = arguments(), 0
     chosen = [script for script in SCRIPTS if not options.only or script.name in options.only]
     for script in chosen:
         row = rehearsed(script, options.faults, options.seed)
-        old = [json.loads(line) for line in lines_of(ROWS)]
+        untold += row["report"] is None
+        old = [json.loads(line) for line in lines_of(options.rows)]
         rows = [*(each for each in old if each["script"] != script.name), row]
-        ROWS.write_text("".join(json.dumps(each) + "\n" for each in rows))
-        TABLE.write_text(table(rows))
-    return 0
+        options.rows.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        options.rows.with_suffix(".md").write_text(table(rows))
+    return int(untold > 0)
 
 
 def arguments() -> argparse.Namespace:
@@ -147,6 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", help="these scripts; the others keep their rows")
     parser.add_argument("--faults", default=FAULTS)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="all reports; the table is beside")
     return parser.parse_args()
 
 
