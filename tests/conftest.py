@@ -25,6 +25,7 @@ from tests.support.lanes import (
     cases,
     pytest_collection_modifyitems,
     pytest_configure,
+    pytest_report_collectionfinish,
     pytest_report_header,
     pytest_terminal_summary,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "cases",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "pytest_report_collectionfinish",
     "pytest_report_header",
     "pytest_terminal_summary",
 ]
@@ -84,11 +86,10 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skipped test showed nothing: in CI, which has all that the tests need, it failed. One that
-    is too long for CI, or needs an old Python, says so by its mark."""
+    needs an old Python says so by its mark."""
     report = yield
     skipped = report.skipped and not hasattr(report, "wasxfail")
-    excused = {"by_hand", "other_python"} & set(item.keywords)
-    if skipped and os.environ.get("CI") == "true" and not excused:
+    if skipped and os.environ.get("CI") == "true" and "other_python" not in item.keywords:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
         report.longrepr = f"{reason}, and CI must have what the tests need"

@@ -268,9 +268,10 @@ does not halve, if a replica is missing, or if it cannot save (weights by h5py, 
 TensorBoard's events). Over several nodes, and with `central_storage`, Keras is tf_keras from 2.16
 on (`keras: auto`). `custom` is an Estimator with chief, worker and ps.
 
-`make tensorflow-matrix` goes on with what was not run ([development.md](development.md)). Seconds
-are those of the whole run, from no nodes to no nodes, with `*` including the environment; other
-programs were running, so they do not compare releases. `–`: there is no such thing ({absent}).
+`make sweeps ARGUMENTS=tensorflow-matrix` goes on with what was not run
+([development.md](development.md)). Seconds are those of the whole run, from no nodes to no nodes,
+with `*` including the environment; other programs were running, so they do not compare releases.
+`–`: there is no such thing ({absent}).
 """
 
 

@@ -66,7 +66,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("tests", nargs="*", metavar="FILE", help="of tests; after --: words for pytest")
+    parser.add_argument(
+        "tests", nargs="*", metavar="FILE", help="of tests; after --: words for pytest"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many processes run tests (2)")
     parser.add_argument("--output", type=Path, help="where the tables are written, too")
     return parser.parse_args()

@@ -20,6 +20,7 @@ def folder(tmp_path: Path) -> object:
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
+@pytest.mark.sweep(0)
 @pytest.mark.gpu_wheels
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt-get install gcc libc6-dev")

@@ -1,7 +1,7 @@
 """A real Horovod over two nodes, as a user types it.
 
-Its build takes seven to eight minutes of CPU time: these tests run where one is in the cache
-already, or where CLOUDTRAIN_BUILD_HOROVOD=1 asks for it.
+Its build takes seven to eight minutes of CPU time, unless one is in the cache: only `make sweeps`
+runs these tests.
 """
 
 from __future__ import annotations
@@ -13,27 +13,18 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import pytest
 import yaml
 
-from cloudtrain.strategies.horovod import LIBRARY
 from tests.e2e.test_training import losses
 from tests.support.project import ROOT, Project, until
 
-CACHE = Path(platformdirs.user_cache_dir("cloudtrain"))
 CONFIG = yaml.safe_load((ROOT / "configs" / "horovod.yaml").read_text(encoding="utf-8"))
-BUILT = any(CACHE.glob(f"wheels/horovod-{LIBRARY.version}-tf{CONFIG['setup']['tensorflow']}-*"))
 LIMIT = 1200.0
 
 pytestmark = [
-    pytest.mark.by_hand,
+    pytest.mark.sweep(0),
     pytest.mark.timeout(3 * LIMIT),
-    pytest.mark.skipif(
-        not BUILT and not os.environ.get("CLOUDTRAIN_BUILD_HOROVOD"),
-        reason="Horovod is not built: "
-        "CLOUDTRAIN_BUILD_HOROVOD=1 pytest tests/e2e/test_horovod_real.py",
-    ),
 ]
 
 

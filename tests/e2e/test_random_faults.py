@@ -1,4 +1,4 @@
-"""Runs with faults at random moments; the same that `make faults` makes hundreds of."""
+"""Runs with faults at random moments; of the kind that bench/faults.py makes hundreds of."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import pytest
 
 MARK = "sweep"
+LEFT_OUT = pytest.StashKey[list[pytest.Item]]()
 T = TypeVar("T")
 
 
@@ -58,8 +60,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = _swept(items) if config.option.sweep else _sampled(items, config.option.seed)
     left_out = [item for item in items if item not in chosen]
     if left_out:
+        config.stash[LEFT_OUT] = left_out
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in chosen]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    left_out = [] if config.option.sweep else config.stash.get(LEFT_OUT, [])
+    tests = Counter(item.nodeid.partition("[")[0] for item in left_out)
+    return [f"left to --sweep: {count} of {test}" for test, count in tests.items()]
 
 
 def _swept(items: Sequence[pytest.Item]) -> set[pytest.Item]:

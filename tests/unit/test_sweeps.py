@@ -95,6 +95,11 @@ def test_rows_of_other_parts_stay_in_the_table() -> None:
     assert list(sweeps.rows(after)) == ["cloud-crash", "away", "others"]
 
 
+def test_the_page_is_as_its_command_writes_it() -> None:
+    page = sweeps.TABLE.read_text("utf-8")
+    assert page == sweeps.page(sweeps.rows(page))
+
+
 def test_programs_tell_their_trials_by_their_files(tmp_path: Path) -> None:
     rows = [{"why": why, "seconds": 10.4} for why in ("", "not reached", "left: a disk", "")]
     kills, cells = tmp_path / "kills.jsonl", tmp_path / "versions.json"
