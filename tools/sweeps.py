@@ -38,9 +38,7 @@ RECORDS = TABLE.with_suffix(".jsonl")
 CODE = (".", ":!*.md", ":!docs/versions.json")
 TEST_LIMIT = 4 * 3600  # seconds: some tests go through all their cases
 ENVIRON = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
-DONE = (0, 3)
-"""Exit codes of a program that found nothing wrong; 3: there was nothing to do."""
-Records = Mapping[str, Mapping[str, Any]]  # of each test and program, by its name or words
+DONE = (0, 3)  # exit codes of a program that found nothing wrong, or had nothing to do
 
 
 def main() -> int:
@@ -74,7 +72,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in names]:
         parser.error(f"there is no {', '.join(unknown)}; the parts are {', '.join(names)}")
-    options.parts = options.parts or names
+    options.parts, options.ends = options.parts or names, False
     return options
 
 
@@ -86,12 +84,13 @@ def _commits(since: str | None) -> list[str]:
         return subprocess.check_output(asked, text=True, errors="replace").splitlines()
 
     found = git("log", "--format=%h", "-1")
-    if since is not None:
-        found = git("log", "--format=%h", f"{since}..HEAD") + git("log", "--format=%h", "-1", since)
     new = [_text(ROOT / name) for name in git("ls-files", "--others", "--exclude-standard")]
     if changes := git("diff", "HEAD") + new:
-        checksum = hashlib.sha256("\n".join(changes).encode()).hexdigest()
-        found.insert(0, f"{found[0]}+{checksum[:4]}")
+        found[0] += f"+{hashlib.sha256(chr(10).join(changes).encode()).hexdigest()[:4]}"
+    if since is not None:
+        found += git("log", "--format=%h", f"{since}..HEAD") + git(
+            "log", "--format=%h", "-1", since
+        )
     return found
 
 
@@ -133,7 +132,7 @@ def _collected(files: Sequence[Path]) -> list[str]:
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def to_do(names: Iterable[str], known: Records) -> list[str]:
+def to_do(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
     return [name for name in names if known.get(name, {}).get("outcome") != "passed"]
 
 
@@ -157,6 +156,7 @@ def _run_all(programs: Sequence[str], options: argparse.Namespace) -> None:
         try:
             list(pool.map(lambda words: _run(words, options), programs))
         except KeyboardInterrupt:
+            options.ends = True
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -171,7 +171,7 @@ def _run(program: str, options: argparse.Namespace) -> None:
         for words in [shlex.split(program.format(**vars(options), share=share))]
     ]
     codes = [process.wait() for process in running]
-    if all(0 <= code < 128 for code in codes):
+    if not options.ends and all(0 <= code < 128 for code in codes):
         file = ROOT / program.split()[-1].format(**vars(options))
         passed, trials = all(code in DONE for code in codes), counted(program, file)
         trials = trials or {"trials": 1, "wrong": int(not passed)}
@@ -219,7 +219,7 @@ of a test, a kill, a call that went wrong, a run with a fault, or a cell of docs
 """
 
 
-def result(part: str, names: Sequence[str], known: Records) -> str:
+def result(part: str, names: Sequence[str], known: Mapping[str, Any]) -> str:
     """A part's row of the table."""
     found = [known[name] for name in names if name in known]
     ran = [each for each in found if each["outcome"] != "skipped"]

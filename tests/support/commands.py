@@ -164,6 +164,7 @@ def main() -> None:
     import importlib
     import pkgutil
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, tests type commands to clean up
     control = socket.socket(fileno=int(sys.argv[1]))
     limits = json.loads(sys.argv[2])
     for name in sorted(limits, key=lambda name: "." in name):  # others import wait_limits' by name
@@ -231,6 +232,7 @@ def _become(
     """The command itself."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for other in others:
         other.close()
     for number, file in enumerate(files, start=1):
