@@ -7,13 +7,15 @@ PYTHON ?= $(shell for needed in ensurepip sys; do \
 	for python in python3 python3.13 python3.12 python3.11 python3.10; do \
 	$$python -c "import sys, $$needed; sys.exit(sys.version_info < (3, 10))" 2>/dev/null && \
 	{ echo $$python; exit; }; done; done)
+# Without bytecode each process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test test-times check tools docs dist clean
+.PHONY: demo quick units matrix sweeps test coverage test-times check tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -29,11 +31,11 @@ units: $(VENV)/.made-dev
 
 UNIT_PARTS = $(patsubst %,unit-part-%,$(shell seq $(JOBS)))
 
-# Temporary files are in memory, and bytecode is kept even if the environment switches it off: a
-# file system takes 2 s of CPU time, compiling 5 s.
-unit-part-%:
-	@TMPDIR=$(firstword $(wildcard /dev/shm) /tmp) PYTHONDONTWRITEBYTECODE= \
-	$(BIN)/python -m pytest -q --hypothesis-profile dev -o tmp_path_retention_policy=failed --part $*/$(JOBS) tests/unit
+# Temporary files are in memory: a file system takes 2 s of CPU time.
+PROFILE ?= dev
+unit-part-%: $(VENV)/.made-dev
+	@TMPDIR=$(firstword $(wildcard /dev/shm) /tmp) \
+	$(BIN)/python -m pytest -q --hypothesis-profile $(PROFILE) -o tmp_path_retention_policy=failed --part $*/$(JOBS) tests/unit
 
 # The tests of `quick` on each Python that is installed, each in a .venv of its own.
 matrix:
@@ -50,11 +52,14 @@ matrix:
 sweeps: $(VENV)/.made-dev
 	@$(BIN)/python tools/sweeps.py --jobs $(JOBS) $(ARGUMENTS)
 
-test: check
+test: $(VENV)/.made-dev
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --cov --cov-report= tests/unit
-	@echo "what tests/unit reaches of cloudtrain: $$($(BIN)/coverage report --format=total) % (\`$(BIN)/coverage report\` tells by file)"
+	@$(MAKE) --no-print-directory --output-sync -j check $(UNIT_PARTS) PROFILE=whole
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/integration tests/e2e
+
+# How much of cloudtrain/ the tests of tests/unit reach.
+coverage: $(VENV)/.made-dev
+	$(BIN)/python -m pytest -q --hypothesis-profile dev --cov --cov-report=term:skip-covered tests/unit
 
 # Where the time of `make test` goes: make test-times ARGUMENTS='tests/e2e/test_idle.py --output times.md'
 test-times: $(VENV)/.made-dev
