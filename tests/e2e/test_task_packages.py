@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,21 +19,29 @@ def cache(project: Project, tmp_path: Path) -> Path:
     return tmp_path / "cache" / "venvs"
 
 
+@pytest.fixture
+def setup(cache: Path) -> dict[str, Any]:
+    return {"packages": [str(wheel(cache.parent / "wheels", "six"))]}
+
+
 def the_environment(cache: Path) -> Path:
     (found,) = (path for path in cache.iterdir() if path.is_dir())
     return found
 
 
-def test_what_tasks_install_ends_with_their_run(project: Project, cache: Path) -> None:
+def test_what_tasks_install_ends_with_their_run(
+    project: Project, cache: Path, setup: dict[str, Any]
+) -> None:
     wheel(project.code / "wheels", "extra")
     install = "pip install -q --no-index --disable-pip-version-check wheels/*.whl"
     mine = project.config(
         strategy="custom",
         nodes=NODES,
-        setup={"packages": ["six"]},
+        setup=setup,
         train={"command": f"{install} && extra && python -c 'import extra, six'", "success": "all"},
     )
-    assert project.cloudtrain("up", mine).returncode == 0
+    up = project.cloudtrain("up", mine)
+    assert up.returncode == 0, up.stderr
     environment = the_environment(cache)
     before = digest(environment)
     done = project.cloudtrain("train", mine)
@@ -42,7 +51,7 @@ def test_what_tasks_install_ends_with_their_run(project: Project, cache: Path) -
     project.config(
         strategy="custom",
         nodes=NODES,
-        setup={"packages": ["six"]},
+        setup=setup,
         train={"command": "! python -c 'import extra' 2>/dev/null", "success": "all"},
     )
     again = project.cloudtrain("train", mine)
@@ -50,10 +59,11 @@ def test_what_tasks_install_ends_with_their_run(project: Project, cache: Path) -
 
 
 def test_a_shared_environment_that_was_changed_is_created_again(
-    project: Project, cache: Path
+    project: Project, cache: Path, setup: dict[str, Any]
 ) -> None:
-    mine = project.config(strategy="custom", nodes={"chief": {}}, setup={"packages": ["six"]})
-    assert project.cloudtrain("up", mine).returncode == 0
+    mine = project.config(strategy="custom", nodes={"chief": {}}, setup=setup)
+    up = project.cloudtrain("up", mine)
+    assert up.returncode == 0, up.stderr
     environment = the_environment(cache)
     before = digest(environment / "lib")
     (six,) = environment.glob("lib/*/site-packages/six.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from cloudtrain.errors import StepFailed
 from cloudtrain.model import ClusterConfig, Code
 from cloudtrain.playbooks import code_packages, tensorflow
 from cloudtrain.setup.apply import apply
+from tests.support import environments
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.own_backend import package
 from tests.support.tensorflow_parts import config
@@ -32,7 +32,7 @@ class Machine:
         self.home = self.transport.home(self.node)
         self.wheels = folder / "wheels"
         self.shared = Path(tensorflow.environment_folder(wanted(), self.node) or "")
-        subprocess.run([sys.executable, "-m", "venv", self.shared], check=True)
+        environments.create(self.shared)
         named = [wheel(self.wheels, "below"), wheel(self.wheels, "tensorflow_cpu", "2.21.0")]
         pip = [self.shared / "bin" / "pip", "install", "-q", "--no-index", *named]
         subprocess.run(list(map(str, pip)), check=True, capture_output=True)

@@ -17,6 +17,7 @@ from cloudtrain.playbooks import tensorflow, tensorflow_releases
 from cloudtrain.setup.apply import apply
 from cloudtrain.ship import text
 from tests.conftest import users_pip_config
+from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 
 pytestmark = pytest.mark.skipif(
@@ -93,7 +94,9 @@ def test_an_environment_is_made_with_what_the_loader_would_not_find(
         provider="hosts",
         strategy="mirrored",
         nodes={"chief": NodeGroup()},
-        setup=Setup(python=sys.executable, packages=tuple(map(str, wheels))),
+        setup=Setup(
+            python=str(quick_python(tmp_path / "python")), packages=tuple(map(str, wheels))
+        ),
     )
     environ = {"PIP_CONFIG_FILE": pip_config} if (pip_config := users_pip_config()) else {}
     stage = Remembered()
@@ -186,7 +189,11 @@ def test_what_is_pinned_of_cuda_stays_unless_a_package_of_the_users_needs_anothe
         provider="gcp",
         strategy="mirrored",
         nodes={"chief": NodeGroup(accelerator=Accelerator(kind="T4"))},
-        setup=Setup(tensorflow="2.21", python=sys.executable, packages=("theirs",)),
+        setup=Setup(
+            tensorflow="2.21",
+            python=str(quick_python(tmp_path / "python")),
+            packages=("theirs",),
+        ),
     )
     monkeypatch.setattr(tensorflow_releases, "tensorflow", lambda version, build: ())
     monkeypatch.setattr(cuda, "pins", lambda version, kind: ("nvidia-x==1.0",))

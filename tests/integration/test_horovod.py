@@ -11,8 +11,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain import ship
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup, Train
@@ -30,6 +29,7 @@ from cloudtrain.runs.task_launch import LaunchInputs, task_launch
 from cloudtrain.setup.apply import apply
 from cloudtrain.strategies import horovod
 from tests.conftest import users_pip_config
+from tests.support import environments
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.project import free_ports, until
 
@@ -146,7 +146,7 @@ def node_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     the package index, and has all but its native library (HOROVOD_SKIP_COMPILE)."""
     folder = tmp_path_factory.mktemp("horovod")
     environment = folder / node().name / environment_of(BUILT)
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    environments.create(environment)
     pip = [environment / "bin/python", "-m", "pip", "install", "-q", "--no-input"]
     needs = [need if need != "setuptools" else "setuptools<81" for need in horovod.LIBRARY.needs]
     subprocess.run([*pip, "--disable-pip-version-check", *needs], check=True)
@@ -297,15 +297,17 @@ def test_a_node_ends_as_its_rank_did(nodes: Nodes, line: str, code: int) -> None
 
 
 def test_the_first_rank_that_fails_ends_the_others_of_its_node_even_deaf_ones(nodes: Nodes) -> None:
+    launcher = ship.text("horovod_ranks.py")
+    hasty = launcher.replace("GRACE = 5.0", "GRACE = 0.5")
+    assert hasty != launcher
     nodes.start(
         "[ $HOROVOD_RANK = 0 ] || exec sh -c 'trap \"\" TERM; touch deaf; sleep 1000 & wait; wait';"
         " while [ ! -e deaf ]; do sleep 0.1; done; exit 5",
         workers=1,
         gpus=2,
+        variables={horovod.RANKS: hasty},
     )
-    began = time.monotonic()
     assert nodes.codes() == [5]
-    assert time.monotonic() - began < 30
     assert not alive("sleep 1000", nodes.folder)
 
 

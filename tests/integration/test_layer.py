@@ -8,16 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from cloudtrain.node import layer
+from tests.support import environments
 from tests.support.wheels import digest, wheel
 
 PIP = ("install", "--no-index", "--disable-pip-version-check", "-q")
 
 
-def pythons() -> list[str]:
+def pythons() -> list[ParameterSet]:
     """Every interpreter of this machine that can create an environment: in PATH as python3.7 and
-    so on, or this one.
+    so on, or this one. `make test` takes this one and the oldest.
     """
     found = {sys.version_info[1]: sys.executable}
     for minor in range(7, 14):
@@ -27,14 +29,20 @@ def pythons() -> list[str]:
         )
         if name and can and can.returncode == 0:
             found.setdefault(minor, name)
-    return [found[minor] for minor in sorted(found)]
+    taken = (sys.version_info[1], min(found))
+    return [
+        pytest.param(
+            found[minor], id=f"3.{minor}", marks=() if minor in taken else pytest.mark.sweep(0)
+        )
+        for minor in sorted(found)
+    ]
 
 
 @pytest.fixture(scope="module", params=pythons())
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with `tensorflow-cpu` 2.21.0 and a command `below`."""
     folder = tmp_path_factory.mktemp("cache") / "venvs" / "tf"
-    subprocess.run([request.param, "-m", "venv", folder], check=True)
+    environments.create(folder, request.param)
     wheels = folder.parent / "wheels"
     named = [wheel(wheels, "below"), wheel(wheels, "tensorflow_cpu", "2.21.0")]
     subprocess.run([folder / "bin" / "pip", *PIP, *named], check=True)

@@ -15,6 +15,7 @@ from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.setup.apply import apply
+from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.pythons import python
 from tests.support.tensorflow_parts import config
@@ -67,8 +68,8 @@ def make(tmp_path: Path, index: str) -> Callable[[ClusterConfig], list[str]]:
     tools = tmp_path / "bin"
     tools.mkdir()
     for minor in (NEW, OLD):
-        (tools / f"python3.{minor}").symlink_to(Path(python(minor)).resolve())
-    (tools / "python3").symlink_to(Path(python(OLD)).resolve())
+        quick_python(tools / f"python3.{minor}", python(minor))
+    quick_python(tools / "python3", python(OLD))
     environ = {
         "PATH": f"{tools}:/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -129,6 +130,7 @@ def test_cudas_libraries_are_those_of_its_own_extra_and_are_shown(
     assert "9.40" in told
 
 
+@pytest.mark.sweep(1)  # each starts ten pips
 @pytest.mark.parametrize(
     ("setup", "error", "hint"),
     [
