@@ -105,6 +105,7 @@ def bring(image: Path, environment: Path, config: ClusterConfig) -> None:
     place.symlink_to(environment)
 
 
+@pytest.mark.sweep(1)  # test_cloud_whole.py has it on each cloud, without TensorFlow
 @pytest.mark.parametrize("account", READY, indirect=True)
 def test_check_up_train_status_fetch_down_with_tensorflow_on_three_nodes(
     account: tuple[Account, Store], loss_of_one_process: str
@@ -155,6 +156,7 @@ def test_parameter_servers_train_and_are_ended_with_the_chief(
     assert user.nodes.running() == []
 
 
+@pytest.mark.sweep(0)
 @pytest.mark.parametrize("account", ["aws"], indirect=True)
 def test_tensorflow_takes_a_worker_back_whose_node_was_deleted_and_recreated(
     account: tuple[Account, Store],
@@ -189,6 +191,7 @@ def test_tensorflow_takes_a_worker_back_whose_node_was_deleted_and_recreated(
     assert user.cloud.holdings() == []
 
 
+@pytest.mark.sweep(0)
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_parameter_servers_resume_on_another_cloud(
     account: tuple[Account, Store], tensorflow_python: Path

@@ -45,6 +45,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ac
         yield Account(project, cloud, nodes), store
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("account", READY, indirect=True)
 def test_one_node_asks_the_package_index_and_a_later_cluster_asks_it_nothing(
     account: tuple[Account, Store],

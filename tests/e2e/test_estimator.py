@@ -1,5 +1,5 @@
 """`tf.estimator.train_and_evaluate` over chief, worker, ps and evaluator, on its first and its last
-TensorFlow here.
+TensorFlow here. Each is an environment of its own: 40 s of CPU time to make.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ NODES = {"chief": {}, "worker": {"count": 1}, "ps": {"count": 1}, "evaluator": {
 LIMIT = 300.0
 
 pytestmark = [
+    pytest.mark.sweep(0),
     pytest.mark.tensorflow,
     pytest.mark.xdist_group("tensorflow"),
     pytest.mark.timeout(600),

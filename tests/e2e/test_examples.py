@@ -1,6 +1,7 @@
 """The examples and scripts of other people on a real TensorFlow, with TF_CONFIG set by hand.
 
-Nothing of cloudtrain takes part: what fails here is TensorFlow's or the script's.
+Nothing of cloudtrain takes part: what fails here is TensorFlow's or the script's. `make test` has
+the same examples in test_training.py, with cloudtrain.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def job(tmp_path: Path, tensorflow_python: Path) -> Iterator[Callable[[str], Job
         made.kill()
 
 
+@pytest.mark.sweep(0)
 def test_the_loss_is_the_same_on_one_process_two_devices_and_three_nodes(
     job: Callable[[str], Job],
 ) -> None:
@@ -130,6 +132,7 @@ def test_the_loss_is_the_same_on_one_process_two_devices_and_three_nodes(
     assert not (nodes.work("worker0") / "output").exists()
 
 
+@pytest.mark.sweep(0)
 def test_a_job_whose_worker_was_killed_resumes_to_the_loss_of_an_unbroken_one(
     job: Callable[[str], Job],
 ) -> None:
@@ -153,6 +156,7 @@ def test_a_job_whose_worker_was_killed_resumes_to_the_loss_of_an_unbroken_one(
     assert broken.loss("chief0") == broken.loss("worker0") == unbroken.loss("chief0")
 
 
+@pytest.mark.sweep(0)
 def test_parameter_servers_train_resume_and_keep_all_files_on_the_chief(
     job: Callable[[str], Job],
 ) -> None:
@@ -185,6 +189,7 @@ STRANGE = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("script", "counts", "arguments", "made"), STRANGE)
 def test_a_strangers_script_runs_as_it_is(
     job: Callable[[str], Job],

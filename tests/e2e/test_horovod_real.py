@@ -22,10 +22,7 @@ from tests.support.project import ROOT, Project, until
 CONFIG = yaml.safe_load((ROOT / "configs" / "horovod.yaml").read_text(encoding="utf-8"))
 LIMIT = 1200.0
 
-pytestmark = [
-    pytest.mark.sweep(0),
-    pytest.mark.timeout(3 * LIMIT),
-]
+pytestmark = [pytest.mark.sweep(0), pytest.mark.timeout(3 * LIMIT)]
 
 
 def config(project: Project, *, workers: int = 2, arguments: str = "", **train: Any) -> Path:

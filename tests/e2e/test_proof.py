@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_training import LIMIT, SETUP, TWO
+from tests.e2e.test_training import LIMIT, LOCAL, TWO
 from tests.support.project import Project
 
 pytestmark = [
@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.xdist_group("tensorflow"),
     pytest.mark.usefixtures("tensorflow_python"),
 ]
+
+SETUP = LOCAL["setup"]
 
 
 def config(project: Project, *, setup: Any = SETUP, **train: Any) -> Path:

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.usefixtures("tensorflow_python"),
 ]
 
-SETUP = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))["setup"]
+LOCAL = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text(encoding="utf-8"))
+SETUP = {**LOCAL["setup"], "prove": "off"}
 LIMIT = 200.0
 
 MIRRORED = """
@@ -71,6 +72,7 @@ def losses(text: str, task: str) -> dict[int, str]:
     return {int(epoch): loss for epoch, loss in found}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("mode", ["backup", "manager"])
 def test_a_resumed_run_has_the_losses_of_an_undisturbed_one(project: Project, mode: str) -> None:
     (project.code / "job.py").write_text(MIRRORED)

@@ -33,7 +33,15 @@ def steps() -> Iterator[tuple[str, list[str]]]:
             yield commands, follows[1].splitlines() if follows[0] == "text" else []
 
 
-def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "packages",
+    [
+        "packages: [scikit-learn]",
+        pytest.param("", id="as it stands", marks=pytest.mark.sweep(0)),
+    ],
+)
+def test_the_tutorial_prints_what_it_says(tmp_path: Path, packages: str) -> None:
+    """With `packages` the config that `init` writes has the environment of all other tests."""
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "cloudtrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cloudtrain "$@"\n')
@@ -66,6 +74,11 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
             assert done.returncode == 0, (commands, said)
             assert [line for line in words if line not in said] == [], (commands, said)
             folder = Path((tmp_path / "now").read_text().strip())
+            written = folder / "local.yaml"
+            if packages and written.exists():
+                text = written.read_text()
+                written.write_text(text.replace("# packages: [scikit-learn]", packages))
+                assert packages in written.read_text()
     finally:
         subprocess.run(
             ["cloudtrain", "down", "local.yaml", "--yes", "--discard"],
