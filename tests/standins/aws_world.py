@@ -59,11 +59,10 @@ TaggedEC2Resource.get_tags = _tags  # type: ignore[method-assign, assignment]
 
 # What moto does anew for each call or account: it lists its own folder, and the methods of a class,
 # and makes an RSA key for disks that nobody reads.
-backends.list_of_moto_modules = cache(  # type: ignore[assignment]
-    lambda list_them=backends.list_of_moto_modules: tuple(list_them())
-)
-responses.method_names_from_class = cache(responses.method_names_from_class)
-kms.generate_private_key = cache(kms.generate_private_key)
+_modules = tuple(backends.list_of_moto_modules())
+backends.list_of_moto_modules = lambda: iter(_modules)
+for _module, _name in ((responses, "method_names_from_class"), (kms, "generate_private_key")):
+    setattr(_module, _name, cache(getattr(_module, _name)))
 
 ALIVE = ("pending", "running", "stopping", "stopped", "shutting-down")
 _accounts = itertools.count(200_000_000_001)

@@ -23,7 +23,7 @@ def models_are_read_once() -> Iterator[None]:
 
 def read_before_forks() -> None:
     """For all sessions of this process and of those that it forks."""
-    JSONFileLoader.load_file = once(JSONFileLoader.load_file)  # type: ignore[method-assign]
+    JSONFileLoader.load_file = once(JSONFileLoader.load_file)
     loader = create_loader()
     for name in ("endpoints", "partitions", "sdk-default-configuration", "_retry"):
         loader.load_data(name)
