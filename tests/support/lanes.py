@@ -32,11 +32,16 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="draws the sample of each enumeration again")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before xdist starts its workers, which get the options of this process."""
+    told: dict[str, Any] = getattr(config, "workerinput", {})
     if config.option.seed is None:
-        config.option.seed = secrets.randbelow(100_000)
+        config.option.seed = told.get(MARK, secrets.randbelow(100_000))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers of xdist draw the same cases."""
+    node.workerinput[MARK] = node.config.option.seed
 
 
 def pytest_report_header(config: pytest.Config) -> str:
