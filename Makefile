@@ -15,7 +15,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test coverage test-times check tools docs dist clean
+.PHONY: demo quick units matrix sweeps test prepared coverage test-times check tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -54,8 +54,12 @@ sweeps: $(VENV)/.made-dev
 
 test: $(VENV)/.made-dev
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	@$(MAKE) --no-print-directory --output-sync -j check $(UNIT_PARTS) PROFILE=whole
+	@$(MAKE) --no-print-directory --output-sync -j prepared check $(UNIT_PARTS) PROFILE=whole
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/integration tests/e2e
+
+# What takes a minute to make, once on a machine: an environment with TensorFlow, a Debian for nodes.
+prepared: $(VENV)/.made-dev
+	@$(BIN)/python -m tests.support.prepared
 
 # How much of cloudtrain/ the tests of tests/unit reach.
 coverage: $(VENV)/.made-dev

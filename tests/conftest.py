@@ -6,20 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
 
-import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cloudtrain import config
 from cloudtrain.catalog import learned
-from cloudtrain.playbooks import tensorflow
-from cloudtrain.setup.apply import apply
-from tests.support import lanes
+from tests.support import lanes, prepared
 from tests.support import project as projects
 from tests.support.lanes import (
     cases,
@@ -30,7 +25,6 @@ from tests.support.lanes import (
     pytest_report_header,
     pytest_terminal_summary,
 )
-from tests.support.nodes_here import HereTransport, Remembered, node
 
 __all__ = [
     "cases",
@@ -136,25 +130,8 @@ def project(tmp_path: Path) -> Iterator[projects.Project]:
 
 @pytest.fixture(scope="session")
 def tensorflow_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter that the playbook makes for configs/local.yaml, with TensorFlow, tf_keras,
-    TensorBoard and scikit-learn; made once on this machine, and the same that `make demo` uses."""
-    cache = os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_dir("cloudtrain")
-    wanted = config.load(projects.ROOT / "configs" / "local.yaml")
-    here = replace(node(host="localhost"), cache=cache)
-    environ = {"PIP_CONFIG_FILE": pip_config} if (pip_config := users_pip_config()) else {}
-    transport = HereTransport(tmp_path_factory.mktemp("home"), environ)
-    apply(lambda one: tensorflow.steps(wanted, one), [here], transport, Remembered())
-    folder = tensorflow.bin_folder(wanted, here)
-    assert folder is not None
-    return Path(folder) / "python"
-
-
-def users_pip_config() -> str | None:
-    """The node's home is another: pip would not find the settings of this user's."""
-    for path in ("~/.config/pip/pip.conf", "~/.pip/pip.conf"):
-        if Path(path).expanduser().exists():
-            return str(Path(path).expanduser())
-    return os.environ.get("PIP_CONFIG_FILE")
+    """The interpreter of tests/support/prepared.py, made once on this machine."""
+    return prepared.tensorflow_python(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import tensorflow, tensorflow_releases
 from cloudtrain.setup.apply import apply
 from cloudtrain.ship import text
-from tests.conftest import users_pip_config
 from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.prepared import users_pip_config
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None, reason="needs gcc, which makes libraries"

@@ -28,9 +28,9 @@ from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import LaunchInputs, task_launch
 from cloudtrain.setup.apply import apply
 from cloudtrain.strategies import horovod
-from tests.conftest import users_pip_config
 from tests.support import environments
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.prepared import users_pip_config
 from tests.support.project import free_ports, until
 
 

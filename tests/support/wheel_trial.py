@@ -29,9 +29,9 @@ from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, nvidia, tensorflow
 from cloudtrain.setup.apply import apply
-from tests.conftest import users_pip_config
 from tests.support import pretended_driver
 from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.prepared import users_pip_config
 
 NEEDS_GB = 10
 
