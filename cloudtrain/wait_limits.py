@@ -77,6 +77,12 @@ PROXY_END = _limit(
     until="the command of `network.ssh_proxy` has ended with its connection",
     then="it is sent TERM, and after as long again KILL",
 )
+NODE_LISTED = _limit(
+    "NODE_LISTED",
+    60.0,
+    until="a cloud lists a node that was requested a moment ago",
+    then="for `up` it is lost, for `down` it was never created",
+)
 NODE_STARTS = _limit(
     "NODE_STARTS",
     300.0,

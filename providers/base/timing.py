@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from cloudtrain.errors import CloudError, RateError, TransientError
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until, report_wait
+from cloudtrain.wait_limits import NODE_LISTED
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Timing:
     polls: Retry = POLLS
     boot: float = 600.0
     """Time allowed until every VM runs."""
-    listing: float = 60.0
+    listing: float = NODE_LISTED
     """Time allowed until a new VM is listed."""
     clock: Clock = CLOCK
 

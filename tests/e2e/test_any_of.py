@@ -107,13 +107,13 @@ def test_a_wait_says_a_line_each_round_and_takes_the_first_room(user: ThreeCloud
     file = user.config(["aws", "gcp"])
     up = user.project.start("up", file, "--yes", "--wait", "10m")
     try:
-        until(lambda: "trying again in 15 s" in user.project.stderr, 60)
+        until(lambda: "trying again in 2 s" in user.project.stderr, 60)
         assert user.holding() == {}
         user.fill("aws")
         assert up.wait(timeout=120) == 0, user.project.stderr
     finally:
         up.kill()
-    waited = user.project.stderr.partition("trying again in 15 s")[2]
+    waited = user.project.stderr.partition("trying again in 2 s")[2]
     assert "nothing is billed meanwhile; Ctrl-C ends the wait" in waited
     assert "warning" not in waited
     assert "trying" not in waited
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_a_wait_at_once(user: ThreeClouds) -> None:
     user.fill("gcp")
     up = user.project.start("up", user.config(["gcp"]), "--yes", "--wait", "1h")
     try:
-        until(lambda: "trying again in 15 s" in user.project.stderr, 60)
+        until(lambda: "trying again in 2 s" in user.project.stderr, 60)
         begun = time.monotonic()
         up.send_signal(signal.SIGINT)
         assert up.wait(timeout=60) == 130
@@ -184,12 +184,13 @@ def test_down_finds_a_cluster_that_another_machine_created_in_one_of_the_clouds(
 
 
 def test_a_run_that_lost_its_node_goes_on_elsewhere_from_its_checkpoint(user: ThreeClouds) -> None:
+    waits = "python3 rank.py --output {output} --steps 40 --hold 5 resumed"
     file = user.config(
         ["aws", "gcp"],
         field="ordered",
         train={
             "max_restarts": 1,
-            "command": "python3 rank.py --output {output} --steps 40 --pause 0.5",
+            "command": f"[ ! -e ckpt/checkpoint ] || touch resumed; {waits}",
         },
         limits={"wait": "1s"},
         artifacts={"store": user.project.store.as_uri(), "every": "1s"},

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Protocol
@@ -107,7 +108,7 @@ def start(
 ) -> Command:
     """Without input. Where the environment changes how an interpreter starts, a real one; it takes
     no `limits`, which are other seconds for constants of cloudtrain.wait_limits, or of the module
-    that the name begins with: `console.plain.SILENCE`."""
+    that the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause."""
     path = env.get("PYTHONPATH", "")
     if not limits and _starts_otherwise(env):
         return subprocess.Popen(
@@ -171,7 +172,9 @@ def main() -> None:
         module, _, constant = f"cloudtrain.{name}".rpartition(".")
         changed = importlib.import_module(module if "." in name else "cloudtrain.wait_limits")
         assert hasattr(changed, constant), name
-        setattr(changed, constant, limits[name])
+        old, seconds = getattr(changed, constant), limits[name]
+        new = replace(old, pause=seconds) if is_dataclass(old) else seconds
+        setattr(changed, constant, new)
     from tests.support.botocore_models import read_before_forks
 
     for name in (*(f"cloudtrain.{name}" for name in MODULES), *LATE):

@@ -78,6 +78,11 @@ class ThreeClouds:
 def three_clouds(folder: Path) -> Iterator[ThreeClouds]:
     project = Project(folder / "user's project")
     project.environment["CLOUDTRAIN_CACHE"] = str(folder / "cache")
+    project.limits = {
+        "NODE_LISTED": 3.0,
+        "commands.place_choice.ROUNDS": 2.0,
+        "runs.node_replacement.REQUESTS": 2.0,
+    }
     with contextlib.ExitStack() as stack:
         nodes = {name: stack.enter_context(Nodes()) for name in READY}
         clouds = {name: stack.enter_context(running(name, nodes=nodes[name])) for name in READY}
