@@ -25,6 +25,7 @@ from cloudtrain.ssh.transport import SshTransport
 from cloudtrain.step import Step
 from tests.standins.image import MODULES, with_archive, with_package
 from tests.standins.nodes import unavailable
+from tests.support.lanes import Cases
 from tests.support.nodes_here import Remembered
 from tests.support.one_machine import NAME, Machine
 
@@ -41,6 +42,9 @@ KILLS = (
     ("code", "code"),
 )
 """Steps, and the words in their output after which each is killed."""
+
+SOONEST = (0, 5, 7, 8)
+"""Of these, those that come when most is left to do; code may be delivered before the kill."""
 
 PAUSE = {"packages": 0.3, "python": 0.3, "code": 0.03}
 """Seconds after those words, at most: code is delivered in a moment."""
@@ -60,18 +64,19 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_steps_that_are_killed_at_any_moment_are_repaired_by_the_next_up(
-    machine: Machine, tmp_path: Path
+    machine: Machine, tmp_path: Path, cases: Cases
 ) -> None:
     steps = playbooks(tmp_path / "code")
     rng = random.Random(4)
+    kills = [KILLS[number] for number in cases.of(range(len(KILLS)), 1, always=SOONEST)]
     killed = [
         (step, words)
-        for step, words in KILLS
+        for step, words in kills
         if not ready(machine, steps, step, words, rng.uniform(0, PAUSE[step]))
     ]
     print("killed:", *killed, sep="\n  ")
     assert {step for step, _ in killed} == {"packages", "python", "code"}
-    assert len(killed) >= 6
+    assert len(killed) >= len(kills) - 3
     assert ready(machine, steps)
     whole(machine, tmp_path / "code")
     again = Remembered()
