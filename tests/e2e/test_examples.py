@@ -22,7 +22,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.xdist_group("tensorflow")]
+pytestmark = [
+    pytest.mark.sweep(0),
+    pytest.mark.tensorflow,
+    pytest.mark.xdist_group("tensorflow"),
+]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -114,7 +118,6 @@ def job(tmp_path: Path, tensorflow_python: Path) -> Iterator[Callable[[str], Job
         made.kill()
 
 
-@pytest.mark.sweep(0)
 def test_the_loss_is_the_same_on_one_process_two_devices_and_three_nodes(
     job: Callable[[str], Job],
 ) -> None:
@@ -132,7 +135,6 @@ def test_the_loss_is_the_same_on_one_process_two_devices_and_three_nodes(
     assert not (nodes.work("worker0") / "output").exists()
 
 
-@pytest.mark.sweep(0)
 def test_a_job_whose_worker_was_killed_resumes_to_the_loss_of_an_unbroken_one(
     job: Callable[[str], Job],
 ) -> None:
@@ -156,7 +158,6 @@ def test_a_job_whose_worker_was_killed_resumes_to_the_loss_of_an_unbroken_one(
     assert broken.loss("chief0") == broken.loss("worker0") == unbroken.loss("chief0")
 
 
-@pytest.mark.sweep(0)
 def test_parameter_servers_train_resume_and_keep_all_files_on_the_chief(
     job: Callable[[str], Job],
 ) -> None:
@@ -189,7 +190,6 @@ STRANGE = [
 ]
 
 
-@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("script", "counts", "arguments", "made"), STRANGE)
 def test_a_strangers_script_runs_as_it_is(
     job: Callable[[str], Job],

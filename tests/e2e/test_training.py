@@ -239,36 +239,38 @@ def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
     assert re.search(r"error: ps0 on \S*-ps0: killed by SIGKILL", project.stderr)
 
 
-WITHIN = [pytest.param(LIMIT, id="at all"), pytest.param(30.0, marks=pytest.mark.sweep(0))]
-"""Seconds; the short ones on a machine that has nothing else to do."""
+def within(seconds: float) -> list[Any]:
+    """Those are asserted in the sweeps alone: other tests take what this machine has."""
+    soon = pytest.param(seconds, id=f"within {seconds:g} s", marks=pytest.mark.sweep(0))
+    return [pytest.param(LIMIT, id="at all"), soon]
 
 
-@pytest.mark.parametrize("within", WITHIN)
-def test_a_killed_worker_is_named(project: Project, within: float) -> None:
+@pytest.mark.parametrize("limit", within(30))
+def test_a_killed_worker_is_named(project: Project, limit: float) -> None:
     nodes = {"chief": {}, "worker": {"count": 2}}
     run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=nodes))
     until(lambda: "Epoch 2/500" in project.stdout, LIMIT)
     killed = time.monotonic()
     os.kill(trainer(project, "worker1"), signal.SIGKILL)
     named = r"worker1 on \S*-worker1: killed by SIGKILL"
-    until(lambda: re.search(named, project.stderr), within)
+    until(lambda: re.search(named, project.stderr), limit)
     print(f"named {time.monotonic() - killed:.1f} s after the kill")
-    assert run.wait(LIMIT) == 1
+    assert run.wait(max(limit, 60)) == 1
     print(f"ended {time.monotonic() - killed:.1f} s after the kill")
     assert re.search("error: " + named, project.stderr)
     assert project.processes() == {}
 
 
-@pytest.mark.parametrize("within", WITHIN)
-def test_a_frozen_worker_is_named(project: Project, within: float) -> None:
+@pytest.mark.parametrize("limit", within(60))
+def test_a_frozen_worker_is_named(project: Project, limit: float) -> None:
     run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=TWO))
     until(lambda: "Epoch 2/500" in project.stdout, LIMIT)
     frozen = time.monotonic()
     os.kill(trainer(project, "worker0"), signal.SIGSTOP)
     named = r"worker0 on \S*-worker0: its process is stopped"
-    until(lambda: re.search(named, project.stderr), within)
+    until(lambda: re.search(named, project.stderr), limit)
     print(f"named {time.monotonic() - frozen:.1f} s after the stop")
-    assert run.wait(LIMIT) == 1
+    assert run.wait(max(limit, 60)) == 1
     print(f"ended {time.monotonic() - frozen:.1f} s after the stop")
     assert re.search("error: " + named, project.stderr)
     assert project.processes() == {}
