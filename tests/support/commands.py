@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Protocol
@@ -167,13 +167,15 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, tests type commands to clean up
     control = socket.socket(fileno=int(sys.argv[1]))
+    from cloudtrain.retry import Retry
+
     limits = json.loads(sys.argv[2])
     for name in sorted(limits, key=lambda name: "." in name):  # others import wait_limits' by name
         module, _, constant = f"cloudtrain.{name}".rpartition(".")
         changed = importlib.import_module(module if "." in name else "cloudtrain.wait_limits")
         assert hasattr(changed, constant), name
         old, seconds = getattr(changed, constant), limits[name]
-        new = replace(old, pause=seconds) if is_dataclass(old) else seconds
+        new = replace(old, pause=seconds) if isinstance(old, Retry) else seconds
         setattr(changed, constant, new)
     from tests.support.botocore_models import read_before_forks
 
