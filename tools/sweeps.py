@@ -107,7 +107,8 @@ def _swept(part: Part, commits: Sequence[str], options: argparse.Namespace) -> b
     finally:
         known = read(_text(RECORDS), commits)
         told = result(part.name, names, known)
-        TABLE.write_text(page(rows(_text(TABLE)) | {part.name: told}))
+        if any(name in known for name in names):
+            TABLE.write_text(page(rows(_text(TABLE)) | {part.name: told}))
         print(told, flush=True)
     return all(known.get(name, {}).get("outcome") in ("passed", "skipped") for name in names)
 
@@ -220,7 +221,6 @@ of a test, a kill, a call that went wrong, a run with a fault, or a cell of docs
 
 
 def result(part: str, names: Sequence[str], known: Mapping[str, Any]) -> str:
-    """A part's row of the table."""
     found = [known[name] for name in names if name in known]
     ran = [each for each in found if each["outcome"] != "skipped"]
     trials = sum(each.get("trials", 1) for each in ran)

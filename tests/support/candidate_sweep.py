@@ -223,8 +223,10 @@ class Sweep:
         self._say("go")
         impatience = threading.Timer(HUNG_AFTER, os.kill, (pid, 6))
         impatience.start()
-        status = int(self._hear())
-        impatience.cancel()
+        try:
+            status = int(self._hear())
+        finally:
+            impatience.cancel()
         output = (self.home / "output").read_text(errors="replace")
         return Done(code=os.waitstatus_to_exitcode(status), output=output)
 

@@ -120,8 +120,10 @@ class Running:
     def outcome(self) -> Outcome:
         impatience = threading.Timer(HUNG_AFTER, os.kill, (self.pid, signal.SIGABRT))
         impatience.start()
-        status = int(self.client.hear())
-        impatience.cancel()
+        try:
+            status = int(self.client.hear())
+        finally:
+            impatience.cancel()
         if os.WIFSIGNALED(status):
             killed = os.WTERMSIG(status) == signal.SIGKILL
             return Outcome(killed=killed, error="" if killed else "hung", clean=killed)
