@@ -40,6 +40,10 @@ LATE = ("boto3.session", "azure.identity", "google.oauth2.service_account")
 STARTS = ("PYTHON", "LANG", "LC_")
 """Variables that an interpreter reads when it starts."""
 
+BEGAN_WITH = dict(os.environ)
+"""For warm processes. What a test sets, such as its home, would make one seem to be of that test,
+which kills all that it left."""
+
 
 class Command(Protocol):
     """A command that runs: the part of subprocess.Popen that tests use."""
@@ -148,7 +152,7 @@ def _warm(limits: str, path: str) -> socket.socket:
             subprocess.Popen(
                 [sys.executable, "-m", MODULE, str(theirs.fileno()), limits],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**BEGAN_WITH, "PYTHONPATH": path},
                 stdin=nothing,
                 stdout=nothing,  # no terminal's: text would be buffered by lines
                 pass_fds=[theirs.fileno()],
