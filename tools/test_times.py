@@ -1,6 +1,6 @@
 """Tells where the time of `make test` goes: seconds by cause, and the dearest tests.
 
-    python tools/test_times.py                        # the tests that `make test` runs
+    python tools/test_times.py                        # `make test`
     python tools/test_times.py tests/e2e/test_idle.py --output times.md
 
 Each test's own process writes down what it waits for and what it makes (tests/support/times.py).
@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import platform
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -40,16 +39,14 @@ DEAREST = 25
 
 def main() -> int:
     options = _options()
-    lines = [["-n", str(options.jobs), "--dist", "worksteal", *options.tests]]
-    if not options.tests:
-        asked = ["make", "--dry-run", "test", f"JOBS={options.jobs}"]
-        lines = lines_of(subprocess.check_output(asked, cwd=ROOT, text=True))
-    codes, began, before = [], time.monotonic(), _processors()
+    words = ["make", "test", f"JOBS={options.jobs}"]
+    if options.tests:
+        words = [sys.executable, "-m", "pytest", "-n", str(options.jobs), *options.tests]
+    began, before = time.monotonic(), _processors()
     with tempfile.TemporaryDirectory(prefix="test-times-") as folder, Watch() as watch:
-        for words in lines:
-            more = ["-p", "tests.support.times", "--times", folder]
-            process = [sys.executable, "-m", "pytest", *words, *more]
-            codes.append(subprocess.run(process, cwd=ROOT, check=False).returncode)
+        environ = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
+        environ["PYTEST_ADDOPTS"] = f"-p tests.support.times --times {folder}"
+        code = subprocess.run(words, cwd=ROOT, env=environ, check=False).returncode
         files = [file.read_text() for file in Path(folder).iterdir()]
     busy, idle = (after - was for after, was in zip(_processors(), before, strict=True))
     tests = [json.loads(line) for text in files for line in text.splitlines()]
@@ -60,7 +57,7 @@ def main() -> int:
     print(told)
     if options.output:
         options.output.write_text(told)
-    return max(codes)
+    return code
 
 
 def _options() -> argparse.Namespace:
@@ -72,12 +69,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="how many processes run tests (2)")
     parser.add_argument("--output", type=Path, help="where the tables are written, too")
     return parser.parse_args()
-
-
-def lines_of(made: str) -> list[list[str]]:
-    """The arguments of each pytest that `make` would start."""
-    found = (line.partition(" -m pytest ")[2] for line in made.splitlines())
-    return [shlex.split(words) for words in found if words]
 
 
 def _processors() -> tuple[float, float]:

@@ -33,6 +33,7 @@ CAUSES = {
     "nodes: boot": r"^\S*(unshare|nsenter|mmdebstrap|cloud-init|apt-get|dpkg)|standin-boot|bootcmd",
     "nodes: agents, watchers": r" -I -S -c|# Starts, watches|^\S*tail |\.cloudtrain/",
     "compilers": r"^\S*(gcc|g\+\+|cc1\w*|collect2|cmake|make|as|ld)( |$)",
+    "ruff, mypy": r"/(ruff|mypy) ",
     "git": r"^\S*git ",
     "other Python": r"^\S*python[\d.]* ",
     "shells and other programs": "",

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.times import CAUSES, cause_of
 from tools import test_times
-from tools.test_times import TICK, Seen, Watch, lines_of, ours, page
+from tools.test_times import TICK, Seen, Watch, ours, page
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,7 @@ from tools.test_times import TICK, Seen, Watch, lines_of, ours, page
         ('/usr/bin/python3 -I -S -c """Samples', "nodes: agents, watchers"),
         ("/bin/sh -c # Starts, watches and ends tasks", "nodes: agents, watchers"),
         ("/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus -quiet", "compilers"),
+        ("/v/bin/python /v/bin/mypy ", "ruff, mypy"),
         ("git -C x status", "git"),
         ("/usr/bin/python3 -c pass", "other Python"),
         ("tar --create", "shells and other programs"),
@@ -40,11 +41,6 @@ from tools.test_times import TICK, Seen, Watch, lines_of, ours, page
 def test_a_process_is_known_by_its_command_line(words: str, cause: str) -> None:
     assert cause in CAUSES
     assert cause_of(words) == cause
-
-
-def test_the_tests_are_those_that_make_would_run() -> None:
-    made = ".venv/bin/ruff check .\n.venv/bin/python -m pytest -q -n 2 'tests/a b'\necho pytest\n"
-    assert lines_of(made) == [["-q", "-n", "2", "tests/a b"]]
 
 
 def seen(parent: int, own: int, ended: int = 0, cause: str = "git") -> Seen:
