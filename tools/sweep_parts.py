@@ -38,7 +38,11 @@ PARTS = (
         "trainings with a real TensorFlow",
         "test_*tensorflow*.py test_training.py test_examples.py test_estimator.py",
     ),
-    Part("pythons", "what nodes run, on each Python", "test_ship.py test_task_packages.py"),
+    Part(
+        "pythons",
+        "what nodes run, on each Python",
+        "test_layer.py test_ship.py test_task_packages.py",
+    ),
     Part(
         "any-of",
         "`up` over three clouds, killed in every state, and each call going wrong",
