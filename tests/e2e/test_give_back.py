@@ -24,6 +24,11 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]
     with Nodes() as nodes, running(request.param, nodes=nodes) as cloud:
         project = Project(tmp_path / "project")
         project.environment.update(cloud.environment)
+        project.limits = {
+            "cluster.lost_nodes.TAKEN": 0.5,
+            "commands.place_choice.ROUNDS": 2.0,
+            "runs.node_replacement.REQUESTS": 2.0,
+        }
         yield Account(project, cloud, nodes)
 
 
@@ -43,7 +48,8 @@ def test_nodes_that_wait_are_landed_and_deleted_and_the_run_goes_on_with_new_one
         placement=[PLACES[cloud.name]],
         train={
             "max_restarts": 2,
-            "command": "python3 rank.py --output {output} --steps 30 --pause 0.3",
+            "command": "[ ! -e ckpt/checkpoint ] || touch resumed; "
+            "python3 rank.py --output {output} --steps 30 --hold 5 resumed",
         },
         limits={"wait": "10m", "give_back": "1s"},
     )
@@ -84,7 +90,7 @@ def test_up_that_waits_creates_a_spot_node_again_that_is_taken_during_setup(
 ) -> None:
     project, cloud = account.project, account.cloud
     file = account.config(
-        placement=[PLACES[cloud.name]], setup={"run": ["test -e ~/go || sleep 6"]}
+        placement=[PLACES[cloud.name]], setup={"run": ["test -e ~/go || sleep 4"]}
     )
     values = yaml.safe_load(file.read_text())
     values["nodes"]["worker"]["spot"] = True

@@ -373,7 +373,7 @@ def test_a_vm_that_is_on_its_way_out_is_waited_for_and_made_anew(gcp: Gcp) -> No
     account, plan = gcp.account(), gcp.plan()
     ground = gcp.ground(account, plan)
     first = account.launch(order(plan, ground))
-    gcp.app.delay = 5.0
+    gcp.app.delay = 1.0
     account._api.call("down, cut off", "DELETE", "zones/us-east4-c/instances/mnist-chief0")
     again = account.launch(order(plan, ground))
     assert again.id != first.id
@@ -580,7 +580,7 @@ def test_a_vm_without_an_end_is_started_without_one(gcp: Gcp) -> None:
 def test_a_vm_that_is_still_stopping_is_waited_for_and_started(gcp: Gcp) -> None:
     account, plan = gcp.account(), gcp.plan()
     machine = account.launch(order(plan, gcp.ground(account, plan)))
-    gcp.app.delay = 3.0
+    gcp.app.delay = 1.0
     account._api.call("stop", "POST", "zones/us-east4-c/instances/mnist-chief0/stop")
     account.start(machine, machine.node.expires)
     [started] = account.machines("mnist")

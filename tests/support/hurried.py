@@ -10,6 +10,7 @@ from cloudtrain import ship
 
 PAUSES = {
     ("client.py", "EVERY"): 0.1,  # heartbeats
+    ("horovod_ranks.py", "GRACE"): 0.5,  # between SIGTERM and SIGKILL
     ("web.py", "PAUSE"): 0.02,  # before the second try
 }
 
