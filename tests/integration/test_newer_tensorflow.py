@@ -13,7 +13,7 @@ import pytest
 
 from cloudtrain.errors import StepFailed
 from cloudtrain.model import Accelerator, ClusterConfig
-from cloudtrain.playbooks import tensorflow
+from cloudtrain.playbooks import scripts, tensorflow
 from cloudtrain.setup.apply import apply
 from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -60,6 +60,15 @@ def index(tmp_path: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def fewer_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is asked for three Pythons, not for eight: each is a pip, half a second of CPU."""
+    usual = scripts.ENVIRONMENT
+    less = usual.replace("MINORS = range(10, 18)", f"MINORS = range({OLD}, {NEW + 1})")
+    assert less != usual
+    monkeypatch.setattr(scripts, "ENVIRONMENT", less)
 
 
 @pytest.fixture
@@ -110,6 +119,7 @@ def test_the_python_that_has_wheels_is_taken_and_the_newest_patch(
     }
 
 
+@pytest.mark.usefixtures("fewer_pythons")
 def test_tf_keras_of_the_same_minor_version_comes_with_it(
     tmp_path: Path, make: Callable[[ClusterConfig], list[str]]
 ) -> None:
@@ -119,6 +129,7 @@ def test_tf_keras_of_the_same_minor_version_comes_with_it(
     assert {"tensorflow_cpu-2.22.0", "tf_keras-2.22.0"} <= found
 
 
+@pytest.mark.usefixtures("fewer_pythons")
 def test_cudas_libraries_are_those_of_its_own_extra_and_are_shown(
     tmp_path: Path, make: Callable[[ClusterConfig], list[str]]
 ) -> None:
@@ -130,7 +141,8 @@ def test_cudas_libraries_are_those_of_its_own_extra_and_are_shown(
     assert "9.40" in told
 
 
-@pytest.mark.sweep(1)  # each starts ten pips
+@pytest.mark.sweep(1)
+@pytest.mark.usefixtures("fewer_pythons")
 @pytest.mark.parametrize(
     ("setup", "error", "hint"),
     [
@@ -167,6 +179,7 @@ def test_what_the_index_lacks_is_said_exactly(
     assert caught.value.hint == hint
 
 
+@pytest.mark.usefixtures("fewer_pythons")
 def test_an_index_that_does_not_answer_is_no_missing_release(
     make: Callable[[ClusterConfig], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
