@@ -34,14 +34,14 @@ def steps() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(
-    "packages",
+    "setup",
     [
-        "packages: [scikit-learn]",
+        pytest.param('packages: [scikit-learn]\n  prove: "off"', id="quick"),
         pytest.param("", id="as it stands", marks=pytest.mark.sweep(0)),
     ],
 )
-def test_the_tutorial_prints_what_it_says(tmp_path: Path, packages: str) -> None:
-    """With `packages` the config that `init` writes has the environment of all other tests."""
+def test_the_tutorial_prints_what_it_says(tmp_path: Path, setup: str) -> None:
+    """Quick with the environment of all other tests, and without the proof before each run."""
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "cloudtrain").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cloudtrain "$@"\n')
@@ -75,10 +75,10 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path, packages: str) -> None
             assert [line for line in words if line not in said] == [], (commands, said)
             folder = Path((tmp_path / "now").read_text().strip())
             written = folder / "local.yaml"
-            if packages and written.exists():
+            if setup and written.exists():
                 text = written.read_text()
-                written.write_text(text.replace("# packages: [scikit-learn]", packages))
-                assert packages in written.read_text()
+                written.write_text(text.replace("# packages: [scikit-learn]", setup))
+                assert setup in written.read_text()
     finally:
         subprocess.run(
             ["cloudtrain", "down", "local.yaml", "--yes", "--discard"],
