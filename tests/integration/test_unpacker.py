@@ -27,6 +27,7 @@ from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
 from tests.support.landing_parts import RUN, FaultyStore
+from tests.support.lanes import Cases
 from tests.support.spool_parts import Yard, checkpoint, content, log
 from tests.support.web_store import Service, service, until
 
@@ -218,9 +219,11 @@ def test_the_node_that_stored_an_archive_takes_it_and_otherwise_another(yard: Fa
 # ── What goes wrong ──────────────────────────────────────────────────────────
 
 
-def test_killed_at_any_call_of_the_store_nothing_is_lost(yard: Far) -> None:
+def test_killed_at_any_call_of_the_store_nothing_is_lost(yard: Far, cases: Cases) -> None:
+    """The sample: at every seventh."""
     yard.fill()
-    for left in range(60):
+    step = 1 if cases.every else 7
+    for left in range(cases.random.randrange(step), 60, step):
         yard.counted.calls_left = left
         try:
             yard.take()
@@ -236,8 +239,8 @@ def test_killed_at_any_call_of_the_store_nothing_is_lost(yard: Far) -> None:
     yard.is_whole(read_manifest(yard.store, RUN) or Manifest(run=RUN))
 
 
-def test_killed_at_any_command_nothing_is_lost(yard: Far) -> None:
-    """Before it, or while a node works and tells of it."""
+def test_killed_at_any_command_nothing_is_lost(yard: Far, cases: Cases) -> None:
+    """Before it, or while a node works and tells of it. The sample: at every fifth."""
     yard.fill()
     left = 0
 
@@ -248,7 +251,8 @@ def test_killed_at_any_command_nothing_is_lost(yard: Far) -> None:
             raise Killed
 
     yard.transport.before = yard.transport.during = look
-    for kills in range(1, 60):
+    step = 1 if cases.every else 5
+    for kills in range(cases.random.randint(1, step), 60, step):
         left = kills
         try:
             manifest = yard.take()
@@ -260,6 +264,7 @@ def test_killed_at_any_command_nothing_is_lost(yard: Far) -> None:
     assert yard.left_on_nodes() == []
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
 def test_where_a_node_dies_another_goes_on(yard: Far, at: int) -> None:
     yard.fill()
