@@ -49,17 +49,27 @@ class Place:
             assert b"".join(store.download(f"{run}/{landed.at}")) == text
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+@pytest.fixture(scope="module")
+def door() -> Iterator[tuple[Store, Store, Faults]]:
+    """A store, the same behind a door, and the door: each test has a folder of its own there."""
     with s3() as store, faulty(store) as (behind, faults):
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
-        project = Project(tmp_path / "user's project")
-        try:
-            yield Place(project, behind, faults)
-        finally:
-            faults.disarm()
-            project.end()
+        yield store, behind, faults
+
+
+@pytest.fixture
+def place(
+    door: tuple[Store, Store, Faults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    store, behind, faults = door
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    project = Project(tmp_path / "user's project")
+    faults.forget()
+    try:
+        yield Place(project, behind, faults)
+    finally:
+        faults.disarm()
+        project.end()
 
 
 def forbidden(place: Place) -> Callable[[], None]:
@@ -101,7 +111,7 @@ def test_the_nodes_are_kept_while_the_store_takes_nothing(
 def test_down_while_files_are_being_stored_loses_none(place: Place) -> None:
     """A process in the background attends to the run, and is landing it."""
     place.do("up", str(place.config), "--yes")
-    place.faults.arm(Fault(kind="delay", action="PUT /bucket/*/output/*", times=2, seconds=5.0))
+    place.faults.arm(Fault(kind="delay", action="PUT /bucket/*/output/*", times=2, seconds=2.0))
     place.do("train", "--detach", "--", "--steps", "3")
     until(lambda: any("/output/" in call["action"] for call in place.faults.calls()), 60)
     place.do("down", "--yes")

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,6 +20,7 @@ from cloudtrain.cluster.session import Handle, Session, open_session, recorded_c
 from cloudtrain.commands.train import new_run
 from cloudtrain.errors import RunFailed
 from cloudtrain.run_record import Run
+from cloudtrain.runs import supervise
 from cloudtrain.runs.start import launch_inputs, next_attempts, start_attempt, start_tasks
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tail import AttemptEnded, Follower
@@ -50,6 +52,8 @@ class Rig:
         self.ends.mkdir()
         project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.sh").write_text(TASK)
+        project.limits = {"runs.supervise.RESTART": 0.1}
+        monkeypatch.setattr(supervise, "RESTART", replace(supervise.RESTART, pause=0.1))
         config = project.config(
             strategy="custom",
             nodes={"chief": {}, "worker": {"count": 2}},

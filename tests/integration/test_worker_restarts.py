@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from cloudtrain.model import Host
 from tests.support.lent import hosts_config, lent_home
 from tests.support.project import Project, until
-from tests.support.sshd import sshd_nodes
+from tests.support.sshd import SshdNode, sshd_nodes
 
 TASK = """
 import json, os, pathlib, socket, sys, time
@@ -47,7 +48,12 @@ class Job:
     def __init__(self, project: Project, **train: object) -> None:
         self.project, self.ends = project, project.folder / "ends"
         self.ends.mkdir()
-        project.limits = {"FROZEN_AFTER": 2.0, "LOST_AFTER": 5.0, "NODE_AWAY": 5.0}
+        project.limits = {
+            "FROZEN_AFTER": 2.0,
+            "LOST_AFTER": 5.0,
+            "NODE_AWAY": 5.0,
+            "runs.restart_alone.ALONE": 0.2,
+        }
         project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.py").write_text(TASK)
         command = f"exec python3 task.py {quote(str(self.ends))}"
@@ -137,27 +143,32 @@ def test_a_worker_whose_node_has_died_returns_on_a_new_one_with_the_same_address
     assert project.processes() == {}
 
 
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[SshdNode]]:
+    """There until the project has ended: its last `down` waits for hosts that are away."""
+    with sshd_nodes(tmp_path / "sshd", ["chief0", "worker0", "worker1", "ps0"]) as machines:
+        yield machines
+
+
 def test_a_worker_whose_host_reboots_comes_back_and_the_others_run_on(
-    project: Project, tmp_path: Path
+    machines: list[SshdNode], project: Project, tmp_path: Path
 ) -> None:
     """Over OpenSSH: every process of the host is gone, and its server answers again later."""
-    names = ["chief0", "worker0", "worker1", "ps0"]
-    with sshd_nodes(tmp_path / "sshd", names) as machines:
-        project.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
-        job = Job(project)
-        roles = [re.sub(r"\d", "", name) for name in names]
-        hosts = hosts_config(machines, roles).hosts
-        values = yaml.safe_load(job.config.read_text())
-        values |= {"provider": "hosts", "hosts": [host_of(host) for host in hosts]}
-        del values["nodes"]
-        job.config.write_text(yaml.safe_dump(values))
-        run = job.start()
-        (lost,) = [machine for machine in machines if machine.node.name == "worker1"]
-        lost.stop()
-        lost.start()
-        until(lambda: "worker1 serves again" in project.stderr, 90, "worker1 serves again")
-        job.end("chief0")
-        assert run.wait(60) == 0, project.stderr
+    project.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
+    job = Job(project)
+    roles = [re.sub(r"\d", "", machine.node.name) for machine in machines]
+    hosts = hosts_config(machines, roles).hosts
+    values = yaml.safe_load(job.config.read_text())
+    values |= {"provider": "hosts", "hosts": [host_of(host) for host in hosts]}
+    del values["nodes"]
+    job.config.write_text(yaml.safe_dump(values))
+    run = job.start()
+    (lost,) = [machine for machine in machines if machine.node.name == "worker1"]
+    lost.stop()
+    lost.start()
+    until(lambda: "worker1 serves again" in project.stderr, 90, "worker1 serves again")
+    job.end("chief0")
+    assert run.wait(60) == 0, project.stderr
     assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]
     assert job.log("worker1", 2) == job.log("worker1", 1)
 
