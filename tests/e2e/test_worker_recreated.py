@@ -22,7 +22,7 @@ import yaml
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
 from tests.support.cloud_user import READY, Account
-from tests.support.commands import PATIENCE, Command
+from tests.support.commands import Command
 from tests.support.project import Project, until
 
 TASK = """
@@ -237,8 +237,7 @@ def test_who_takes_over_makes_a_half_made_node_ready_and_starts_the_recorded_att
 @pytest.mark.parametrize("job", ["gcp"], indirect=True)
 def test_down_after_a_client_died_while_a_node_was_recreated_leaves_nothing(job: Job) -> None:
     dies_while_a_node_is_recreated(job)
-    taken = {"cloudtrain.cluster.lost_nodes:TAKEN": 3.0}  # the node answers no login: three minutes
-    job.project.environment[PATIENCE] = json.dumps(taken)
+    job.project.limits = {"NODE_TAKEN": 3.0}  # the node answers no login: three minutes
     job.account.do("down", job.project.name, "--yes")
     job.account.cloud.quiet()
     assert job.account.cloud.holdings() == []

@@ -17,6 +17,7 @@ from cloudtrain.model import Node
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes, nodes
 from tests.support.hurried import hurry_nodes
+from tests.support.lanes import Cases
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.wheels import digest, wheel
@@ -69,13 +70,16 @@ def whole(built: SameHomes) -> str:
 
 
 def killed_anywhere(
-    transport: SameHomes, program: str, do: Callable[[], None], after: Callable[[int], None]
+    transport: SameHomes,
+    program: str,
+    do: Callable[[], None],
+    after: Callable[[int], None],
+    cases: Cases,
 ) -> int:
-    """Does it again and again, killed some operations later each time, until it comes to its end.
-
-    Each operation with THOROUGH=1 in the environment.
-    """
-    for number in itertools.count(1, 1 if os.environ.get("THOROUGH") else 8):
+    """Does it again and again, killed some operations later each time, until it comes to its end:
+    eight later, with a first one that is drawn; each operation with `--sweep`."""
+    first, step = (1, 1) if cases.every else (cases.random.randint(1, 8), 8)
+    for number in itertools.count(first, step):
         transport.kill(program, number)
         try:
             do()
@@ -89,7 +93,7 @@ def killed_anywhere(
 
 
 def test_a_packer_that_is_killed_anywhere_leaves_no_archive(
-    transport: SameHomes, whole: str
+    transport: SameHomes, whole: str, cases: Cases
 ) -> None:
     place = transport.home(BUILDER) / BUILDER.cache / "archives" / parts.KEY
 
@@ -102,6 +106,7 @@ def test_a_packer_that_is_killed_anywhere_leaves_no_archive(
         "environment_packer",
         lambda: fetched_elsewhere(transport, whole),
         nothing_is_there,
+        cases,
     )
     assert killed > 8
 
@@ -115,7 +120,7 @@ def fetched_elsewhere(transport: SameHomes, whole: str) -> None:
 
 @pytest.mark.parametrize("program", ["environment_unpacker"])
 def test_a_node_whose_fetch_is_killed_anywhere_has_no_half_environment(
-    transport: SameHomes, whole: str, program: str
+    transport: SameHomes, whole: str, program: str, cases: Cases
 ) -> None:
     (other,) = nodes("other")
 
@@ -127,7 +132,7 @@ def test_a_node_whose_fetch_is_killed_anywhere_has_no_half_environment(
     def fetched() -> None:
         parts.fetch(transport, other, parts.pack(transport, BUILDER))
 
-    killed = killed_anywhere(transport, program, fetched, nothing_is_in_use)
+    killed = killed_anywhere(transport, program, fetched, nothing_is_in_use, cases)
     assert killed > 8
     assert transport.is_whole(other, whole)
     assert transport.halves(other) == []

@@ -25,6 +25,7 @@ from tests.standins.stores import KINDS, Store, faulty
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes
 from tests.support.hurried import hurry_nodes
+from tests.support.lanes import Cases
 from tests.support.nodes_here import node
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.wheels import digest, wheel
@@ -130,12 +131,12 @@ def client(
 
 
 def test_a_client_that_is_killed_while_it_stores_leaves_nothing_that_is_used_or_unknown(
-    built: SameHomes, index: PackageIndex, door: tuple[Store, Faults], uri: str
+    built: SameHomes, index: PackageIndex, door: tuple[Store, Faults], uri: str, cases: Cases
 ) -> None:
     place, faults = door
     packed = parts.pack(built, BUILDER)
     environment = {**place.environment, "CLOUDTRAIN_HOME": os.environ["CLOUDTRAIN_HOME"]}
-    step = 1 if os.environ.get("THOROUGH") else 2
+    step = 1 if cases.every else 4
     for number in itertools.count(1, step):
         faults.forget()
         here, gate = PROCESSES.Pipe()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -39,9 +38,6 @@ MODULES = (
 """What the warm process imports, below the modules of all commands."""
 LATE = ("boto3.session", "azure.identity", "google.oauth2.service_account")
 """What those import when they are used."""
-PATIENCE = "TESTS_PATIENCE"
-"""Variable with retry policies of the product and other limits for them, in seconds:
-{"cloudtrain.cluster.lost_nodes:TAKEN": 5.0}"""
 STARTS = ("PYTHON", "LANG", "LC_")
 """Variables that an interpreter reads when it starts."""
 
@@ -257,7 +253,6 @@ def _become(
     os.environ.update(job["env"])
     tempfile.tempdir = None  # by this environment
     os.chdir(job["cwd"])
-    _be_impatient(json.loads(os.environ.pop(PATIENCE, "{}")))
     sys.argv[:] = [str(ROOT / "cloudtrain" / "__main__.py"), *job["arguments"]]
     code: Any = 1
     try:
@@ -275,13 +270,6 @@ def _become(
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code if isinstance(code, int) else 1)
-
-
-def _be_impatient(limits: dict[str, float]) -> None:
-    for name, seconds in limits.items():
-        module, _, policy = name.partition(":")
-        owner = importlib.import_module(module)
-        setattr(owner, policy, dataclasses.replace(getattr(owner, policy), within=seconds))
 
 
 if __name__ == "__main__":
