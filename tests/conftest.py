@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -47,6 +48,7 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
 sys.dont_write_bytecode = False
+gc.set_threshold(50_000)  # a quarter of the time of tests/unit otherwise
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -75,6 +77,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @cache
 def in_order(folder: Path) -> list[Path]:
     return sorted(folder.glob("test_*.py"), key=lambda path: (path.stat().st_size, path))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported and collected by now stays to the end
 
 
 @pytest.hookimpl(wrapper=True)

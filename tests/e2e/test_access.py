@@ -167,6 +167,7 @@ def azures(account: Account) -> dict[str, Any]:
     return {"subnet": f"{network}/subnets/gpu", "ssh_proxy": {"bastion": "net/b"}}
 
 
+@pytest.mark.sweep(1)
 def test_private_nodes_of_a_cloud_by_its_own_service(account: tuple[Account, CloudClis]) -> None:
     user, clis = account
     config = user.config(network=network_of(user))
@@ -185,6 +186,7 @@ def test_private_nodes_of_a_cloud_by_its_own_service(account: tuple[Account, Clo
     assert user.nodes.running() == []
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_a_right_that_lacks_ends_up_at_once_and_says_what_is_billed(
     account: tuple[Account, CloudClis],

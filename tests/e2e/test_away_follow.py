@@ -108,6 +108,7 @@ def away(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
         process.wait()
 
 
+@pytest.mark.sweep(1, of="followers")
 def test_a_run_that_is_away_is_followed_to_its_end_and_fetched_from_any_machine(
     away: Away,
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_run_that_is_away_is_followed_to_its_end_and_fetched_from_any_machine(
     assert down.returncode == 0
 
 
+@pytest.mark.sweep(1, of="followers")
 def test_only_the_order_key_stops_a_run_that_is_away(away: Away) -> None:
     refused = away.cloudtrain(away.other, "stop-run", away.config)
     assert refused.returncode == 2
@@ -170,6 +172,7 @@ def test_only_the_order_key_stops_a_run_that_is_away(away: Away) -> None:
     assert "has no active run" in late.stderr
 
 
+@pytest.mark.sweep(1, of="followers")
 def test_down_ends_the_desk_first_and_then_asks_what_is_left(away: Away) -> None:
     done = away.cloudtrain(away.sender, "down", away.project.name)
     assert done.returncode == 0, done.stderr

@@ -81,6 +81,7 @@ def fetched(account: Account) -> dict[str, str]:
 WHOLE = {"first": "early", "last": "saved when told to end"}
 
 
+@pytest.mark.sweep(1, of="budgets")
 def test_a_followed_run_is_warned_of_ended_landed_and_taken_down(account: Account) -> None:
     project = account.project
     said = account.do("up", config(account), "--yes").stderr
@@ -114,6 +115,7 @@ def placed(account: Account) -> dict[str, Any]:
     return found[-1]
 
 
+@pytest.mark.sweep(1, of="budgets")
 def test_a_run_whose_client_was_killed_is_ended_by_the_process_in_the_background(
     account: Account,
 ) -> None:

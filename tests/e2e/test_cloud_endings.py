@@ -108,7 +108,7 @@ def is_stored(folder: Path) -> bool:
     return f":{inode} " not in locks and "files" in (folder / "keeper.log").read_text()
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="endings")
 def test_all_that_a_spot_node_has_at_its_notice_lands_though_no_client_lives(
     account: Account,
 ) -> None:
@@ -125,7 +125,7 @@ def test_all_that_a_spot_node_has_at_its_notice_lands_though_no_client_lives(
     assert account.cloud.holdings() == []
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="endings")
 def test_all_that_a_node_has_when_it_is_shut_down_lands_though_no_client_lives(
     account: Account,
 ) -> None:

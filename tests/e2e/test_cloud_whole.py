@@ -52,7 +52,7 @@ def test_up_train_down_on_real_nodes(account: Account) -> None:
     assert not (account.folder / "host_keys").exists()
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(2, of="nodes")
 def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
     account: Account,
 ) -> None:
@@ -66,7 +66,7 @@ def test_up_has_the_nodes_that_it_made_where_the_list_of_everything_is_behind(
     assert account.cloud.holdings() == []
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(2, of="nodes")
 def test_no_private_key_is_told_anywhere(account: Account) -> None:
     """Neither on the screen with --debug, nor in a record or log here, nor in a boot log."""
     up = account.do("--debug", "up", account.config(), "--yes")
@@ -83,7 +83,7 @@ def test_no_private_key_is_told_anywhere(account: Account) -> None:
     assert not [path for path in keepers if path.exists()]
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(2, of="nodes")
 def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account: Account) -> None:
     """Started again with its disk where the cloud keeps it, else made again with new keys."""
     account.do("up", account.config(), "--yes")
@@ -102,6 +102,7 @@ def test_a_node_that_shuts_itself_down_is_there_again_after_the_next_up(account:
     assert account.cloud.holdings() == []
 
 
+@pytest.mark.sweep(2, of="nodes")
 def test_a_new_lifetime_moves_the_end_or_is_refused(account: Account) -> None:
     """Google alone keeps the end that a running VM was made with."""
     account.do("up", account.config(limits={"max_lifetime": "2h"}), "--yes")
@@ -149,7 +150,7 @@ def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
             assert transport.ask(node, "echo here").stdout == b"here\n"
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(2, of="nodes")
 @pytest.mark.parametrize("account", ["gcp", "aws"], indirect=True)
 def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: Account) -> None:
     config = account.config()
@@ -162,6 +163,7 @@ def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: A
     assert list((account.project.home / "clusters").glob("*trial*")) == []
 
 
+@pytest.mark.sweep(2, of="nodes")
 @pytest.mark.parametrize("account", ["aws"], indirect=True)
 def test_a_deep_check_that_fails_leaves_nothing_either(account: Account) -> None:
     full = {"status": 500, "code": "InsufficientInstanceCapacity", "times": 1000}

@@ -63,6 +63,7 @@ def seen(output: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.sweep(2)
 def test_every_task_reads_it_from_every_kind_of_store(own: Project, uri: str) -> None:
     store = open_store(uri)
     for path, data in FILES.items():

@@ -13,6 +13,7 @@ from tests.support.project import ROOT, Project
 SCRIPT = ROOT / "docs" / "first-real-run.sh"
 
 
+@pytest.mark.sweep(0)
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 def test_the_script_reports_each_step_and_masks_who_ran_it(

@@ -38,6 +38,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep(1, of="waits")
 @pytest.mark.parametrize(("account", "killed_at", "after"), CASES, indirect=["account"])
 def test_nodes_that_wait_are_landed_and_deleted_and_the_run_goes_on_with_new_ones(
     account: Account, killed_at: str, after: bool
@@ -84,6 +85,7 @@ def test_nodes_that_wait_are_landed_and_deleted_and_the_run_goes_on_with_new_one
     assert cloud.holdings() == []
 
 
+@pytest.mark.sweep(1, of="waits")
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_up_that_waits_creates_a_spot_node_again_that_is_taken_during_setup(
     account: Account,

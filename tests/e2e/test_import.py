@@ -56,6 +56,7 @@ def imported(project: Project, *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.sweep(1, of="imports")
 def test_an_ai_platform_package_trains_on_local_nodes(project: Project) -> None:
     package = ROOT / "tests" / "strangers" / "package"
     shutil.copytree(package, project.folder / "job")
@@ -78,6 +79,7 @@ def test_an_ai_platform_package_trains_on_local_nodes(project: Project) -> None:
     assert record["state"] == "succeeded"
 
 
+@pytest.mark.sweep(1, of="imports")
 def test_a_compose_file_with_tf_config_trains_on_local_nodes(project: Project) -> None:
     shutil.copytree(ROOT / "examples", project.folder / "app")
     (project.folder / "app" / "Dockerfile").write_text(DOCKERFILE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.project import Project
 
 EVALUATE = """
@@ -34,12 +36,14 @@ def evaluated(project: Project, steps: str, **artifacts: str) -> list[str]:
     return [line.split()[-1] for line in done.stdout.splitlines() if "│ scores" in line]
 
 
+@pytest.mark.sweep(1, of="evaluators")
 def test_an_evaluator_gets_the_last_checkpoint_of_the_chief_as_soon_as_it_has_ended(
     project: Project,
 ) -> None:
     assert evaluated(project, "--steps 20") == ['"ckpt-20"']
 
 
+@pytest.mark.sweep(1, of="evaluators")
 def test_an_evaluator_gets_the_chiefs_checkpoints_while_it_trains(project: Project) -> None:
     seen = evaluated(project, '--steps 20 --hold 10 "$SCORED"', every="1s")
     assert seen[-1] == '"ckpt-20"'

@@ -18,6 +18,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("where", "kind", "seed"), RUNS)
 def test_a_run_with_a_fault_ends_right_and_leaves_nothing(
     tmp_path: Path, where: str, kind: str, seed: int

@@ -41,6 +41,7 @@ def test_a_clouds_file_comes_through_a_killed_task_and_leaves_nothing(project: P
     assert (landed / outcome["run"] / "chief0/output/chief0.txt").read_text() == "done at 60\n"
 
 
+@pytest.mark.sweep(2, of="rehearsals")
 def test_a_script_that_does_not_come_through_is_told_what_to_change(project: Project) -> None:
     done = project.cloudtrain("rehearse", gcp(project), "--faults", "kill", "--role", "worker")
     assert done.returncode == 1, done.stderr
@@ -52,6 +53,7 @@ def test_a_script_that_does_not_come_through_is_told_what_to_change(project: Pro
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="rehearsals")
 def test_what_a_killed_rehearsal_has_left_is_deleted_by_the_next(project: Project) -> None:
     config = gcp(project)
     first = project.start("rehearse", config)
@@ -64,6 +66,7 @@ def test_what_a_killed_rehearsal_has_left_is_deleted_by_the_next(project: Projec
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="rehearsals")
 def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> None:
     config = gcp(project, max_restarts=1)
     done = project.cloudtrain(
@@ -78,6 +81,7 @@ def test_a_full_disk_ends_the_attempt_and_is_told_as_one(project: Project) -> No
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="rehearsals")
 def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: Project) -> None:
     config = gcp(project, max_restarts=1, retry_exit_codes=[1])
     done = project.cloudtrain(
@@ -90,6 +94,7 @@ def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: 
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="rehearsals")
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
     project: Project, restarts: int

@@ -88,6 +88,7 @@ def test_a_landed_run_is_served_from_its_store(project: Project, served: list[Co
     assert "as it goes on" not in project.stdout
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
 def test_a_landed_run_is_served_from_each_kind_of_store_and_its_report_read(
     project: Project, served: list[Command], kind: str

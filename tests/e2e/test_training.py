@@ -169,6 +169,7 @@ print("final", total, int(done.numpy()), flush=True)
 """
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_again(
     project: Project,
 ) -> None:
@@ -196,6 +197,7 @@ def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_ag
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
     project: Project,
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Project) -> None:
     line = f"[ {{role}}{{index}} = worker1 ] || {MIRRORED}"
     nodes = {"chief": {}, "worker": {"count": 2}}
@@ -217,6 +220,7 @@ def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Proje
     assert re.search(r"error: worker1 on \S*: ended with exit code 0 before it joined", done.stderr)
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> None:
     config = example(project, f"unset TF_CONFIG; {MIRRORED}", nodes=TWO)
     done = project.cloudtrain("run", config, timeout=LIMIT)
@@ -226,6 +230,7 @@ def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> Non
     assert record["clustered"] is False
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
     project: Project,
 ) -> None:
@@ -245,6 +250,7 @@ def within(seconds: float) -> list[Any]:
     return [pytest.param(LIMIT, id="at all"), soon]
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 @pytest.mark.parametrize("limit", within(30))
 def test_a_killed_worker_is_named(project: Project, limit: float) -> None:
     nodes = {"chief": {}, "worker": {"count": 2}}
@@ -261,6 +267,7 @@ def test_a_killed_worker_is_named(project: Project, limit: float) -> None:
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 @pytest.mark.parametrize("limit", within(60))
 def test_a_frozen_worker_is_named(project: Project, limit: float) -> None:
     run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=TWO))
@@ -320,7 +327,7 @@ RUN = [
 ]
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("script", "arguments", "nodes", "made"), RUN)
 def test_a_strangers_script_trains_as_it_is(
     project: Project, script: str, arguments: str, nodes: Mapping[str, Any], made: str
@@ -385,6 +392,7 @@ def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: 
     assert len(list(project.store.glob("*/*0/output/m/saved_model.pb"))) == 2
 
 
+@pytest.mark.sweep(2, of="what goes wrong")
 def test_a_script_for_an_older_tensorflow_fails_with_the_cause_and_what_to_do(
     project: Project,
 ) -> None:

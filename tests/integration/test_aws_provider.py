@@ -670,6 +670,7 @@ def test_a_token_of_a_call_that_may_have_been_carried_out_is_waited_for(aws: Clo
     assert len(instances(aws)) == 1
 
 
+@pytest.mark.sweep(0)
 def test_a_cluster_that_went_up_and_down_many_times_goes_up_again(aws: Cloud) -> None:
     account, order = one_order(aws)
     for _ in range(40):
@@ -1181,6 +1182,7 @@ def test_an_endpoint_that_has_ec2_alone_tells_no_quota_and_no_name(
 # ── Others that answer in EC2's place ────────────────────────────────────────
 
 
+@pytest.mark.sweep(0)
 def test_moto_alone_is_enough_for_up_and_down(tmp_path: Path) -> None:
     """It has another namespace, no placement groups, no client tokens, no jammy image."""
     with bare_moto(tmp_path):

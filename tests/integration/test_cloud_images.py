@@ -26,6 +26,7 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
         yield cloud
 
 
+@pytest.mark.sweep(1)
 def test_the_image_of_a_cluster_is_recorded_kept_and_missed(cloud: Cloud, tmp_path: Path) -> None:
     plan = make_plan(config(cloud, image="ubuntu-22.04"))
     provider, identity = open_provider(plan.config), make_identity(tmp_path, plan)

@@ -142,6 +142,7 @@ def test_a_session_that_breaks_off_says_why(clis: CloudClis, server: SshdNode, n
         assert ssh.ask(node, "echo again").stdout == b"again\n"
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", WORDS)
 def test_a_program_that_hangs_is_ended_at_the_limit(
     clis: CloudClis, server: SshdNode, monkeypatch: pytest.MonkeyPatch, name: str

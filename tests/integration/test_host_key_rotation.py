@@ -102,6 +102,7 @@ class Crash(BaseException):
     """The tool dies."""
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("number", CRASHES)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_crash_at_any_point_leaves_a_node_that_lets_us_in(

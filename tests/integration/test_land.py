@@ -426,6 +426,7 @@ def test_a_broken_connection_is_an_error_and_the_next_landing_completes(
     assert cluster.landed() == {"chief0/output/large": content, "chief0/output/small": b"s"}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("uploads", range(8))
 def test_a_store_that_refuses_at_any_moment_leaves_a_true_manifest(
     cluster: Cluster, uploads: int
@@ -468,6 +469,7 @@ cluster.land(checkpoints="ckpt")
 """
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("uploads", [1, 2, 4, 5, 6, 7, 8])
 def test_a_landing_that_is_killed_leaves_a_true_manifest_and_the_next_one_completes(
     cluster: Cluster, tmp_path: Path, uploads: int

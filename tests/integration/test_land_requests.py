@@ -152,6 +152,7 @@ def test_the_record_of_a_run_whose_nodes_are_gone_lands_too(
     assert len(store.listed) == 2
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("versions", [("first",), ("first", "second")])
 def test_wherever_it_breaks_off_what_is_listed_is_there_and_the_next_end_leaves_nothing_over(
     tmp_path: Path, logs: dict[str, Path], versions: tuple[str, ...]

@@ -55,6 +55,7 @@ def said(*words: str | Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", ["env", "a user's env", "e" * 120])
 def test_what_pip_installs_stays_in_the_layer(shared: Path, tmp_path: Path, name: str) -> None:
     before, own = digest(shared), tmp_path / name

@@ -43,6 +43,7 @@ def start(
     )
 
 
+@pytest.mark.sweep(30)
 @pytest.mark.parametrize("case", ERRORS.CASES, ids=lambda case: case.what)
 def test_a_mistake_is_answered_with_its_place_and_a_next_step(case: object) -> None:
     told = ERRORS.run(case, start)

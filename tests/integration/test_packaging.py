@@ -145,6 +145,7 @@ def test_the_sdist_can_run_its_own_checks(built: Path) -> None:
     assert names >= {"tools/build_site.py", "tools/site/conf.py", "tools/site/static/draw.js"}
 
 
+@pytest.mark.sweep(0)
 def test_the_site_builds_from_the_sdist_with_every_file_that_it_links(
     built: Path, tmp_path: Path
 ) -> None:

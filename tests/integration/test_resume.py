@@ -152,6 +152,7 @@ def test_nodes_download_the_files_themselves(cluster: Cluster, in_cloud: Passed)
     assert not [line for line in cluster.transport.commands if "tar --extract" in line]
 
 
+@pytest.mark.sweep(1)
 def test_what_a_node_cannot_download_goes_through_this_machine(
     cluster: Cluster, in_cloud: Passed
 ) -> None:

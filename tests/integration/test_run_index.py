@@ -66,6 +66,7 @@ def answers(project: Project, folder: Path, *words: str | Path) -> dict[str, Any
     }
 
 
+@pytest.mark.sweep(2)
 def test_logs_fetch_and_status_say_the_same_on_another_machine_after_the_end(
     place: Store, project: Project, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def account(
         assert cloud.holdings() == []
 
 
+@pytest.mark.sweep(1)
 def test_a_node_that_is_created_again_has_its_old_address_and_the_others_keep_theirs(
     account: Account,
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_node_that_is_created_again_has_its_old_address_and_the_others_keep_th
     assert made[LOST].placement == account.before[LOST].placement
 
 
+@pytest.mark.sweep(1)
 def test_an_address_that_another_node_has_is_refused_and_nothing_is_left_of_the_node(
     account: Account,
 ) -> None:
@@ -84,6 +86,7 @@ def test_an_address_that_another_node_has_is_refused_and_nothing_is_left_of_the_
     assert account.there() == kept
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("address", ["192.0.2.9", "10.99.0.77"])
 def test_an_address_outside_of_the_subnet_is_refused(account: Account, address: str) -> None:
     with pytest.raises(CloudConfigError, match=address):

@@ -54,6 +54,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_commands, "inline", {"sampler": hasty}.__getitem__)
 
 
+pytestmark = pytest.mark.sweep(1, over="attempt")  # one of the shells
+
+
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
 def attempt(request: pytest.FixtureRequest, tmp_path: Path, often: None) -> Iterator[Attempt]:
     machine = Machine(tmp_path / "home", request.param)

@@ -218,6 +218,7 @@ def test_what_is_stored_again_takes_the_place_of_the_old(place: Place) -> None:
 # ── What goes wrong on the way ───────────────────────────────────────────────
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("fault", [429, 500, 503, "reset", "half", "after"])
 @pytest.mark.parametrize("size", [1000, 2 << 20])
 def test_what_passes_is_waited_for(place: Place, fault: int | str, size: int) -> None:
@@ -301,6 +302,7 @@ def test_bytes_that_arrive_changed_are_not_taken_for_landed(place: Place, size: 
     assert sent.why
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize(
     ("fault", "words"),
     [(403, "403 Forbidden: as it was told"), (404, "404"), (410, "410"), (412, "412")],
@@ -476,6 +478,7 @@ def test_a_run_of_three_tasks_lands_from_their_nodes(
     assert cluster.console.said == []
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", [403, 404, "corrupt", "away"])
 def test_what_a_node_cannot_store_comes_through_this_machine_and_the_reason_is_said(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int | str

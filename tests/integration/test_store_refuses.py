@@ -92,6 +92,7 @@ def gone(place: Place) -> Callable[[], None]:
     return lambda: client.create_bucket(Bucket="bucket")
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("refuses", [forbidden, damaged, gone])
 def test_the_nodes_are_kept_while_the_store_takes_nothing(
     place: Place, refuses: Callable[[Place], Callable[[], None]]

@@ -209,6 +209,7 @@ def _then(upload: PresignedUpload | None, world: World) -> PresignedUpload | Non
     return upload
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "fault",
     [

@@ -20,6 +20,8 @@ from cloudtrain.shell import Secret
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
+pytestmark = pytest.mark.sweep(1, over="machine")  # one of the shells
+
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
@@ -269,6 +271,7 @@ kill -9 $PPID
 """
 
 
+@pytest.mark.sweep(4, per="machine")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("tool", ["mkdir", "cat", "setsid", "ln", "readlink"])
 def test_a_start_killed_anywhere_never_runs_twice_and_never_hangs(

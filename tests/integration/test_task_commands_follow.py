@@ -29,6 +29,8 @@ from tests.support.fakes import eventually
 from tests.support.project import free_ports
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
+pytestmark = pytest.mark.sweep(1, over="attempt")  # one of the shells
+
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
 def attempt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attempt]:

@@ -16,6 +16,8 @@ from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
+pytestmark = pytest.mark.sweep(1, over="machine")  # one of the shells
+
 
 @pytest.fixture(params=SHELLS, ids=lambda path: Path(path).name)
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:

@@ -181,6 +181,7 @@ def yard(s3: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
 # ── What does not pass this machine ──────────────────────────────────────────
 
 
+@pytest.mark.sweep(1)
 def test_what_is_in_archives_does_not_pass_this_machine(
     place: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ class Job:
         return found
 
 
+@pytest.mark.sweep(2, of="restarts")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_or_frozen_worker_comes_back_while_the_others_run_on(
     project: Project, how: signal.Signals
@@ -125,6 +126,7 @@ def test_a_killed_or_frozen_worker_comes_back_while_the_others_run_on(
     assert project.processes() == {}
 
 
+@pytest.mark.sweep(2, of="restarts")
 def test_a_worker_whose_node_has_died_returns_on_a_new_one_with_the_same_address(
     project: Project,
 ) -> None:
@@ -150,6 +152,7 @@ def machines(tmp_path: Path) -> Iterator[list[SshdNode]]:
         yield machines
 
 
+@pytest.mark.sweep(2, of="restarts")
 def test_a_worker_whose_host_reboots_comes_back_and_the_others_run_on(
     machines: list[SshdNode], project: Project, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ def host_of(host: Host) -> dict[str, Any]:
     return {"address": host.address, "port": host.port, "user": host.user, "role": host.role}
 
 
+@pytest.mark.sweep(2, of="restarts")
 def test_without_restarts_left_or_for_a_code_that_would_fail_again_the_run_goes_on(
     project: Project,
 ) -> None:
@@ -192,6 +196,7 @@ def test_without_restarts_left_or_for_a_code_that_would_fail_again_the_run_goes_
     assert [cause["task"] for cause in job.record()["attempts"][0]["tolerated"]] == ["worker1"]
 
 
+@pytest.mark.sweep(2, of="restarts")
 def test_a_client_that_is_killed_after_recording_a_restart_leaves_it_to_the_next_one(
     project: Project,
 ) -> None:

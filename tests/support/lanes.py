@@ -3,8 +3,11 @@
 A pytest plugin that tests/conftest.py takes in. What proves something by trying every case is
 
 - a parametrised test with `@pytest.mark.sweep(3)`: of its cases three are drawn. `per="rig"`: three
-  for each value of that parameter; `always=("azure-503",)`: these ids as well, because a fault was
-  found there; `sweep(0)`: a test of minutes, which only `make sweeps` runs;
+  for each value of that parameter; `over="shell"`: of cases that differ in that parameter alone;
+  `always=("azure-503",)`: these ids as well, because a fault was found there; `sweep(0)`: a test of
+  minutes, which only `make sweeps` runs;
+- or several tests of a file that ask much the same of a world that takes long to make:
+  `sweep(2, of="faults")` draws two of all that name these;
 - or a test that goes through its cases itself and asks the fixture `cases` which ones to take.
 
 `--sweep` runs these tests, and no others, with all their cases. The cases are drawn by `--seed`,
@@ -87,12 +90,12 @@ def _swept(items: Sequence[pytest.Item]) -> set[pytest.Item]:
 def _sampled(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
     chosen, groups = set(), dict[tuple[str, ...], list[pytest.Item]]()
     for item in items:
-        if mark := item.get_closest_marker(MARK):
+        if mark := _mark(item):
             groups.setdefault(_group(item, mark), []).append(item)
         else:
             chosen.add(item)
     for name, group in groups.items():
-        mark = group[0].get_closest_marker(MARK)
+        mark = _mark(group[0])
         assert mark is not None
         always = [item for item in group if _id(item) in mark.kwargs.get("always", ())]
         rest = [item for item in group if item not in always]
@@ -102,12 +105,24 @@ def _sampled(items: Sequence[pytest.Item], seed: int) -> set[pytest.Item]:
     return chosen
 
 
+def _mark(item: pytest.Item) -> pytest.Mark | None:
+    """The closest, but a single case may be left to the sweeps by a mark of its own."""
+    marks = list(item.iter_markers(MARK))
+    return next((mark for mark in marks if not mark.args[0]), marks[0] if marks else None)
+
+
 def _group(item: pytest.Item, mark: pytest.Mark) -> tuple[str, ...]:
-    """Of the cases of one test that are drawn from together."""
-    test = item.nodeid.partition("[")[0]
-    per = mark.kwargs.get("per")
+    """What is drawn from together: the name of a test or of several, and of some cases."""
+    file, _, test = item.nodeid.partition("[")[0].partition("::")
+    name = (file, mark.kwargs.get("of", test), str(mark.args[0]))
     call: Any = getattr(item, "callspec", None)
-    return (test,) if per is None or call is None else (test, str(call.params[per]))
+    params: dict[str, object] = call.params if call is not None else {}
+    if "per" in mark.kwargs:
+        return (*name, repr(params[mark.kwargs["per"]]))
+    if "over" in mark.kwargs:
+        others = {key: value for key, value in params.items() if key != mark.kwargs["over"]}
+        return (*name, repr(sorted(others.items())))
+    return name
 
 
 def _id(item: pytest.Item) -> str:

@@ -5,7 +5,6 @@ Such a test belongs in tests/integration or tests/e2e.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -47,11 +46,6 @@ def described(event: str, given: tuple[Any, ...]) -> str:
 
 
 sys.addaudithook(refuse)
-gc.set_threshold(50_000)  # a quarter of this folder's time otherwise
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()  # what is imported and collected by now stays to the end
 
 
 @pytest.fixture(autouse=True, scope="package")

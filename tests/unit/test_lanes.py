@@ -11,11 +11,12 @@ import pytest
 from tests.support.lanes import Cases, _sampled, _swept
 
 
-def item(name: str, mark: pytest.Mark | None = None, **params: object) -> Any:
+def item(name: str, *marks: pytest.Mark, **params: object) -> Any:
     """A test, of which only what the lanes ask for is there."""
     call = SimpleNamespace(id="-".join(map(str, params.values())), params=params)
     made = Item(nodeid=f"t.py::{name}[{call.id}]", callspec=call, fixturenames=())
-    made.get_closest_marker = lambda wanted: mark if wanted == "sweep" else None
+    made.iter_markers = lambda wanted: iter(marks if wanted == "sweep" else ())
+    made.get_closest_marker = lambda wanted: next(made.iter_markers(wanted), None)
     return made
 
 
@@ -46,6 +47,26 @@ def test_a_sample_has_so_many_cases_for_each_value_and_those_that_it_always_has(
         assert len([each for each in chosen if each.startswith("aws")]) == 2
         assert len([each for each in chosen if each.startswith("gcp")]) == 3
         assert "gcp-7" in chosen
+
+
+def test_of_cases_that_differ_in_one_parameter_alone_so_many_are_drawn() -> None:
+    chosen = ids(_sampled(kills(pytest.mark.sweep(1, over="cloud").mark), 4711))
+    assert sorted(each.partition("-")[2] for each in chosen) == [str(n) for n in range(10)]
+    assert {each.partition("-")[0] for each in chosen} == {"aws", "gcp"}
+
+
+def test_several_tests_of_a_file_are_drawn_from_together() -> None:
+    mark = pytest.mark.sweep(2, of="faults").mark
+    asked = [item(f"test_{letter}", mark, of=letter) for letter in "abcde"]
+    drawn = [ids(_sampled(asked, seed)) for seed in range(20)]
+    assert {len(each) for each in drawn} == {2}
+    assert set.union(*drawn) == set("abcde")
+
+
+def test_a_case_that_is_left_to_the_sweeps_is_never_drawn() -> None:
+    drawn, left = pytest.mark.sweep(9).mark, pytest.mark.sweep(0).mark
+    cases = [item("test_kill", drawn, n=1), item("test_kill", drawn, left, n=2)]
+    assert ids(_sampled(cases, 1)) == {"1"}
 
 
 def test_a_seed_draws_the_same_cases_again() -> None:
