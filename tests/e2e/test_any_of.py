@@ -50,7 +50,7 @@ def test_the_cheapest_with_room_is_taken_and_the_cluster_stays_there(user: Three
     assert user.clouds["aws"].calls() == user.clouds["azure"].calls() == []
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_check_asks_all_candidates_and_the_best_one_counts(user: ThreeClouds) -> None:
     file = user.config()
     del user.project.environment["AWS_ACCESS_KEY_ID"]
@@ -69,7 +69,7 @@ def test_check_asks_all_candidates_and_the_best_one_counts(user: ThreeClouds) ->
     assert user.holding() == {}
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_where_nothing_has_room_nothing_is_left_and_each_offer_says_why(user: ThreeClouds) -> None:
     user.fill("aws", "azure", "gcp")
     file = user.config(["gcp", "aws", "azure"], field="ordered")
@@ -86,7 +86,7 @@ def test_where_nothing_has_room_nothing_is_left_and_each_offer_says_why(user: Th
     assert "nothing of it" in user.do("down", file, "--yes").stderr
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_what_one_account_refused_is_left_before_another_is_recorded(user: ThreeClouds) -> None:
     """Also where a candidate between the two was not even tried."""
     user.fill("gcp")
@@ -105,7 +105,7 @@ def test_what_one_account_refused_is_left_before_another_is_recorded(user: Three
     assert user.holding() == {}
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_a_wait_says_a_line_each_round_and_takes_the_first_room(user: ThreeClouds) -> None:
     user.fill("aws", "azure", "gcp")
     file = user.config(["aws", "gcp"])
@@ -125,7 +125,7 @@ def test_a_wait_says_a_line_each_round_and_takes_the_first_room(user: ThreeCloud
     user.do("down", user.project.name, "--yes")
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_ctrl_c_ends_a_wait_at_once(user: ThreeClouds) -> None:
     user.fill("gcp")
     up = user.project.start("up", user.config(["gcp"]), "--yes", "--wait", "1h")
@@ -149,7 +149,7 @@ KILLED = [
 ]
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 @pytest.mark.parametrize(("cloud", "action", "after"), KILLED)
 def test_a_killed_up_is_finished_or_cleared_away_wherever_it_was(
     user: ThreeClouds, cloud: str, action: str, after: bool
@@ -177,7 +177,7 @@ def test_a_killed_up_is_finished_or_cleared_away_wherever_it_was(
     assert user.holding() == {}
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_down_finds_a_cluster_that_another_machine_created_in_one_of_the_clouds(
     user: ThreeClouds,
 ) -> None:
@@ -189,7 +189,7 @@ def test_down_finds_a_cluster_that_another_machine_created_in_one_of_the_clouds(
     assert user.holding() == {}
 
 
-@pytest.mark.sweep(3, of="offers")
+@pytest.mark.sweep(2, of="offers")
 def test_a_run_that_lost_its_node_goes_on_elsewhere_from_its_checkpoint(user: ThreeClouds) -> None:
     waits = "python3 rank.py --output {output} --steps 40 --hold 5 resumed"
     file = user.config(

@@ -28,7 +28,7 @@ def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Away]:
         yield made
 
 
-@pytest.mark.sweep(2, of="desks")
+@pytest.mark.sweep(1, of="desks")
 @pytest.mark.parametrize("there", READY, indirect=True)
 def test_a_desk_trains_lands_and_deletes_all_while_the_laptop_is_off(there: Away) -> None:
     user, name = there.user, there.name
@@ -82,7 +82,7 @@ def has(path: Path, text: str) -> bool:
         return False
 
 
-@pytest.mark.sweep(2, of="desks")
+@pytest.mark.sweep(1, of="desks")
 def test_a_killed_process_on_the_desk_is_started_again_and_an_order_ends_its_run(
     there: Away,
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_killed_process_on_the_desk_is_started_again_and_an_order_ends_its_run
     assert again != pid
 
 
-@pytest.mark.sweep(2, of="desks")
+@pytest.mark.sweep(1, of="desks")
 @pytest.mark.parametrize(
     ("action", "after"),
     [("firewalls.insert", True), ("instances.insert", True)],
@@ -139,7 +139,7 @@ def test_a_client_killed_while_it_creates_the_desk_leaves_what_the_next_call_fin
     assert user.cloud.holdings() == []
 
 
-@pytest.mark.sweep(2, of="desks")
+@pytest.mark.sweep(1, of="desks")
 def test_what_a_lost_desk_leaves_is_found_and_deleted_without_it(there: Away) -> None:
     user, name = there.user, there.name
     user.do("run", there.config(steps=1000), "--away")

@@ -49,7 +49,7 @@ def shorten(project: Project) -> None:
     path.write_text(json.dumps(config))
 
 
-@pytest.mark.sweep(2, of="idle")
+@pytest.mark.sweep(1, of="idle")
 def test_an_idle_cluster_lands_and_goes_down_by_itself(project: Project) -> None:
     config = project.config(limits={"idle": "1h"})
     brought = project.cloudtrain("up", config)
@@ -68,7 +68,7 @@ def test_an_idle_cluster_lands_and_goes_down_by_itself(project: Project) -> None
     until(lambda: project.processes() == {}, 30, "nothing is left")
 
 
-@pytest.mark.sweep(2, of="idle")
+@pytest.mark.sweep(1, of="idle")
 def test_an_idle_cluster_stays_while_its_store_refuses_and_goes_when_it_takes(
     project: Project,
 ) -> None:
@@ -90,7 +90,7 @@ def test_an_idle_cluster_stays_while_its_store_refuses_and_goes_when_it_takes(
     assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
 
 
-@pytest.mark.sweep(2, of="idle")
+@pytest.mark.sweep(1, of="idle")
 def test_a_killed_idle_process_is_started_again_by_the_next_look(project: Project) -> None:
     config = project.config(limits={"idle": "1h"})
     assert project.cloudtrain("up", config).returncode == 0

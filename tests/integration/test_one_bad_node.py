@@ -134,7 +134,7 @@ SAID = {
 """What `check` says of the bad machine."""
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("kind", BAD)
 def test_one_bad_node_ends_no_command_for_the_others(cluster: Cluster, kind: str) -> None:
     name = cluster.project.name

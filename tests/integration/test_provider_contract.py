@@ -109,6 +109,9 @@ def running(name: str) -> standins.Cloud:
     return _RUNNING.enter_context(standins.start(name, delay=0.01))
 
 
+pytestmark = pytest.mark.sweep(4, over="cloud")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _stand_ins_end() -> Iterator[None]:
     yield
