@@ -25,7 +25,7 @@ def assert_done(rig: Rig) -> None:
     assert rig.held() == []
 
 
-@pytest.mark.sweep(2, per="rig")
+@pytest.mark.sweep(1, per="rig")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_call_goes_wrong_once(rig: Rig, fault: str) -> None:
     rig.begin_anew()

@@ -105,7 +105,7 @@ def bring(image: Path, environment: Path, config: ClusterConfig) -> None:
     place.symlink_to(environment)
 
 
-@pytest.mark.sweep(1, of="trainings")
+@pytest.mark.sweep(0)
 @pytest.mark.parametrize("account", READY, indirect=True)
 def test_check_up_train_status_fetch_down_with_tensorflow_on_three_nodes(
     account: tuple[Account, Store], loss_of_one_process: str
@@ -134,7 +134,7 @@ def test_check_up_train_status_fetch_down_with_tensorflow_on_three_nodes(
     assert run_in_the_store(user, store) == landed
 
 
-@pytest.mark.sweep(1, of="trainings")
+@pytest.mark.sweep(0)
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_parameter_servers_train_and_are_ended_with_the_chief(
     account: tuple[Account, Store],

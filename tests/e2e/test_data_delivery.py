@@ -13,7 +13,7 @@ from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS
 from tests.support.lent import lent_home
 from tests.support.project import Project
-from tests.support.sshd import sshd_nodes
+from tests.support.sshd import SshdNode, sshd_nodes
 
 READ = """
 import hashlib, os, sys
@@ -63,7 +63,7 @@ def seen(output: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_every_task_reads_it_from_every_kind_of_store(own: Project, uri: str) -> None:
     store = open_store(uri)
     for path, data in FILES.items():
@@ -144,33 +144,37 @@ def test_data_that_is_deleted_before_the_run_starts_keeps_no_nodes(own: Project)
     assert own.processes() == {}
 
 
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[SshdNode]]:
+    """They outlive the project, whose last `down` asks them."""
+    with sshd_nodes(tmp_path / "sshd", ["chief0", "worker0"]) as machines:
+        yield machines
+
+
 def test_machines_of_ones_own_get_a_folder_of_this_machine_over_ssh(
-    own: Project, tmp_path: Path
+    machines: list[SshdNode], own: Project, tmp_path: Path
 ) -> None:
     source = own.folder / "d"
     store = open_store(source.as_uri())
     for path, data in FILES.items():
         store.upload(path, [data])
-    with sshd_nodes(tmp_path / "sshd", ["chief0", "worker0"]) as machines:
-        home = lent_home(tmp_path / "home", machines)
-        own.environment["HOME"] = str(home)
-        own.limits = {"NODE_AWAY": 3.0}  # the last `down` asks machines that are gone
-        hosts = [
-            {
-                "address": machine.node.address,
-                "port": machine.node.ssh_port,
-                "user": machine.node.user,
-                "role": role,
-            }
-            for machine, role in zip(machines, ("chief", "worker"), strict=True)
-        ]
-        config = own.config(
-            provider="hosts",
-            hosts=hosts,
-            data={"d": source.as_uri()},
-            train={"command": "python3 read.py {data.d}", "checkpoints": None},
-        )
-        done = own.cloudtrain("run", config)
+    own.environment["HOME"] = str(lent_home(tmp_path / "home", machines))
+    hosts = [
+        {
+            "address": machine.node.address,
+            "port": machine.node.ssh_port,
+            "user": machine.node.user,
+            "role": role,
+        }
+        for machine, role in zip(machines, ("chief", "worker"), strict=True)
+    ]
+    config = own.config(
+        provider="hosts",
+        hosts=hosts,
+        data={"d": source.as_uri()},
+        train={"command": "python3 read.py {data.d}", "checkpoints": None},
+    )
+    done = own.cloudtrain("run", config)
     assert done.returncode == 0, done.stderr
     for lines in seen(done.stdout).values():
         assert [line.rpartition(" ")[0] for line in lines] == ["empty", "large", "a b/ü'.bin"]

@@ -32,6 +32,7 @@ def npz(images: bytes, labels: bytes) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.sweep(0)
 @pytest.mark.tensorflow
 @pytest.mark.xdist_group("tensorflow")
 @pytest.mark.usefixtures("tensorflow_python")

@@ -45,7 +45,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ac
         yield Account(project, cloud, nodes), store
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="environments")
 @pytest.mark.parametrize("account", READY, indirect=True)
 def test_one_node_asks_the_package_index_and_a_later_cluster_asks_it_nothing(
     account: tuple[Account, Store],
@@ -66,6 +66,7 @@ def test_one_node_asks_the_package_index_and_a_later_cluster_asks_it_nothing(
     assert user.cloud.holdings() == []
 
 
+@pytest.mark.sweep(1, of="environments")
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_an_archive_that_was_changed_in_the_store_is_not_used(
     account: tuple[Account, Store],
@@ -89,6 +90,7 @@ def test_an_archive_that_was_changed_in_the_store_is_not_used(
     assert len(set(contents(user))) == 1
 
 
+@pytest.mark.sweep(1, of="environments")
 @pytest.mark.parametrize("account", ["gcp"], indirect=True)
 def test_with_the_cache_off_each_node_creates_its_own(account: tuple[Account, Store]) -> None:
     user, store = account

@@ -127,7 +127,7 @@ def begun(folder: Path, door: tuple[Store, Faults]) -> Client:
     return client
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_a_landing_that_is_killed_anywhere_is_finished_by_the_next(
     tmp_path: Path, door: tuple[Store, Faults], cases: Cases
 ) -> None:

@@ -72,7 +72,7 @@ def losses(text: str, task: str) -> dict[int, str]:
     return {int(epoch): loss for epoch, loss in found}
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="resumed")
 @pytest.mark.parametrize("mode", ["backup", "manager"])
 def test_a_resumed_run_has_the_losses_of_an_undisturbed_one(project: Project, mode: str) -> None:
     (project.code / "job.py").write_text(MIRRORED)
@@ -153,6 +153,7 @@ def parameter_servers(project: Project) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sweep(1, of="resumed")
 def test_a_ps_with_a_disk_of_its_own_resumes_in_the_run_and_on_another_store(
     project: Project, parameter_servers: dict[str, Any]
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_ps_with_a_disk_of_its_own_resumes_in_the_run_and_on_another_store(
     }
 
 
+@pytest.mark.sweep(1, of="resumed")
 def test_two_ps_with_disks_of_their_own_fail_with_the_way_out(
     project: Project, parameter_servers: dict[str, Any]
 ) -> None:

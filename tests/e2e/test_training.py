@@ -80,6 +80,7 @@ def test_the_demo_lands_a_model_with_the_loss_of_one_process(
     assert losses(done.stdout) == loss_of_one_process
 
 
+@pytest.mark.sweep(1, of="scripts")
 def test_what_init_writes_in_an_empty_folder_runs(project: Project) -> None:
     folder = project.folder / "empty"
     folder.mkdir()
@@ -169,7 +170,7 @@ print("final", total, int(done.numpy()), flush=True)
 """
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_again(
     project: Project,
 ) -> None:
@@ -197,7 +198,7 @@ def test_a_killed_worker_of_a_parameter_server_job_returns_and_gets_functions_ag
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
     project: Project,
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_worker_that_raises_before_it_serves_ends_a_parameter_server_job(
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Project) -> None:
     line = f"[ {{role}}{{index}} = worker1 ] || {MIRRORED}"
     nodes = {"chief": {}, "worker": {"count": 2}}
@@ -220,7 +221,7 @@ def test_a_worker_that_ends_well_before_its_strategy_ends_the_run(project: Proje
     assert re.search(r"error: worker1 on \S*: ended with exit code 0 before it joined", done.stderr)
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> None:
     config = example(project, f"unset TF_CONFIG; {MIRRORED}", nodes=TWO)
     done = project.cloudtrain("run", config, timeout=LIMIT)
@@ -230,7 +231,7 @@ def test_trainings_that_ignore_tf_config_are_no_success(project: Project) -> Non
     assert record["clustered"] is False
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_a_killed_parameter_server_is_named_also_after_a_worker_was_killed(
     project: Project,
 ) -> None:
@@ -250,7 +251,7 @@ def within(seconds: float) -> list[Any]:
     return [pytest.param(LIMIT, id="at all"), soon]
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 @pytest.mark.parametrize("limit", within(30))
 def test_a_killed_worker_is_named(project: Project, limit: float) -> None:
     nodes = {"chief": {}, "worker": {"count": 2}}
@@ -267,7 +268,7 @@ def test_a_killed_worker_is_named(project: Project, limit: float) -> None:
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 @pytest.mark.parametrize("limit", within(60))
 def test_a_frozen_worker_is_named(project: Project, limit: float) -> None:
     run = project.start("run", example(project, f"{MIRRORED} --epochs 500", nodes=TWO))
@@ -327,7 +328,7 @@ RUN = [
 ]
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="scripts")
 @pytest.mark.parametrize(("script", "arguments", "nodes", "made"), RUN)
 def test_a_strangers_script_trains_as_it_is(
     project: Project, script: str, arguments: str, nodes: Mapping[str, Any], made: str
@@ -352,7 +353,7 @@ def test_a_strangers_script_trains_as_it_is(
 FLAGS = "--ps_hosts={ps.hosts} --worker_hosts={worker.hosts} --job_name={role} --task_index={index}"
 
 
-@pytest.mark.sweep(1)
+@pytest.mark.sweep(1, of="scripts")
 @pytest.mark.parametrize("by_role", [False, True])
 def test_a_script_that_takes_the_cluster_as_flags_trains(project: Project, by_role: bool) -> None:
     """The classic between-graph script: one ps, two workers, no TF_CONFIG."""
@@ -392,7 +393,7 @@ def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: 
     assert len(list(project.store.glob("*/*0/output/m/saved_model.pb"))) == 2
 
 
-@pytest.mark.sweep(2, of="what goes wrong")
+@pytest.mark.sweep(1, of="what goes wrong")
 def test_a_script_for_an_older_tensorflow_fails_with_the_cause_and_what_to_do(
     project: Project,
 ) -> None:

@@ -261,7 +261,7 @@ def test_the_second_command_on_a_cluster_says_who_holds_the_lock(project: Projec
 # ── What goes wrong ──────────────────────────────────────────────────────────
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_killed_worker_is_named_as_the_cause(project: Project) -> None:
     config = project.config(
         nodes={"chief": {}, "worker": {"count": 2}},
@@ -276,7 +276,7 @@ def test_a_killed_worker_is_named_as_the_cause(project: Project) -> None:
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_killed_worker_is_restarted_from_the_checkpoint(project: Project) -> None:
     config = project.config(
         train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}
@@ -292,7 +292,7 @@ def test_a_killed_worker_is_restarted_from_the_checkpoint(project: Project) -> N
     assert "resumes from" in project.stderr
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_without_train_checkpoints_a_restarted_run_starts_over_and_loses_no_artifact(
     project: Project,
 ) -> None:
@@ -313,7 +313,7 @@ def test_without_train_checkpoints_a_restarted_run_starts_over_and_loses_no_arti
     assert len(list(project.store.glob("*/chief0/output/attempt-0-*"))) == 2
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
     config = project.config(
         train={"command": "python3 rank.py --steps 40 --pause 0.05", "max_restarts": 1}
@@ -329,7 +329,7 @@ def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
     assert project.landed("worker0", "output/worker0.txt") == "done at 40\n"
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_frozen_worker_is_named_as_the_cause(project: Project) -> None:
     config = project.config(train={"command": "python3 rank.py --steps 1000 --pause 0.1"})
     run = project.start("run", config)
@@ -341,7 +341,7 @@ def test_a_frozen_worker_is_named_as_the_cause(project: Project) -> None:
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_worker_that_never_starts_is_named(project: Project) -> None:
     config = project.config(
         train={"command": "python3 rank.py --never-start worker0", "start_timeout": "3s"}
@@ -354,7 +354,7 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
     assert "python3" in stacks.read_text()
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_task_that_ends_before_it_serves_ends_the_run_and_is_named(
     project: Project, code: int
@@ -410,7 +410,7 @@ def parameter_servers(project: Project, **env: str) -> Path:
     )
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_worker_of_a_parameter_server_job_that_never_served_is_not_done_without(
     project: Project,
 ) -> None:
@@ -423,7 +423,7 @@ def test_a_worker_of_a_parameter_server_job_that_never_served_is_not_done_withou
     assert record["clustered"] is False
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_worker_that_dies_after_the_cluster_stood_is_done_without(project: Project) -> None:
     run = project.start("run", parameter_servers(project, STEPS="60"))
     until(lambda: "cluster formed after" in project.stderr, 60)
@@ -435,7 +435,7 @@ def test_a_worker_that_dies_after_the_cluster_stood_is_done_without(project: Pro
     assert record["attempts"][0]["formed_after"] > 0
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_tasks_that_each_train_alone_are_no_success(project: Project) -> None:
     config = project.config(train={"command": "python3 rank.py --alone 3 --output {output}"})
     done = project.cloudtrain("run", config, timeout=60)
@@ -448,7 +448,7 @@ def test_tasks_that_each_train_alone_are_no_success(project: Project) -> None:
     assert "\n    the tasks never formed a cluster: 2 separate trainings\n" in status
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_tasks_that_are_meant_to_be_alone_are_not_judged(project: Project) -> None:
     alone = "python3 rank.py --alone 2.5 --output {output}"
     config = project.config(
@@ -462,7 +462,7 @@ def test_tasks_that_are_meant_to_be_alone_are_not_judged(project: Project) -> No
     assert record["clustered"] is None
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_run_of_a_moment_whose_cluster_stood_is_a_success(project: Project) -> None:
     done = project.cloudtrain("run", project.config(train={"command": "python3 rank.py --steps 1"}))
     assert done.returncode == 0, done.stderr
@@ -471,7 +471,7 @@ def test_a_run_of_a_moment_whose_cluster_stood_is_a_success(project: Project) ->
     assert "cluster formed after" in done.stderr
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> None:
     config = project.config(train={"command": "python3 rank.py --raise-in worker0"})
     done = project.cloudtrain("run", config, "--json")
@@ -480,7 +480,7 @@ def test_a_script_that_raises_is_named_with_its_last_lines(project: Project) -> 
     assert json.loads(done.stdout)["error"]["task_exit_code"] == 1
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_script_that_does_not_exist_is_one_clear_error(project: Project) -> None:
     done = project.cloudtrain("run", project.config(train={"command": "python3 nothing.py"}))
     assert done.returncode == 1
@@ -489,7 +489,7 @@ def test_a_script_that_does_not_exist_is_one_clear_error(project: Project) -> No
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     with socket.create_server(("", project.port + 1)):
         done = project.cloudtrain("run", project.config())
@@ -498,7 +498,7 @@ def test_a_port_in_use_is_found_before_the_start(project: Project) -> None:
     assert project.processes() == {}
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_the_node_of_a_failed_preflight_is_named_once(project: Project) -> None:
     config = project.config()
     with socket.create_server(("", project.port + 1)):
@@ -513,6 +513,7 @@ def test_the_node_of_a_failed_preflight_is_named_once(project: Project) -> None:
     assert shown.count(f"worker0 on {project.name}-worker0: port") == 1
 
 
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_rehearsals_side_by_side_do_not_touch_each_other(tmp_path: Path) -> None:
     projects = [Project(tmp_path / f"{number}") for number in range(4)]
     try:
@@ -527,7 +528,7 @@ def test_rehearsals_side_by_side_do_not_touch_each_other(tmp_path: Path) -> None
             project.end()
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_port_taken_after_up_is_passed_over_where_the_file_names_none(project: Project) -> None:
     config = project.config(train={"port": None})
     assert project.cloudtrain("up", config).returncode == 0
@@ -541,7 +542,7 @@ def test_a_port_taken_after_up_is_passed_over_where_the_file_names_none(project:
     assert record["tasks"][1]["port"] != first
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_detached_start_that_fails_leaves_no_run_that_goes_on(project: Project) -> None:
     config = project.config()
     assert project.cloudtrain("up", config).returncode == 0
@@ -561,7 +562,7 @@ def test_train_with_a_file_runs_what_the_file_says_now(project: Project) -> None
     assert project.landed("chief0", "output/chief0.txt") == "done at 2\n"
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_run_that_did_not_make_what_is_required_has_failed_and_its_nodes_go(
     project: Project,
 ) -> None:
@@ -580,7 +581,7 @@ def test_a_run_that_did_not_make_what_is_required_has_failed_and_its_nodes_go(
     assert project.landed("chief0", "output/chief0.txt") == "done at 5\n"
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_without_a_chief_the_hint_says_who_would_have_saved(project: Project) -> None:
     config = project.config(
         artifacts={"require": ["output/model"]}, nodes={"chief": False, "worker": {"count": 2}}
@@ -592,14 +593,14 @@ def test_without_a_chief_the_hint_says_who_would_have_saved(project: Project) ->
     assert project.cloudtrain("down").returncode == 0
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
     done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
     assert done.returncode == 0, done.stderr
     assert "no task wrote a file to land" in done.stderr
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Project) -> None:
     project.store.write_text("not a folder")
     done = project.cloudtrain("run", project.config())
@@ -608,7 +609,7 @@ def test_a_store_that_is_a_file_is_refused_before_anything_is_made(project: Proj
     assert not list(project.home.glob("local/*"))
 
 
-@pytest.mark.sweep(10, of="what goes wrong")
+@pytest.mark.sweep(8, of="what goes wrong")
 def test_down_keeps_the_nodes_while_the_store_cannot_take_what_they_hold(project: Project) -> None:
     config = project.config()
     assert project.cloudtrain("up", config).returncode == 0

@@ -154,7 +154,7 @@ def came_back_alone(job: Job, record: dict[str, Any]) -> None:
     assert chief.read_text().count("chief begins") == 1
 
 
-@pytest.mark.sweep(2, of="workers")
+@pytest.mark.sweep(1, of="workers")
 @pytest.mark.parametrize("job", READY, indirect=True)
 def test_a_worker_whose_node_the_cloud_deletes_comes_back_at_its_address_and_the_chief_goes_on(
     job: Job,
@@ -175,7 +175,7 @@ def test_a_worker_whose_node_the_cloud_deletes_comes_back_at_its_address_and_the
     assert job.account.nodes.running() == []
 
 
-@pytest.mark.sweep(2, of="workers")
+@pytest.mark.sweep(1, of="workers")
 @pytest.mark.parametrize("job", READY, indirect=True)
 def test_a_worker_whose_node_was_stopped_comes_back_once_the_node_is_started(job: Job) -> None:
     job.start("run", job.config, "--yes")
@@ -191,7 +191,7 @@ def test_a_worker_whose_node_was_stopped_comes_back_once_the_node_is_started(job
     assert job.account.cloud.holdings() == []
 
 
-@pytest.mark.sweep(2, of="workers")
+@pytest.mark.sweep(1, of="workers")
 @pytest.mark.parametrize("job", ["aws"], indirect=True)
 def test_a_worker_whose_node_reboots_comes_back(job: Job) -> None:
     job.start("run", job.config, "--yes")
@@ -221,7 +221,7 @@ def dies_while_a_node_is_recreated(job: Job) -> None:
     job.process.wait()
 
 
-@pytest.mark.sweep(2, of="workers")
+@pytest.mark.sweep(1, of="workers")
 @pytest.mark.parametrize("job", ["gcp"], indirect=True)
 def test_who_takes_over_makes_a_half_made_node_ready_and_starts_the_recorded_attempt(
     job: Job,
@@ -236,7 +236,7 @@ def test_who_takes_over_makes_a_half_made_node_ready_and_starts_the_recorded_att
     assert job.account.cloud.holdings() == []
 
 
-@pytest.mark.sweep(2, of="workers")
+@pytest.mark.sweep(1, of="workers")
 @pytest.mark.parametrize("job", ["gcp"], indirect=True)
 def test_down_after_a_client_died_while_a_node_was_recreated_leaves_nothing(job: Job) -> None:
     dies_while_a_node_is_recreated(job)
