@@ -15,7 +15,7 @@ GPU = {"machine": "n1-standard-8", "accelerator": "T4:1"}
 
 
 def gcp(project: Project, **train: Any) -> Path:
-    command = "python3 rank.py --output {output} --steps 60 --pause 0.05"
+    command = "python3 rank.py --output {output} --steps 60 --pause 0.1"
     return project.config(
         provider="gcp",
         project="nobodys",
