@@ -69,9 +69,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     each of its workers collects them all, and each result is sent twice."""
     part, parts = map(int, config.getoption("part").split("/"))
     files = in_order(collection_path.parent) if parts > 1 else []
-    if collection_path not in files or files.index(collection_path) % parts == part - 1:
+    if collection_path not in files:
         return None
-    return True
+    turn, number = divmod(files.index(collection_path), parts)  # 1 2 2 1 1 2 for two
+    return (number if turn % 2 else parts - 1 - number) != part - 1 or None
 
 
 @cache
@@ -81,6 +82,11 @@ def in_order(folder: Path) -> list[Path]:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what is imported and collected by now stays to the end
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest collects garbage five times at its end, a second for tests/unit
 
 
 @pytest.hookimpl(wrapper=True)

@@ -117,6 +117,7 @@ def _of_machine(
         for market in {*EVERYWHERE, *sold}
     }
     places = sorted({region for known in prices.values() for region in known}) or [""]
+    by_default = catalog.chosen_by_default(machine.name, machine.vcpus, accelerator)
     for market in sold:
         for region in places:
             price, day = prices[market].get(region, (None, None))
@@ -130,7 +131,7 @@ def _of_machine(
                 market=market,
                 price=price,
                 date=day,
-                by_default=catalog.chosen_by_default(machine.name, machine.vcpus, accelerator),
+                by_default=by_default,
             )
 
 

@@ -448,7 +448,7 @@ def test_markup_in_logs_configs_and_names_stays_text() -> None:
     assert not any(name.startswith("on") for name, _ in parsed.attributes)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=min(50, settings().max_examples), deadline=None)
 @given(text=st.text(st.characters(), min_size=1, max_size=40))
 def test_no_text_breaks_the_page(text: str) -> None:
     usual = Parsed(page(hostile("x"))).names

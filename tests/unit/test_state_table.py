@@ -244,6 +244,7 @@ def test_down_ends_from_every_combination_and_destroys_nothing_that_has_not_land
         check_end(world)
 
 
+@pytest.mark.sweep(3, always=("kill", "full"))
 @pytest.mark.parametrize("first", get_args(Happening))
 def test_down_ends_whatever_happens_between_its_steps(first: Happening) -> None:
     """One thing before any step of a first `down`, another before any step of a second one."""
