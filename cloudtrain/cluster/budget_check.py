@@ -39,6 +39,11 @@ def within_budget(session: Session, plan: Plan) -> tuple[Session, Plan]:
     return session, replace(plan, latest_end=end)
 
 
+def refuse_unpaid(session: Session, plan: Plan) -> None:
+    """Raise UsageError if the budget does not allow the nodes that are to be created or started."""
+    _allowed_end(session, plan)
+
+
 def refusal(session: Session, plan: Plan) -> str | None:
     """Why the budget does not allow these nodes; None if it does."""
     try:

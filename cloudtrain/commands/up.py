@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from cloudtrain.cluster.budget_check import refuse_unpaid
 from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lifetime import moment, move_ends, record_move, settle_end
@@ -134,6 +135,7 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
     if settled.to_delete:
         session = delete_nodes(session, settled.to_delete)
     if settled.end is not None and session.nodes:
+        refuse_unpaid(session, session.plan)  # else the end would be moved by a refused `up`
         record_move(session, settled.end)
         session = move_ends(session, settled.end)
         renew_agents(session)

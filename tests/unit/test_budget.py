@@ -166,6 +166,22 @@ def test_a_replaced_node_ends_with_the_others_and_at_the_same_time(
         assert spender.ends() == before
 
 
+def test_an_up_that_the_raised_budget_does_not_pay_for_moves_no_end(
+    in_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of nodes that were stopped at their end, which this `up` would have started again."""
+    spender = Spender("azure", 2.5)
+    use(spender, monkeypatch)
+    assert spender.up()
+    ends = spender.ends()
+    spender.pass_time(2 * HOUR)
+    spender.grow(1)
+    spender.with_limits(budget=4.375)
+    assert not spender.up()
+    assert spender.ends() == ends
+    assert [line for line in spender.record.lines if line["event"] == "move end"] == []
+
+
 def test_growing_moves_the_end_nearer_or_is_refused_where_the_cloud_cannot(
     in_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
