@@ -54,6 +54,7 @@ gc.set_threshold(50_000)  # a quarter of the time of tests/unit otherwise
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("whole", _UNTIMED)
 settings.register_profile("dev", _UNTIMED, max_examples=10)  # of `make quick`
+settings.register_profile("test", _UNTIMED, max_examples=30)  # of `make test`
 settings.load_profile("whole")
 
 

@@ -31,6 +31,11 @@ PARTS = (
     Part("local-crash", "killed at each step on local nodes", "test_local_*.py"),
     Part("land-crash", "killed at each step of a landing", "test_land*.py"),
     Part("environments", "environments that travel, cut at each step", "test_environment*.py"),
+    Part(
+        "properties",
+        "the properties of tests/unit, by 100 examples each",
+        programs=("-m pytest -q --hypothesis-profile whole tests/unit",),
+    ),
     Part("horovod", "Horovod, really built", "test_*horovod*.py"),
     Part("gpu-wheels", "real CUDA wheels with a fake driver", "test_gpu_wheels.py"),
     Part(

@@ -32,7 +32,7 @@ def test_every_pattern_and_program_of_a_part_is_there() -> None:
         for pattern in each.files.split():
             assert any(file.match(pattern) for file in sweeps.files_of(each, FILES)), pattern
         for words in each.programs:
-            assert (ROOT / words.split()[0]).exists()
+            assert words.startswith("-m pytest ") or (ROOT / words.split()[0]).exists()
     assert len({each.name for each in PARTS}) == len(PARTS)
     assert len({words for each in PARTS for words in each.programs}) > 50
 
