@@ -74,6 +74,12 @@ def test_steps_that_are_killed_at_any_moment_are_repaired_by_the_next_up(
         for step, words in kills
         if not ready(machine, steps, step, words, rng.uniform(0, PAUSE[step]))
     ]
+    for number in range(9):  # code is delivered in a moment: on a busy machine before the kill
+        if ("code", "code") in killed:
+            break
+        (tmp_path / "code" / f"new{number}").write_bytes(rng.randbytes(30_000_000))
+        steps = playbooks(tmp_path / "code")
+        killed += [("code", "code")] * (not ready(machine, steps, "code", "code"))
     print("killed:", *killed, sep="\n  ")
     assert {step for step, _ in killed} == {"packages", "python", "code"}
     assert len(killed) >= len(kills) - 3
