@@ -56,7 +56,7 @@ sweeps: $(VENV)/.made-dev
 test: $(VENV)/.made-dev
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
 	@$(MAKE) --no-print-directory --output-sync -j prepared check $(UNIT_PARTS) PROFILE=test
-	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal tests/e2e tests/integration
+	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal tests/integration tests/e2e
 
 # What takes a minute to make, once on a machine: an environment with TensorFlow, a Debian for nodes.
 prepared: $(VENV)/.made-dev

@@ -122,6 +122,15 @@ def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     monkeypatch.setattr(learned, "path", path)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_variable_stays() -> Iterator[None]:
+    """What a test sets and leaves set is not seen by the tests of other files."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture(autouse=True)
 def no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """This user's own defaults are for this user's clusters."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.botocore_models import models_are_read_once
+from tests.support.botocore_models import models_are_read_once, no_session_stays
 from tests.support.cloud_rig import Rig, Rigs
 
-__all__ = ["models_are_read_once"]
+__all__ = ["models_are_read_once", "no_session_stays"]
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import pytest
 from botocore.loaders import JSONFileLoader, create_loader
 
@@ -19,6 +20,12 @@ def models_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", once(JSONFileLoader.load_file))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_session_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3's own one keeps the credentials of the test that first used it."""
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 def read_before_forks() -> None:
