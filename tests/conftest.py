@@ -124,11 +124,13 @@ def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(autouse=True, scope="module")
 def no_variable_stays() -> Iterator[None]:
-    """What a test sets and leaves set is not seen by the tests of other files."""
+    """What a test sets and leaves set is not seen by the tests of other files. moto's variables are
+    set as the stand-in of AWS is imported, and stay."""
     before = dict(os.environ)
     yield
+    moto = {name: value for name, value in os.environ.items() if name.startswith("MOTO_")}
     os.environ.clear()
-    os.environ.update(before)
+    os.environ.update(before | moto)
 
 
 @pytest.fixture(autouse=True)
