@@ -29,7 +29,7 @@ from tests.support.lanes import Cases
 from tests.support.nodes_here import Remembered
 from tests.support.one_machine import NAME, Machine
 
-FILES = 500
+FILES = 1500
 KILLS = (
     ("packages", "apt-get install"),
     ("packages", "Unpacking"),
@@ -46,8 +46,8 @@ KILLS = (
 SOONEST = (0, 5, 7, 8)
 """Of these, those that come when most is left to do; code may be delivered before the kill."""
 
-PAUSE = {"packages": 0.3, "python": 0.3, "code": 0.03}
-"""Seconds after those words, at most: code is delivered in a moment."""
+PAUSE = {"packages": 0.3, "python": 0.3, "code": 0.0}
+"""Seconds after those words, at most: code is delivered in a moment, so there is much of it."""
 
 
 @pytest.fixture
@@ -74,12 +74,6 @@ def test_steps_that_are_killed_at_any_moment_are_repaired_by_the_next_up(
         for step, words in kills
         if not ready(machine, steps, step, words, rng.uniform(0, PAUSE[step]))
     ]
-    for number in range(9):  # code is delivered in a moment: on a busy machine before the kill
-        if ("code", "code") in killed:
-            break
-        (tmp_path / "code" / f"new{number}").write_bytes(rng.randbytes(30_000_000))
-        steps = playbooks(tmp_path / "code")
-        killed += [("code", "code")] * (not ready(machine, steps, "code", "code"))
     print("killed:", *killed, sep="\n  ")
     assert {step for step, _ in killed} == {"packages", "python", "code"}
     assert len(killed) >= len(kills) - 3
