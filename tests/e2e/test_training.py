@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.processes import environment
 from tests.support.project import ROOT, Project, until
 
 pytestmark = [
@@ -44,9 +45,8 @@ def trainer(project: Project, task: str) -> int:
     """The pid of the task's Python."""
     role, index = task[:-1], task[-1]
     for pid, words in project.processes().items():
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         mine = {f"CLOUDTRAIN_ROLE={role}".encode(), f"CLOUDTRAIN_INDEX={index}".encode()}
-        if words.startswith("python ") and mine <= set(variables):
+        if words.startswith("python ") and mine <= set(environment(pid)):
             return pid
     raise ValueError(f"{task} does not run")
 

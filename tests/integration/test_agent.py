@@ -23,6 +23,7 @@ from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.state import Records
 from tests.support.agent_parts import Kept, metadata
 from tests.support.fakes import make_plan
+from tests.support.processes import environment, words
 from tests.support.web_store import Service, service, until
 
 
@@ -405,7 +406,7 @@ def test_no_right_is_seen_on_the_node_but_in_the_agents_memory(kept: Kept, told:
     places = [path for path in kept.top.rglob("*") if path.is_file() and "web" not in path.parts]
     seen = [path.read_bytes() for path in places]
     for pid in kept.agents():
-        seen += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+        seen += [*environment(pid), *map(str.encode, words(pid))]
     assert kept.agents()
     assert not [text for text in seen if b"/parcels/" in text or b"127.0.0.1:" in text]
 

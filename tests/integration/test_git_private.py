@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.support.git_private_parts import TOKEN, private, user
 from tests.support.git_server import GitServer, git_server
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.project import Project
+from tests.support.scanning import sampling
 from tests.support.sshd import SshdNode, sshd_node
 
 __all__ = ["user"]
@@ -400,15 +400,8 @@ def test_up_and_train_from_a_private_repository(project: Project, tmp_path: Path
             code={"path": None, "git": server.url("x.git"), "token": "GIT_TOKEN"},
             secrets={"GIT_TOKEN": "${MY_TOKEN}"},
         )
-        seen: set[bytes] = set()
-        stop = threading.Event()
-        watch = threading.Thread(target=watch_command_lines, args=(stop, seen))
-        watch.start()
-        try:
+        with sampling(pause=0.02) as seen:
             run = project.cloudtrain("run", path)
-        finally:
-            stop.set()
-            watch.join()
         assert run.returncode == 0, run.stderr
         assert project.runs()[0]["code"] == whole
         project.environment["MY_TOKEN"] = "wr0ng"
@@ -418,13 +411,5 @@ def test_up_and_train_from_a_private_repository(project: Project, tmp_path: Path
     assert TOKEN not in said
     assert "wr0ng" not in said
     assert holding(tmp_path, TOKEN) == []
-    assert [line for line in seen if TOKEN.encode() in line] == []
-    assert any(b"upload-pack" in line or b"ls-remote" in line for line in seen)
-
-
-def watch_command_lines(stop: threading.Event, seen: set[bytes]) -> None:
-    while not stop.wait(0.02):
-        for name in os.listdir("/proc"):  # noqa: PTH208 - a glob fails where one ends meanwhile
-            if name.isdigit():
-                with contextlib.suppress(OSError):
-                    seen.add(Path("/proc", name, "cmdline").read_bytes())
+    assert [line for line in seen.commands if TOKEN.encode() in line] == []
+    assert any(b"upload-pack" in line or b"ls-remote" in line for line in seen.commands)

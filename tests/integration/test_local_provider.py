@@ -20,6 +20,7 @@ from cloudtrain.providers.local import addresses, processes, spawn
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import words
 
 
 @pytest.fixture
@@ -50,8 +51,8 @@ def tagged(cluster: LocalCluster, node: str = "") -> dict[int, str]:
 
 
 def servers(cluster: LocalCluster, node: str = "") -> list[int]:
-    command = {pid: Path(f"/proc/{pid}/cmdline") for pid in tagged(cluster, node)}
-    return [pid for pid, path in command.items() if b"fork_server" in path.read_bytes()]
+    tags = tagged(cluster, node)
+    return [pid for pid in tags if any("fork_server" in word for word in words(pid))]
 
 
 def gone(pid: int) -> bool:

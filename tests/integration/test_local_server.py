@@ -18,6 +18,7 @@ from cloudtrain.shell import script
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import eventually, key_pair
 from tests.support.local_cluster import LocalCluster, local_cluster
+from tests.support.processes import words
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def servers(cluster: LocalCluster) -> list[int]:
     from cloudtrain.providers.local import processes
 
     tags = processes.tags(lambda tag: tag == cluster.tag(cluster.nodes[0].name))
-    return [pid for pid in tags if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in tags if any("fork_server" in word for word in words(pid))]
 
 
 def test_a_command_that_is_faster_than_its_answer_is_not_lost(client: paramiko.SSHClient) -> None:

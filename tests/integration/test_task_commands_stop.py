@@ -14,6 +14,7 @@ from cloudtrain.protocols import Completed
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually
+from tests.support.processes import words
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 
 pytestmark = pytest.mark.sweep(1, over="machine")  # one of the shells
@@ -101,10 +102,7 @@ def test_daemons_of_a_task_that_has_ended_are_ended_too(attempt: Attempt) -> Non
 
 def lives(pid: int) -> bool:
     """A zombie, which some other process has yet to collect, has no command line."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    except OSError:
-        return False
+    return words(pid) != []
 
 
 def test_children_with_a_cleared_environment_are_found_by_session_and_descent(

@@ -16,6 +16,7 @@ import yaml
 
 from cloudtrain.model import Host
 from tests.support.lent import hosts_config, lent_home
+from tests.support.processes import environment
 from tests.support.project import Project, until
 from tests.support.sshd import SshdNode, sshd_nodes
 
@@ -70,17 +71,15 @@ class Job:
     def pid(self, task: str) -> int:
         mine = {f"CLOUDTRAIN_ROLE={task[:-1]}".encode(), f"CLOUDTRAIN_INDEX={task[-1]}".encode()}
         for pid, words in self.project.processes().items():
-            variables = environment(pid).split(b"\0")
-            if re.match(r"\S*python\S* task.py ", words) and mine <= set(variables):
+            if re.match(r"\S*python\S* task.py ", words) and mine <= set(environment(pid)):
                 return pid
         raise ValueError(f"{task} does not run")
 
     def server(self, task: str) -> int:
         """The process of the node's SSH server."""
-        end = f"/{self.project.name}-{task}\0".encode()
+        tag = re.compile(rb"CLOUDTRAIN_NODE=.*/%b" % f"{self.project.name}-{task}".encode())
         for pid, words in self.project.processes().items():
-            tag = environment(pid).partition(b"CLOUDTRAIN_NODE=")[2]
-            if "fork_server" in words and end in tag[:200]:
+            if "fork_server" in words and any(map(tag.fullmatch, environment(pid))):
                 return pid
         raise ValueError(f"no server of {task}")
 
@@ -220,14 +219,6 @@ def test_a_client_that_is_killed_after_recording_a_restart_leaves_it_to_the_next
     assert [task["attempt"] for task in job.record()["tasks"]] == [1, 1, 2, 1]
     assert job.log("worker1", 2)["task"] == {"type": "worker", "index": 1}
     assert project.cloudtrain("down").returncode == 0
-
-
-def environment(pid: int) -> bytes:
-    """Variables of a process; none if it has just ended."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def job_serves(project: Project) -> bool:

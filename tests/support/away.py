@@ -30,6 +30,7 @@ from tests.standins.nodes import Nodes, unavailable
 from tests.standins.stores import KINDS, Store
 from tests.support.cloud_user import MACHINES, Account
 from tests.support.nodes_here import node
+from tests.support.processes import words
 from tests.support.project import Project
 
 IDENTITY = {"gcp": "desk@test-project.iam.gserviceaccount.com", "aws": "desk", "azure": "ids/desk"}
@@ -103,12 +104,8 @@ class Away:
 
     def processes(self) -> list[int]:
         """Of this program on the desk."""
-        found = []
-        for pid in self.user.nodes.pids(self.desk):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                found += [pid] if words[1:4] == [b"-m", b"cloudtrain", b"desk"] else []
-        return found
+        there = self.user.nodes.pids(self.desk)
+        return [pid for pid in there if words(pid)[1:4] == ["-m", "cloudtrain", "desk"]]
 
 
 @contextlib.contextmanager

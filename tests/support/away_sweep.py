@@ -28,6 +28,7 @@ from tests.support.away import Away, away
 from tests.support.candidate_sweep import is_read
 from tests.support.cloud_user import Account
 from tests.support.commands import Command
+from tests.support.processes import pids, words
 from tests.support.project import Project, until
 
 Actor = Literal["client", "desk"]
@@ -176,12 +177,7 @@ def _has(pid: int, inode: str) -> bool:
 
 
 def _desks() -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if words[1:4] == [b"-m", b"cloudtrain", b"desk"]:
-                    yield int(entry.name)
+    return (pid for pid in pids() if words(pid)[1:4] == ["-m", "cloudtrain", "desk"])
 
 
 class NotReachedError(Exception):

@@ -21,6 +21,7 @@ from tests.standins.stores import KINDS as STORES
 from tests.standins.stores import Store
 from tests.support.cloud_user import Account
 from tests.support.lent import lent_home
+from tests.support.processes import environment, pids, words
 from tests.support.project import Project
 from tests.support.sshd import SshdNode, _at_home, sshd_nodes
 
@@ -61,8 +62,7 @@ class Place:
 
     def processes(self, task: str) -> list[int]:
         """All of the node, its server and its task."""
-        tag = rb"CLOUDTRAIN_NODE=[^\0]*/%b-%b\0" % (self.project.name.encode(), task.encode())
-        return [pid for pid in pids() if re.search(tag, environment(pid))]
+        return tagged(rf"CLOUDTRAIN_NODE=.*/{self.project.name}-{task}")
 
     def server(self, task: str) -> list[int]:
         """The node's server and its sessions, not its task."""
@@ -183,7 +183,7 @@ class Lent(Place):
         found = [one for one in super().left() if str(self._machines_at) not in one]
         for machine in self.machines.values():
             listed = set(_at_home(machine.home)) - set(machine.processes())
-            found += [f"process {pid}: {words(pid)}" for pid in listed]
+            found += [f"process {pid}: {' '.join(words(pid))}" for pid in listed]
             found += self._on(machine)
         return found
 
@@ -279,9 +279,14 @@ def _resize(mount: Path, size: str) -> bool:
 
 def task_processes(place: Place, task: str) -> list[int]:
     """The user's own and their children, of any attempt."""
-    tag = rb"CLOUDTRAIN_TASK=%b/[^/\0]+/%b/" % (place.project.name.encode(), task.encode())
-    found = [pid for pid in pids() if re.search(tag, environment(pid))]
+    found = tagged(rf"CLOUDTRAIN_TASK={place.project.name}/[^/]+/{task}/.*")
     return [pid for pid in found if pid not in watchers(place, task)]
+
+
+def tagged(pattern: str) -> list[int]:
+    """Processes with a variable that matches the whole pattern."""
+    wanted = re.compile(pattern.encode())
+    return [pid for pid in pids() if any(map(wanted.fullmatch, environment(pid)))]
 
 
 def watchers(place: Place, task: str) -> list[int]:
@@ -339,21 +344,3 @@ def send(processes: Sequence[int], number: signal.Signals) -> int:
             os.kill(pid, number)
             count += 1
     return count
-
-
-def pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
-
-
-def environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
-
-
-def words(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import yaml
 
-from tests.support import commands
+from tests.support import commands, processes
 from tests.support.commands import Command
 
 ROOT = Path(__file__).parents[2]
@@ -127,18 +127,13 @@ class Project:
         typed = [command for command in self._commands if command.poll() is None]
         found = {command.pid: " ".join(map(str, command.args)) for command in typed}
         own = {os.getpid(), os.getppid()}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) in own:
-                continue
-            try:
-                environment = (entry / "environ").read_bytes()
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
-            ours = str(self.home).encode() in environment or str(self.home) in words
-            tagged = re.search(rb"CLOUDTRAIN_NODE=[^\0]*/%b/" % self.name.encode(), environment)
-            if ours or tagged:
-                found[int(entry.name)] = words
+        home = str(self.home)
+        tag = re.compile(rb"CLOUDTRAIN_NODE=.*/%b/.*" % self.name.encode())
+        for pid in set(processes.pids()) - own:
+            variables, command = processes.environment(pid), " ".join(processes.words(pid))
+            ours = home in command or any(home.encode() in one for one in variables)
+            if ours or any(map(tag.fullmatch, variables)):
+                found[pid] = command
         return found
 
     def pid_of(self, task: str) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import processes
+
 
 def forms(text: str) -> tuple[bytes, ...]:
     """As it is, and as it looks in base64 and in hexadecimal digits."""
@@ -47,11 +49,9 @@ class Sampled:
     environments: set[bytes] = field(default_factory=set)
 
     def look(self) -> None:
-        for name in os.listdir("/proc"):  # noqa: PTH208 - a glob fails where one ends meanwhile
-            if name.isdigit() and int(name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    self.commands.add(Path("/proc", name, "cmdline").read_bytes())
-                    self.environments.add(Path("/proc", name, "environ").read_bytes())
+        for pid in set(processes.pids()) - {os.getpid()}:
+            self.commands.add(b"\0".join(map(os.fsencode, processes.words(pid))))
+            self.environments.add(b"\0".join(processes.environment(pid)))
 
     def bearing(self, *variables: str) -> list[Mapping[str, str]]:
         """The environments that have one of these variables."""

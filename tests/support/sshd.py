@@ -20,6 +20,7 @@ import pytest
 
 from cloudtrain.model import Identity, Node
 from cloudtrain.ssh.keys import create_identity, write_known_hosts
+from tests.support.processes import environment, pids
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
@@ -196,7 +197,7 @@ def _sftp_server() -> Path:
 def children_of_all() -> dict[int, list[int]]:
     """By parent, from one look at /proc."""
     children: dict[int, list[int]] = {}
-    for process in _processes():
+    for process in pids():
         with contextlib.suppress(OSError):
             after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             children.setdefault(int(after_name[1]), []).append(process)
@@ -205,18 +206,7 @@ def children_of_all() -> dict[int, list[int]]:
 
 def _at_home(home: Path) -> list[int]:
     """Processes that a session has started, also those that have outlived it."""
-    found = []
-    for process in _processes():
-        with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{process}/environ").read_bytes()
-            if f"HOME={home}".encode() in environment.split(b"\0"):
-                found.append(process)
-    return found
-
-
-def _processes() -> list[int]:
-    """A glob would fail where one ends while it looks."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+    return [pid for pid in pids() if f"HOME={home}".encode() in environment(pid)]
 
 
 def _tree(root: int) -> list[int]:

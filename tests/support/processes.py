@@ -1,0 +1,29 @@
+"""What /proc says of processes, which may end while one looks: proc(5)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def pids() -> list[int]:
+    """Of all processes; a glob would fail where one ends while it looks."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def environment(pid: int) -> list[bytes]:
+    """Variables that a process was started with, as `NAME=value`; none if it has just ended."""
+    return _read(pid, "environ").split(b"\0")
+
+
+def words(pid: int) -> list[str]:
+    """A process's command line; none if it has just ended, or for a zombie."""
+    command = _read(pid, "cmdline")
+    return os.fsdecode(command).removesuffix("\0").split("\0") if command else []
+
+
+def _read(pid: int, name: str) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
