@@ -196,13 +196,19 @@ class Train:
         return ({"train.command": self.command} if self.command else {}) | own
 
 
+AUTO = "auto"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArtifactRules:
-    """The `artifacts:` section. `paths` are globs relative to a task's work folder."""
+    """The `artifacts:` section. `paths` are globs relative to a task's work folder; `auto` among
+    them is all that a task made or changed. `limit` in bytes, for what lands by `auto` of a task.
+    """
 
     store: str | None = None
     create: bool = False
-    paths: tuple[str, ...] = ("output/**",)
+    paths: tuple[str, ...] = (AUTO,)
+    limit: int = 5_000_000_000
     require: tuple[str, ...] = ()
     every: float | None = None
 

@@ -1,9 +1,18 @@
-"""Lists of names in messages."""
+"""Lists of names, and sizes, in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import islice
+
+
+def size_text(size: float) -> str:
+    """Bytes in decimal units: `3.2 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
 
 
 def some(names: Collection[str], limit: int = 3) -> str:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 
-from cloudtrain.artifacts.inventory import SILENCE, Answer, Inventory, failed, take_inventory
+from cloudtrain.artifacts.inventory import (
+    SILENCE,
+    Answer,
+    Inventory,
+    Wanted,
+    failed,
+    take_inventory,
+)
 from cloudtrain.model import Node
 from cloudtrain.node.listing import File
 from cloudtrain.node.patterns import literal
@@ -68,9 +75,11 @@ def find_parts(
                 wanted[prefix] = number == 0
     if not wanted:
         return Parts(states=digests)
-    patterns = tuple(f"{literal(folder)}/*" for folder in sorted({dirname(p) for p in wanted}))
+    folders = sorted({dirname(path) for path in wanted})
+    wanted_here = Wanted(patterns=tuple(f"{literal(folder)}/*" for folder in folders))
     listed: dict[str, Inventory] = {
-        each.task: take_inventory(each.node, each.folder, patterns, transport) for each in sources
+        each.task: take_inventory(each.node, each.folder, wanted_here, transport)
+        for each in sources
     }
     chosen: dict[str, list[File]] = {each.task: [] for each in sources}
     torn = None

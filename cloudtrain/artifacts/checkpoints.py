@@ -15,7 +15,7 @@ from cloudtrain.artifacts.checkpoint_content import (
     small_files,
 )
 from cloudtrain.artifacts.checkpoint_parts import torn_checkpoint
-from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed, take_inventory
+from cloudtrain.artifacts.inventory import SILENCE, Stop, Wanted, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.errors import NodeError
 from cloudtrain.model import Artifact, Node
@@ -131,7 +131,7 @@ class _Target:
         """True if the folder has exactly these files."""
         folder = normpath(folder)
         inside = f"{literal(folder)}/**"
-        there = take_inventory(self.node, self.work, (inside,), self.transport)
+        there = take_inventory(self.node, self.work, Wanted(patterns=(inside,)), self.transport)
         sizes = {f"{folder}/{path}": each.size for path, each in landed.items()}
         if {file.path: file.size for file in there.files} != sizes or there.warnings:
             return False

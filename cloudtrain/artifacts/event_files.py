@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain import layout
 from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.inventory import SILENCE, failed, take_inventory
+from cloudtrain.artifacts.inventory import SILENCE, Wanted, failed, take_inventory
 from cloudtrain.errors import NodeError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node.listing import File
@@ -88,7 +88,7 @@ def copy_from_node(
 
 
 def listed(node: Node, work: str, transport: Transport) -> Iterator[File]:
-    for file in take_inventory(node, work, (PATTERN,), transport).files:
+    for file in take_inventory(node, work, Wanted(patterns=(PATTERN,)), transport).files:
         if MARK in file.path.rpartition("/")[2]:
             yield file
 

@@ -7,12 +7,13 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cloudtrain.errors import NodeError, NotLanded
 from cloudtrain.model import Node
-from cloudtrain.node.listing import NAMED, REASONS, File
+from cloudtrain.node.formats import IN_CODE, IN_HOME
+from cloudtrain.node.listing import NAMED, REASONS, File, fitting
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Completed, Transport
 from cloudtrain.ship import program
@@ -26,22 +27,38 @@ SILENCE = NODE_SILENT
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """Files of a work folder. `warnings`: matching files that cannot land; `unread`: files that the
-    node could not read.
+    """Files of a task to land. `warnings`: files that cannot land; `unread`: files that the node
+    could not read; `over`: what exceeds the limit of what lands without being named; `left_out`:
+    number and bytes of what the task made or changed and the patterns do not match, by folder.
     """
 
     files: tuple[File, ...]
     warnings: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    over: tuple[File, ...] = ()
+    left_out: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def take_inventory(
-    node: Node, folder: str, patterns: Sequence[str], transport: Transport
-) -> Inventory:
-    """List the folder's files that match a pattern; none if the folder does not exist."""
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which files of a task land: those that match a pattern, and, with a `limit` in bytes, what
+    the task made or changed besides. `sums`: such files are counted instead. `home`: also those in
+    the node's home.
+    """
+
+    patterns: tuple[str, ...]
+    limit: int | None = None
+    sums: bool = False
+    home: bool = False
+
+
+def take_inventory(node: Node, folder: str, wanted: Wanted, transport: Transport) -> Inventory:
+    """List the wanted files of a work folder; none if the folder does not exist."""
     answer = Answer(node, f"its list of the files in {folder}", LISTED)
     listing = program("listing")
-    order = _line({"folder": folder, "patterns": list(patterns)})
+    changed = "sum" if wanted.sums else "" if wanted.limit is None else "list"
+    facts = {"patterns": list(wanted.patterns), "changed": changed, "home": wanted.home}
+    order = _line({"folder": folder, **facts})
     done = transport.run(
         node,
         listing.command,
@@ -51,7 +68,17 @@ def take_inventory(
     )
     if done.exit_code != 0:
         raise failed(node, f"cannot list its files in {folder}", done)
-    return understood(answer, parse_listing)
+    return within(wanted.limit, understood(answer, parse_listing))
+
+
+def within(limit: int | None, inventory: Inventory) -> Inventory:
+    """Move what exceeds the limit of unnamed files to `over`: as many files fit as can."""
+    fits = fitting(inventory.files, limit or 0)
+    return replace(
+        inventory,
+        files=tuple(file for file in inventory.files if file.named or file.path in fits),
+        over=tuple(file for file in inventory.files if not file.named and file.path not in fits),
+    )
 
 
 LISTED = 256 << 20
@@ -101,21 +128,28 @@ def parse_listing(data: bytes) -> Inventory:
     try:
         facts = json.loads(last)
         warnings, unread = tuple(_warnings(facts["others"])), tuple(map(shown, facts["unread"]))
+        left_out = {name: (int(n), int(size)) for name, (n, size) in facts["left_out"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"truncated after {_words(last + rest)}") from None
-    return Inventory(files=files, warnings=warnings, unread=unread)
+    return Inventory(files=files, warnings=warnings, unread=unread, left_out=left_out)
 
 
 def _file(row: bytes) -> File:
     try:
-        path, source, size, stamp = json.loads(row)
-        file = File(path, source or path, size, stamp)
-        is_one = is_inside(file.path) and is_inside(file.source) and _STAMP.fullmatch(stamp)
-        if is_one and type(size) is int and size >= 0:
+        path, source, size, stamp, *unnamed = json.loads(row)
+        file = File(path, source or path, size, stamp, not unnamed)
+        is_one = is_inside(file.path) and _is_source(file) and _STAMP.fullmatch(stamp)
+        if is_one and type(size) is int and size >= 0 and unnamed in ([], [0]):
             return file
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass
     raise ValueError(_words(row))
+
+
+def _is_source(file: File) -> bool:
+    """True for a path in the work folder, or an absolute one of a file outside of it."""
+    outside = not file.named and file.path.startswith((IN_HOME, IN_CODE))
+    return is_inside(file.source.removeprefix("/") if outside else file.source)
 
 
 _STAMP = re.compile(r"-?\d+\.\d+/-?\d+\.\d+/\d+", re.ASCII)

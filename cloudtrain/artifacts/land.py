@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudtrain import layout
-from cloudtrain.artifacts.inventory import SILENCE, Stop, failed, take_inventory
+from cloudtrain.artifacts.inventory import SILENCE, Inventory, Stop, failed, take_inventory
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
@@ -38,13 +40,14 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.model import Artifact, ArtifactRules, Node
+from cloudtrain.node.listing import top_of
 from cloudtrain.node.patterns import matches
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Console, Stage, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
-from cloudtrain.words import some
+from cloudtrain.words import size_text, some
 
 LOGS = "logs"
 NONE: Mapping[str, Path] = {}
@@ -84,6 +87,13 @@ def take_checkpoint(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Ma
     return _land_so_far(landing, _opened(landing, run), [held] if held else [], NONE)
 
 
+class Pending(NamedTuple):
+    """A file that is only on a node: `<run>/<task>/<path>`, and its size in bytes."""
+
+    path: str
+    size: int
+
+
 class Closing:
     """A run's final landing: one open manifest, from pending spool archives to its record."""
 
@@ -106,7 +116,7 @@ class Closing:
             def work(source: SyncSource, upload: Upload) -> None:
                 stage.node(source.node.name, "looking for new files")
                 synced = sync_all(source, ledger, upload)
-                _take(synced, source, ledger, landing.console)
+                _take(synced, source, ledger, landing.console, not_brought(synced.inventory))
                 if synced.detour is not None:
                     landing.console.say(f"{source.node.name}: {synced.detour}")
                 refuse_unsettled(source, synced)
@@ -156,8 +166,8 @@ def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPo
 
 def pending_files(
     landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
-) -> tuple[str, ...]:
-    """Files of any run on these nodes, `<run>/<task>/<path>`, whose current state has not landed.
+) -> tuple[Pending, ...]:
+    """Files of any run on these nodes whose current state has not landed.
 
     Finds the runs on the nodes' disks. Raises NotLanded if a node cannot be queried.
     """
@@ -180,7 +190,7 @@ def pending_files(
         )
     except CloudtrainError as error:
         raise not_landed(error) from error
-    return tuple(path for each in lists for path in each)
+    return tuple(file for each in lists for file in each)
 
 
 def _sources_on(
@@ -296,10 +306,16 @@ def _on_every_node(
     ledger.save()
 
 
-def _take(synced: SyncResult, source: SyncSource, ledger: ManifestWriter, console: Console) -> None:
+def _take(
+    synced: SyncResult,
+    source: SyncSource,
+    ledger: ManifestWriter,
+    console: Console,
+    more: Iterable[str] = (),
+) -> None:
     ledger.add(synced.files, synced.checkpoint)
     torn = [f"{synced.torn}: not landed as a checkpoint"] if synced.torn else []
-    warnings = ledger.warn(source.task, [*torn, *synced.inventory.warnings])
+    warnings = ledger.warn(source.task, [*torn, *synced.inventory.warnings, *more])
     for warning in warnings[:SHOWN]:
         console.warn(warning)
     if len(warnings) > SHOWN:
@@ -319,24 +335,53 @@ def refuse_unsettled(source: SyncSource, synced: SyncResult) -> None:
 
 def _unlanded(
     source: SyncSource, ledger: ManifestWriter, transport: Transport, stage: Stage
-) -> list[str]:
+) -> list[Pending]:
     name = source.node.name
     stage.node(name, "listing its files")
-    inventory = take_inventory(source.node, source.folder, source.patterns, transport)
+    inventory = take_inventory(source.node, source.folder, source.wanted, transport)
     known = known_files(source.task, ledger)
     disks = files_by_disk(source, inventory, ledger, transport)
-    left = []
-    for place, files in disks:
+    left: list[Pending] = []
+    for place, files in [*disks, (source, inventory.over)]:
         due = [file for file in files if is_due(file, known)]
 
         def compared(count: int, of: int = len(due)) -> None:
             stage.node(name, f"{count} of {of} files compared by SHA-256")
 
         same = unchanged(place, due, known, transport, Stop(), heard=compared)
-        left += [file.path for file in due if file.path not in same]
+        left += [_pending(source, ledger, f.path, f.size) for f in due if f.path not in same]
     stage.done(name, f"{len(inventory.files)} files")
-    prefix = f"{ledger.manifest.run}/{source.task}"
-    return [f"{prefix}/{path}" for path in (*left, *inventory.unread)]
+    return left + [_pending(source, ledger, path, 0) for path in inventory.unread]
+
+
+def _pending(source: SyncSource, ledger: ManifestWriter, path: str, size: int) -> Pending:
+    return Pending(f"{ledger.manifest.run}/{source.task}/{path}", size)
+
+
+def not_brought(inventory: Inventory) -> Iterator[str]:
+    """A line on what the task made or changed and `artifacts.paths` does not name, and one on what
+    exceeds `artifacts.limit`.
+    """
+    out = Counter({name: size for name, (_, size) in inventory.left_out.items()})
+    if out:
+        yield f"{_sizes(out)}: made or changed, but not in artifacts.paths: not landed"
+    if inventory.over:
+        over = sum((Counter({top_of(f.path): f.size}) for f in inventory.over), Counter[str]())
+        yield f"{_sizes(over)}: more than artifacts.limit: not landed"
+
+
+def by_folder(files: Iterable[Pending]) -> str:
+    """`chief0/model/ (5.0 MB), chief0/train.log (2.0 kB)`, the largest first."""
+    sizes = Counter[str]()
+    for file in files:
+        _, task, path = file.path.split("/", 2)
+        sizes[f"{task}/{top_of(path)}"] += file.size
+    return _sizes(sizes)
+
+
+def _sizes(sizes: Counter[str]) -> str:
+    names = [f"{shown(name)} ({size_text(size)})" for name, size in sizes.most_common()]
+    return some(names, SHOWN)
 
 
 def _land_here(
@@ -367,11 +412,8 @@ def _is_record(path: str) -> bool:
 
 
 def _summary(synced: SyncResult) -> str:
-    size = float(sum(file.size for file in synced.files))
-    units = ["B", "kB", "MB", "GB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{len(synced.files)} new files, {size:.3g} {units[0]}"
+    size = size_text(sum(file.size for file in synced.files))
+    return f"{len(synced.files)} new files, {size}"
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from cloudtrain import layout
 from cloudtrain.artifacts.checkpoint_parts import PartSource
+from cloudtrain.artifacts.inventory import Wanted
 from cloudtrain.artifacts.sync import SyncSource
+from cloudtrain.cloud import facts_of
 from cloudtrain.errors import UsageError
-from cloudtrain.model import ArtifactRules, Node
+from cloudtrain.model import AUTO, ArtifactRules, Node
 from cloudtrain.node.patterns import literal
 from cloudtrain.paths import is_inside
 from cloudtrain.protocols import ArtifactStore, Console, Transport
@@ -38,6 +40,8 @@ class Landing:
     console: Console
     logs: Callable[[str, str, int], Path] | None = None
     """Path of a local log, by run, task and attempt: a spool archive may have more of it."""
+    home: bool = False
+    """Whether a node's home is its own, so that what a task makes or changes there lands too."""
 
     def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
         """Sync sources of a run; `nodes`: existing nodes by task."""
@@ -58,12 +62,12 @@ class Landing:
     ) -> SyncSource:
         """Sync source of one task; `first`: name of the run's first task."""
         folder = self.checkpoint_folder if task == first else None
-        patterns = wanted(self.rules)
+        checkpoint = (f"{literal(folder)}/**",) if folder else ()
         return SyncSource(
             task=task,
             node=node,
             folder=layout.work_folder(self.cluster, run, task),
-            patterns=(*patterns, f"{literal(folder)}/**") if folder else patterns,
+            wanted=wanted(self.rules, checkpoint, home=self.home),
             checkpoint=folder,
             parts=parts if folder else (),
         )
@@ -80,7 +84,7 @@ class Landing:
             task=task,
             node=node,
             folder=layout.work_folder(self.cluster, run.id, task),
-            patterns=(f"{literal(folder)}/**",),
+            wanted=Wanted(patterns=(f"{literal(folder)}/**",)),
             checkpoint=folder,
             parts=self.parts(run.id, nodes),
         )
@@ -107,6 +111,7 @@ def landing_of(session: Session) -> Landing:
         store=session.store,
         console=session.console,
         logs=session.records.log_path,
+        home=not facts_of(session.config.provider).takes_hosts,
     )
 
 
@@ -115,8 +120,15 @@ def nodes_of(session: Session, run: Run) -> dict[str, Node]:
     return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
 
 
-def wanted(rules: ArtifactRules) -> tuple[str, ...]:
-    """Patterns of files to land. A task's output folder is always one: what is only on a node is
-    lost with it.
+def wanted(rules: ArtifactRules, more: tuple[str, ...] = (), *, home: bool = False) -> Wanted:
+    """Which files land. A task's output folder always does: what is only on a node is lost with
+    it.
     """
-    return tuple(dict.fromkeys((*rules.paths, OUTPUT)))
+    is_auto = AUTO in rules.paths
+    named = (path for path in rules.paths if path != AUTO)
+    return Wanted(
+        patterns=tuple(dict.fromkeys((*named, OUTPUT, *more))),
+        limit=rules.limit if is_auto else None,
+        sums=not is_auto,
+        home=home,
+    )

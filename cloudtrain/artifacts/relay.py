@@ -114,14 +114,17 @@ def packing(folder: str) -> Command:
 
 
 def names_on_stdin(sources: Iterable[str]) -> bytes:
-    """Names for stdin: NUL after each; `./` before each, so that none is taken for an option."""
-    return b"".join(os.fsencode(f"./{source}") + b"\0" for source in sources)
+    """Names for stdin: NUL after each; `./` before each that is relative, so that none is taken for
+    an option.
+    """
+    names = (source if source.startswith("/") else f"./{source}" for source in sources)
+    return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 PACKING = r"""
 cd "$1" || exit 3
 LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-dereference \
-    --no-recursion --null --verbatim-files-from --files-from=-
+    --absolute-names --no-recursion --null --verbatim-files-from --files-from=-
 """
 
 

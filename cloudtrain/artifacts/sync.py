@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.artifacts.checkpoint_parts import Parts, PartSource, find_parts
 from cloudtrain.artifacts.direct_upload import upload_from_node
-from cloudtrain.artifacts.inventory import Inventory, Stop, checksums, take_inventory
+from cloudtrain.artifacts.inventory import Inventory, Stop, Wanted, checksums, take_inventory
 from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.relay import upload_via_client
@@ -29,7 +29,7 @@ class SyncSource:
     task: str
     node: Node
     folder: str
-    patterns: tuple[str, ...]
+    wanted: Wanted
     checkpoint: str | None = None
     parts: tuple[PartSource, ...] = ()
     """Tasks on whose disks parts of the checkpoint may be: the ps."""
@@ -92,7 +92,7 @@ def _sync(
     carrier = _Carrier(source, ledger, upload)
     fresh: dict[str, Artifact] = {}
     for number in range(ROUNDS + 1):
-        inventory = take_inventory(source.node, source.folder, source.patterns, upload.transport)
+        inventory = take_inventory(source.node, source.folder, source.wanted, upload.transport)
         due = [file for file in inventory.files if is_due(file, known)]
         if number > 0:
             due = [file for file in due if again(file.path)]

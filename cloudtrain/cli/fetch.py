@@ -19,6 +19,7 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target
+from cloudtrain.errors import UsageError
 
 
 @click.command(
@@ -26,23 +27,42 @@ from cloudtrain.cli.target import landed_target
 )
 @name_argument()
 @click.argument("folder", required=False, metavar="[DIR]")
+@click.option(
+    "--from-nodes",
+    is_flag=True,
+    help="Copy what has not landed, from the nodes that `down` has kept.",
+)
 @run_option("Run to download")
 @store_option
 @events_option
 @json_option
 @debug_option
 def command(
-    name: str | None, folder: str | None, run_id: str | None, store: str | None, as_json: bool
+    name: str | None,
+    folder: str | None,
+    from_nodes: bool,
+    run_id: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> None:
     """Download the latest run's artifacts from the store into DIR (default: a folder named after
     the cluster) and verify their checksums. Works on any machine, with a FILE or --store.
     """
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name
+    if from_nodes and (store or run_id):
+        raise UsageError("--from-nodes takes every run that has not landed: no --run, no --store")
     cluster, config = landed_target(name, store)
     place = Path(folder or cluster)
-    from cloudtrain.commands.fetch import fetch
+    from cloudtrain.commands.fetch import fetch, fetch_from_nodes
 
+    if from_nodes:
+        with shown(as_json=as_json) as screen:
+            runs = fetch_from_nodes(cluster, place, console=screen)
+            screen.say(f"copied to {place}: {', '.join(runs)}" if runs else "everything has landed")
+        if as_json:
+            print_json({"name": cluster, "runs": runs, "folder": str(place.absolute())})
+        return
     with shown(as_json=as_json) as screen:
         landed = fetch(cluster, place, config=config, store=store, run=run_id, console=screen)
     if as_json:

@@ -15,6 +15,7 @@ from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.protocols import Finding
+from cloudtrain.words import size_text
 
 AT_ONCE = 8
 """Datasets that are listed in parallel."""
@@ -142,22 +143,13 @@ def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]], *, shared:
     """Files and sizes; `shared`: all nodes use one copy."""
     sizes = [sum(file.size for file in part) for part in split if part]
     count = len(dataset.files)
-    text = f"{count:,} file{'s' if count > 1 else ''}, {in_units(dataset.size)}"
+    text = f"{count:,} file{'s' if count > 1 else ''}, {size_text(dataset.size)}"
     if not sizes:
         return f"{text}; no node gets it"
-    each = in_units(max(sizes))
+    each = size_text(max(sizes))
     if dataset.source.shard:
         return f"{text}: at most {each} on each of {len(sizes)} nodes"
     if shared and len(sizes) > 1:
         return f"{text}, one copy for {len(sizes)} nodes of this machine"
-    total = f", {in_units(sum(sizes))} in all" if len(sizes) > 1 else ""
+    total = f", {size_text(sum(sizes))} in all" if len(sizes) > 1 else ""
     return f"{text} on each of {len(sizes)} node{'s' if len(sizes) > 1 else ''}{total}"
-
-
-def in_units(size: float) -> str:
-    """Bytes in decimal units: `3.2 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

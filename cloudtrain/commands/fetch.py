@@ -1,15 +1,24 @@
-"""`cloudtrain fetch`: downloads a run's artifacts from the store, each verified."""
+"""`cloudtrain fetch`: downloads a run's artifacts from the store, or from the nodes, verified."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.artifacts.download import download_run
+from cloudtrain.artifacts.land import by_folder, land_so_far
+from cloudtrain.artifacts.landing import landing_of
 from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.find_run import find_run
 from cloudtrain.commands.spools import ingest_before_reading
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import AUTO, ArtifactRules, ClusterConfig
 from cloudtrain.protocols import Console
+from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.pending_artifacts import ask_unlanded, run_known, runs_of
+from cloudtrain.state import Records
+from cloudtrain.stores import open_store
 
 
 def fetch(
@@ -29,3 +38,29 @@ def fetch(
     found = find_run(name, run, config=config, uri=store)
     ingest_before_reading(found, console, "fetch")
     return download_run(found.run.id, found.store(), destination, console)
+
+
+def fetch_from_nodes(name: str, destination: Path, *, console: Console) -> tuple[str, ...]:
+    """Copy everything of the runs that have not landed completely from the nodes to `destination`,
+    as `<run>/<task>/<path>`, whatever `artifacts.limit` is; returns the runs.
+
+    Changes nothing else: for `down`, the files have not landed. Raises NotLanded, StoreError.
+    """
+    records = Records(name)
+    with (
+        starting_idle_process(records),
+        records.in_use(),
+        open_session(Handle(recorded_config(records)), console) as session,
+    ):
+        left = ask_unlanded(session)
+        landing = replace(
+            landing_of(session),
+            store=open_store(destination.absolute().as_uri()),
+            rules=ArtifactRules(paths=(AUTO, *session.config.artifacts.paths), limit=sys.maxsize),
+        )
+        nodes = {node.task: node for node in session.nodes}
+        if left:
+            console.say(f"only on the nodes: {by_folder(left)}")
+        for run_id in runs_of(left):
+            land_so_far(landing, run_known(session, run_id, left), nodes)
+    return tuple(runs_of(left))

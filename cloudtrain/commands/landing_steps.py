@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 
+from cloudtrain.artifacts.land import Pending, by_folder
 from cloudtrain.cluster.provision import (
     await_known_states,
     await_started,
@@ -11,13 +14,17 @@ from cloudtrain.cluster.provision import (
     start_stopped,
 )
 from cloudtrain.cluster.session import Session
+from cloudtrain.config.location import place_in_file
 from cloudtrain.errors import CloudtrainError, NotLanded, UsageError
+from cloudtrain.model import AUTO, ClusterConfig
+from cloudtrain.paths import shown
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.pending_artifacts import land_what_is_left
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts
 from cloudtrain.runs.tasks import end_orphans
+from cloudtrain.words import size_text
 
 
 class LandingSteps:
@@ -28,7 +35,7 @@ class LandingSteps:
         there = tuple(node for node in session.nodes if node.state != "gone")
         self.session = replace(session, nodes=there)
         self.ended: frozenset[str] = frozenset()
-        self.left: tuple[str, ...] = ()
+        self.left: tuple[Pending, ...] = ()
         self._transport = session.patient().transport
         self._task: TaskSeen = "unasked"
         self._files: Files = "unasked"
@@ -79,14 +86,26 @@ class LandingSteps:
             self.session.console.warn(error.message)
 
 
+def only_on_nodes(config: ClusterConfig, left: Sequence[Pending]) -> NotLanded:
+    """NotLanded for files that no landing has brought, with the ways out."""
+    name, limit = config.name, config.artifacts.limit
+    why = ""
+    if AUTO in config.artifacts.paths and sum(file.size for file in left) > 0:
+        why = f": more than artifacts.limit ({size_text(limit)} for each task)"
+    file = shown(os.path.relpath(config.source)) if config.source else name
+    return NotLanded(
+        f"not landed{why}: {by_folder(left)}; the nodes are kept",
+        hint=f"{place_in_file(config, 'artifacts.limit')}: raise it, or name the files in "
+        f"artifacts.paths, and run `cloudtrain down {file}`\n"
+        f"or copy it here with `cloudtrain fetch {name} --from-nodes`\n"
+        f"or delete it with the nodes: `cloudtrain down {name} --discard`",
+    )
+
+
 def land_everything(session: Session) -> None:
     """End the active run, and land what the nodes hold of every run, by the record and by the
     nodes. Raises NotLanded if files are left.
     """
     steps = LandingSteps(session)
     if steps.take_all("down") == "keep":
-        left = steps.left
-        raise NotLanded(
-            f"{len(left)} files are only on the nodes, which are kept: {', '.join(left[:5])}",
-            hint="run `cloudtrain down` to retry, or with --discard to destroy them",
-        )
+        raise only_on_nodes(session.config, steps.left)

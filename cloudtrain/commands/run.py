@@ -86,7 +86,11 @@ def run(
             else:
                 clean_up(here, heard, error)
             raise
-        destroy_cluster(here, discard=False, console=heard)
+        try:
+            destroy_cluster(here, discard=False, console=heard)
+        except NotLanded:
+            report_billed(here.config, here.provider, heard)
+            raise
         return done
 
     with (

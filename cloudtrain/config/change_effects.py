@@ -99,6 +99,7 @@ EFFECT: dict[str, Effect] = {
     "artifacts.store": _RUN,
     "artifacts.create": _RUN,
     "artifacts.paths": _RUN,
+    "artifacts.limit": _RUN,
     "artifacts.require": _RUN,
     "artifacts.every": _RUN,
     "data.NAME.from": _DATA,

@@ -185,6 +185,18 @@ def identity(node: Any) -> str | None:
     return None if value.lower() in ("none", "off", "false") else value
 
 
+_SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size(node: Any) -> int:
+    found = re.fullmatch(r"([0-9.]+) *([a-z]*)", text(node), re.IGNORECASE)
+    number = _number(found[1]) if found else None
+    unit = _SIZES.get(found[2].upper()) if found else None
+    if number is None or unit is None:
+        raise InvalidValue("must be a size such as 500MB or 5GB (a plain number is bytes)")
+    return int(number * unit)
+
+
 def firewall(node: Any) -> tuple[str, ...] | None:
     """`own`, `existing`, or one or several names."""
     if isinstance(node, Items):
@@ -546,6 +558,27 @@ Folders = Annotated[
             "title": "relative path, or a list",
             "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
         },
+    ),
+]
+Globs = Annotated[
+    tuple[Inside, ...],
+    Reads(
+        one_or_more,
+        {
+            "title": "auto | glob, or a list",
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        },
+    ),
+]
+Size = Annotated[
+    int,
+    Reads(
+        size,
+        _or_variable(
+            "size",
+            {"type": "number", "minimum": 0},
+            {"type": "string", "pattern": "^[0-9.]+ *([kKmMgGtT]?[bB])?$"},
+        ),
     ),
 ]
 FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]

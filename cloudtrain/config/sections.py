@@ -290,7 +290,13 @@ class ArtifactsSection(Section):
         "`up` and `run` create the bucket or container if it does not exist, near the first "
         "placement if that is in the same cloud. cloudtrain never deletes it."
     )
-    paths: tuple[kinds.Inside, ...] | None = optional("Globs of files to land.")
+    paths: kinds.Globs | None = optional(
+        "Files to land. `auto`: all that a task made or changed in its work folder and its node's "
+        "home, up to `limit`; or globs. `output/**` always lands."
+    )
+    limit: kinds.Size | None = optional(
+        "Most of what lands by `auto` from one task. A node that holds more is kept: exit 5."
+    )
     require: tuple[kinds.Inside, ...] | None = optional(
         "Globs that must match landed files for the run to succeed."
     )

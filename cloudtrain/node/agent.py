@@ -29,6 +29,7 @@ def main() -> None:
     """Confirm the start and continue without the client. Kills an earlier agent."""
     order = client.order()
     os.umask(0o077)
+    home = os.getcwdb()
     os.chdir(client.plain(str(order["folder"])))  # `down` on machines of `hosts` finds it by this
     if os.fork():
         os.write(1, b"keeping\n")
@@ -40,7 +41,7 @@ def main() -> None:
         os.dup2(source, target)
     client.alone(formats.AGENT_LOCK.encode())
     try:
-        Agent(order).keep()
+        Agent(order, home).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL
         traceback.print_tb(error.__traceback__)
         say(type(error).__name__)
@@ -58,10 +59,11 @@ class Agent:
     (SIGTERM to the task), which may be infinite; times in seconds.
     """
 
-    def __init__(self, order: "dict[str, object]") -> None:
+    def __init__(self, order: "dict[str, object]", home: bytes) -> None:
         self.order = order
         self.attempt = f"attempt-{order['attempt']}"
         self.patterns = [str(each) for each in items(order["patterns"])]
+        self.home = home if order["home"] else None
         self.folder = str(order["checkpoint"]) if order["checkpoint"] else None
         self.tickets = items(order["tickets"])
         self.every, self.until = number(order["every"]), number(order["until"])
@@ -113,7 +115,7 @@ class Agent:
         """
         if now >= self.replan_at and self.ending.is_in_reach(now):
             self.replan_at = now + REPLAN
-            due = self.due(archiver.listed(formats.WORK.encode(), self.patterns))
+            due = self.due(self.listed())
             checkpoint = sum(each.size for each in due if self.is_checkpoint(each))
             self.ending.plan(sum(each.size for each in due), checkpoint)
         if now >= self.ending.stop and not self.ending.word:
@@ -125,7 +127,7 @@ class Agent:
 
     def send(self) -> None:
         """Upload one archive; the next one, with what did not fit, follows at once."""
-        found = archiver.listed(formats.WORK.encode(), self.patterns)
+        found = self.listed()
         chosen, more = self.chosen(found)
         now = time.time()
         if not chosen:
@@ -163,13 +165,34 @@ class Agent:
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
 
+    def listed(self) -> "dict[str, listing.File]":
+        """List the files of the task. Of those that are not named, as many as fit into the limit;
+        all of them before the node's end, as nobody else will land them.
+        """
+        limit = self.order["limit"]
+        work = formats.WORK.encode()
+        found = archiver.listed(work, self.patterns, self.home, changed=limit is not None)
+        if limit is None or self.ending.is_near(time.time()):
+            return found
+        fits = listing.fitting(found.values(), int(number(limit)))
+        return {path: each for path, each in found.items() if each.named or each.path in fits}
+
     def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
-        """Return the files that are not stored yet, the smallest first."""
+        """Return the files that are not stored yet: those that are named, the smallest first; then
+        small and new ones before large and old ones.
+        """
+
+        def order(item: "tuple[str, listing.File]") -> "tuple[object, ...]":
+            each = item[1]
+            if each.named:
+                return (0, each.size, 0)
+            return (1, each.size.bit_length(), -listing.times(each.stamp)[0])
+
         landed = self.landed.get("files")
         assert landed is None or isinstance(landed, dict)
         return [
             each
-            for path, each in sorted(found.items(), key=lambda pair: pair[1].size)
+            for path, each in sorted(found.items(), key=order)
             if each.stamp not in ((landed or {}).get(path), self.kept.get(each.path))
         ]
 

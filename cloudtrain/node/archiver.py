@@ -8,6 +8,7 @@ import bisect
 import collections.abc
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import tarfile
@@ -28,16 +29,19 @@ def logs_of(attempt: str) -> "list[listing.File]":
     return found
 
 
-def listed(work: bytes, wanted: "list[str]") -> "dict[str, listing.File]":
-    """List files by path in the work folder. In each, `path` is the name in an archive and `source`
-    the path to read.
+def listed(
+    work: bytes, wanted: "list[str]", home: "bytes | None" = None, changed: bool = False
+) -> "dict[str, listing.File]":
+    """List files by path in the work folder; `changed`: also those that the task made or changed,
+    there and in the home. In each, `path` is the name in an archive and `source` the path to read.
     """
-    top = os.path.realpath(work).decode("utf-8", "surrogateescape")
+    top = client.text(os.path.realpath(work))
     found = {}
     with contextlib.suppress(OSError):
-        for file in listing.Listing(work, wanted).files():
-            name, source = formats.ARCHIVED_WORK + file.path, f"{top}/{file.source}"
-            found[file.path] = listing.File(name, source, file.size, file.stamp)
+        files = listing.Listing(work, wanted, home, restored=False)
+        for file in itertools.chain(files.files(), files.changed() if changed else ()):
+            name, source = formats.ARCHIVED_WORK + file.path, os.path.join(top, file.source)
+            found[file.path] = file._replace(path=name, source=source)
     return found
 
 

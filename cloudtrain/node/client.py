@@ -80,3 +80,8 @@ def tell(fact: object) -> None:
 def plain(name: str) -> bytes:
     """The bytes of a file name received as JSON."""
     return name.encode("utf-8", "surrogateescape")
+
+
+def text(name: bytes) -> str:
+    """A file name as it is sent in JSON."""
+    return name.decode("utf-8", "surrogateescape")

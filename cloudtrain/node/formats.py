@@ -16,6 +16,10 @@ UPLOAD_LOCK = "sending"
 
 WORK = "work"
 
+IN_HOME, IN_CODE = "_home/", "_code/"
+"""Prefixes of names that are not in the work folder, but in the node's home, or in the code outside
+`train.dir`."""
+
 NOTICE = "notice"
 """File in an attempt's folder with the Unix time at which the node's end was announced: by the
 cloud's preemption notice, or with a second word, `shutdown` or `lifetime`."""

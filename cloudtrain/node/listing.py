@@ -1,4 +1,6 @@
-"""Lists the files of a task's work folder that match patterns, with links that stay inside it."""
+"""Lists the files of a task's work folder that match patterns, with links that stay inside it, and
+others that the task made or changed.
+"""
 
 import errno
 import json
@@ -7,7 +9,7 @@ import stat
 import sys
 import typing
 
-from cloudtrain.node import client, patterns
+from cloudtrain.node import changes, client, formats, patterns
 
 MOST_FOLDERS = 2
 """Maximum nesting of links to folders that are followed, as folders that link to each other would
@@ -31,12 +33,14 @@ KINDS = {
     stat.S_IFCHR: "is a device",
 }
 OTHER = "is not a regular file"
-REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, *KINDS.values())
+KEY = "looks like a key"
+REASONS = (OUTSIDE, NOTHING, CIRCLE, AROUND, TOO_MANY, OTHER, KEY, *KINDS.values())
 
 
 class File(typing.NamedTuple):
     """A regular file on a node. `path` is its name in the work folder, `source` its name without
-    links.
+    links; outside the work folder, `path` has a prefix of formats.py and `source` is absolute.
+    `named`: it matches a pattern; the others were made or changed by the task.
 
     While `stamp` (times of content and inode, and the inode) is the same, so is the content, unless
     it was changed within the clock's tick or through a mapping.
@@ -46,19 +50,58 @@ class File(typing.NamedTuple):
     source: str
     size: int
     stamp: str
+    named: bool = True
 
 
 def main() -> None:
-    """Print a JSON array for each file, then an object with what was skipped. See inventory.py."""
+    """Print a JSON array for each file, then an object with what was skipped. See inventory.py.
+
+    `changed` of the order: `list` what the task made or changed without being named, or `sum` it up
+    by folder. `home`: also what it made or changed there.
+    """
     order = client.order()
     client.attend()
     wanted = order["patterns"]
     assert isinstance(wanted, list)
-    found = Listing(client.plain(str(order["folder"])), wanted)
+    home = os.getcwdb() if order["home"] else None
+    found = Listing(client.plain(str(order["folder"])), wanted, home, not order["changed"])
     for file in found.files():
-        source = "" if file.source == file.path else file.source
-        sys.stdout.write(json.dumps([file.path, source, file.size, file.stamp]) + "\n")
-    client.tell({"others": found.others, "unread": found.unread})
+        show(file)
+    left_out = {}  # type: dict[str, tuple[int, int]]
+    for file in found.changed() if order["changed"] else ():
+        if order["changed"] == "list":
+            show(file)
+            continue
+        folder = top_of(file.path)
+        count, size = left_out.get(folder, (0, 0))
+        left_out[folder] = (count + 1, size + file.size)
+    client.tell({"others": found.others, "unread": found.unread, "left_out": left_out})
+
+
+def show(file: File) -> None:
+    source = "" if file.source == file.path else file.source
+    facts = [file.path, source, file.size, file.stamp]
+    sys.stdout.write(json.dumps(facts if file.named else [*facts, 0]) + "\n")
+
+
+def top_of(path: str) -> str:
+    """The file, or the folder with a slash, at the top of the work folder, the code or the home."""
+    prefix = next(
+        (each for each in (formats.IN_HOME, formats.IN_CODE) if path.startswith(each)), ""
+    )
+    name, slash, _ = path[len(prefix) :].partition("/")
+    return prefix + name + slash
+
+
+def fitting(files: "typing.Iterable[File]", limit: int) -> "set[str]":
+    """Paths of the unnamed files that land: as many as fit into `limit` bytes."""
+    found = set()
+    for file in sorted((f for f in files if not f.named), key=lambda f: (f.size, f.path)):
+        limit -= file.size
+        if limit < 0:
+            break
+        found.add(file.path)
+    return found
 
 
 class Folder(typing.NamedTuple):
@@ -72,11 +115,21 @@ class Folder(typing.NamedTuple):
 class Listing:
     """Lists a folder. Once `files` has ended, `others` has matching names that are no files in the
     folder (reason → number and a few names), `unread` the unreadable ones with their errors.
+    `home`: where `changed` looks, too. `restored`: also the files of a checkpoint that was put
+    there and is as it was.
     """
 
-    def __init__(self, folder: bytes, wanted: "list[str]") -> None:
-        self.folder, self.wanted = folder, wanted
+    def __init__(
+        self,
+        folder: bytes,
+        wanted: "list[str]",
+        home: "bytes | None" = None,
+        restored: bool = True,
+    ) -> None:
+        self.folder, self.wanted, self.home = folder, wanted, home
+        self.task = os.path.dirname(os.path.abspath(folder))
         self.top = os.path.realpath(folder)
+        self.restored = (None if restored else self.record(changes.RESTORED)) or {}
         self.others = {}  # type: dict[str, tuple[int, list[str]]]
         self.unread = []  # type: list[str]
         self.waiting = []  # type: list[Folder]
@@ -94,7 +147,7 @@ class Listing:
                 self.miss(folder.path.rstrip("/") or ".", error)
                 continue
             for name in names:
-                path = folder.path + name.decode("utf-8", "surrogateescape")
+                path = folder.path + client.text(name)
                 if not any(patterns.may_hold(path, pattern) for pattern in self.wanted):
                     continue
                 try:
@@ -102,15 +155,104 @@ class Listing:
                 except OSError as error:
                     self.miss(path, error)
                     continue
-                if file is not None:
+                if file is not None and not self.is_ours(file):
                     yield file
+
+    def record(self, name: str) -> "dict[bytes, bytes] | None":
+        return changes.kept(os.path.join(self.task, name.encode()))
+
+    def is_ours(self, file: File) -> bool:
+        """True for a file of a checkpoint that was put there from the store, and is as it was."""
+        if not self.restored:
+            return False
+        known = self.restored.get(client.plain(file.source))
+        return known is not None and known == short(file.stamp)
+
+    def changed(self) -> "typing.Iterator[File]":
+        """List what the task made or changed in its code and in the home, apart from caches, keys
+        and what matches a pattern; nothing for a task of an earlier version, which has no record.
+        """
+        code = os.path.join(os.path.realpath(self.task), b"code")
+        own = self.top[len(code) + 1 :]
+        whole = [
+            each
+            for each in self.wanted
+            if each.endswith("/**") and patterns.literal(each[:-3]) == each[:-3]
+        ]
+        covered = [os.path.join(own, client.plain(each[:-3])) for each in whole]
+        others = [each for each in self.wanted if each not in whole]
+        own += b"/" if own else b""
+        for path, facts in self.different(code, changes.BEFORE, covered=covered):
+            place = os.path.join(code, path)
+            if not path.startswith(own):
+                yield from self.unnamed(formats.IN_CODE + client.text(path), place, facts, code)
+                continue
+            name = client.text(path[len(own) :])
+            if not any(patterns.matches(name, pattern) for pattern in others):
+                yield from self.unnamed(name, place, facts, self.top)
+        if self.home is not None:
+            after = self.record(changes.HOME_AFTER)
+            for path, facts in self.different(self.home, changes.HOME_BEFORE, after):
+                place = os.path.join(self.home, path)
+                name = formats.IN_HOME + client.text(path)
+                yield from self.unnamed(name, place, facts, self.home)
+
+    def different(
+        self,
+        top: bytes,
+        record: str,
+        after: "dict[bytes, bytes] | None" = None,
+        covered: "typing.Sequence[bytes]" = (),
+    ) -> "typing.Iterator[tuple[bytes, os.stat_result]]":
+        """Files that are not as in the record, but as in `after` if a later run has recorded them:
+        what changed since then is that run's.
+        """
+        before = self.record(record)
+        if before is None:
+            return
+
+        def miss(path: bytes, error: OSError) -> None:
+            if path not in before:
+                self.miss(client.text(os.path.join(top, path)), error)
+
+        apart = changes.OF_HOME if top == self.home else ()
+        for path, facts in changes.files(top, apart, covered, miss):
+            now = changes.stamp(facts)
+            if before.get(path) != now and (after is None or after.get(path) == now):
+                yield path, facts
+
+    def unnamed(
+        self, name: str, place: bytes, facts: os.stat_result, top: bytes
+    ) -> "typing.Iterator[File]":
+        """The file at a place below `top`; nothing for a link to a folder, in which files land
+        under their own names.
+        """
+        real = place
+        if stat.S_ISLNK(facts.st_mode):
+            try:
+                real, facts = self.target(place, top)
+            except Skipped as skipped:
+                self.skip(name, str(skipped))
+                return
+            except OSError as error:
+                self.miss(name, error)
+                return
+        if not stat.S_ISREG(facts.st_mode):
+            return
+        if changes.is_key(real, facts.st_size):
+            self.skip(name, KEY)
+            return
+        source = real[len(self.top) + 1 :] if top == self.top else real
+        file = File(name, client.text(source), facts.st_size, stamp(facts), False)
+        if not self.is_ours(file):
+            yield file
 
     def file(self, folder: Folder, path: str, place: bytes) -> "File | None":
         """The file, or None for anything else; a folder is queued."""
         real, through, facts = place, folder.through, os.lstat(place)
         if stat.S_ISLNK(facts.st_mode):
             try:
-                real, facts = self.target(place)
+                real, facts = self.target(place, self.top)
             except Skipped as skipped:
                 self.skip(path, str(skipped))
                 return None
@@ -126,13 +268,13 @@ class Listing:
             self.waiting.append(Folder(path + "/", real, through))
         elif any(patterns.matches(path, pattern) for pattern in self.wanted):
             if stat.S_ISREG(facts.st_mode):
-                source = real[len(self.top) + 1 :].decode("utf-8", "surrogateescape")
+                source = client.text(real[len(self.top) + 1 :])
                 return File(path, source, facts.st_size, stamp(facts))
             self.skip(path, KINDS.get(stat.S_IFMT(facts.st_mode), OTHER))
         return None
 
-    def target(self, link: bytes) -> "tuple[bytes, os.stat_result]":
-        """The link's real path, and the stat of its target. Raises Skipped, OSError."""
+    def target(self, link: bytes, top: bytes) -> "tuple[bytes, os.stat_result]":
+        """The link's real path below `top`, and the stat of its target. Raises Skipped, OSError."""
         failure = None
         try:
             facts = os.stat(link)
@@ -141,7 +283,7 @@ class Listing:
                 raise Skipped(CIRCLE) from None
             failure = error
         real = os.path.realpath(link)
-        if not (real + b"/").startswith(self.top + b"/"):
+        if not (real + b"/").startswith(top + b"/"):
             raise Skipped(OUTSIDE)
         if isinstance(failure, (FileNotFoundError, NotADirectoryError)):
             raise Skipped(NOTHING)
@@ -173,6 +315,11 @@ def exists(folder: bytes) -> bool:
 def stamp(facts: os.stat_result) -> str:
     """Stamp as by find's `%T@/%C@/%i`, which earlier versions wrote into manifests."""
     return f"{moment(facts.st_mtime_ns)}/{moment(facts.st_ctime_ns)}/{facts.st_ino}"
+
+
+def short(stamp: str) -> bytes:
+    """Stamp as in the records of changes.py."""
+    return b"%d/%d/%s" % (*times(stamp), stamp.rpartition("/")[2].encode())
 
 
 def moment(ns: int) -> str:

@@ -135,7 +135,7 @@ def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
     has landed.
     """
     roles = {task.role for task in run.tasks}
-    hint = "check where the script saves: under {output}, or in a path that artifacts.paths matches"
+    hint = "check where the script saves: below {output}, or elsewhere in its work folder"
     if "chief" not in roles:
         hint += "; with `chief: false`, a script that saves only as `chief` saves nothing"
     cause = Cause(
@@ -189,7 +189,7 @@ def land_nodes(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
     manifest = closing.bring()
     if run.state == "succeeded" and not manifest.files:
         session.console.warn(
-            "no task wrote a file to land: only {output} and what artifacts.paths matches lands"
+            "no task wrote a file to land, in {output} or elsewhere in its work folder"
         )
     return missing(manifest, session.config.artifacts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from cloudtrain.artifacts.land import land_files, land_so_far, pending_files
+from cloudtrain.artifacts.land import Pending, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import landing_of
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
@@ -13,7 +13,7 @@ from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NotLanded
 from cloudtrain.run_record import Run
 
 
-def land_what_is_left(session: Session) -> tuple[str, ...]:
+def land_what_is_left(session: Session) -> tuple[Pending, ...]:
     """Land files that nodes created or kept after their run's end; returns what is only on the
     nodes after that.
 
@@ -57,29 +57,29 @@ def failed_nodes(error: NotLanded) -> tuple[str, ...]:
     return (cause.node,) if isinstance(cause, NodeError) else ()
 
 
-def runs_of(left: Iterable[str]) -> list[str]:
-    return sorted({path.split("/")[0] for path in left})
+def runs_of(left: Iterable[Pending]) -> list[str]:
+    return sorted({file.path.split("/")[0] for file in left})
 
 
-def ask_unlanded(session: Session) -> tuple[str, ...]:
+def ask_unlanded(session: Session) -> tuple[Pending, ...]:
     """Compare everything with the nodes once more, which takes minutes for 100,000 files."""
     with session.console.stage("verify what has landed", len(session.nodes)) as stage:
         return pending_files(landing_of(session), session.nodes, stage)
 
 
-def land_again(session: Session, run_id: str, left: tuple[str, ...]) -> None:
+def land_again(session: Session, run_id: str, left: tuple[Pending, ...]) -> None:
     run = run_known(session, run_id, left)
     land_files(landing_of(session), run, {node.task: node for node in session.nodes})
 
 
-def run_known(session: Session, run_id: str, left: tuple[str, ...]) -> Run:
+def run_known(session: Session, run_id: str, left: tuple[Pending, ...]) -> Run:
     known = {run.id: run for run in session.records.runs()}
     return known.get(run_id) or unknown_run(session, run_id, left)
 
 
-def unknown_run(session: Session, run_id: str, left: tuple[str, ...]) -> Run:
+def unknown_run(session: Session, run_id: str, left: tuple[Pending, ...]) -> Run:
     """A run that only the nodes' disks know."""
-    names = {path.split("/")[1] for path in left if path.startswith(f"{run_id}/")}
+    names = {file.path.split("/")[1] for file in left if file.path.startswith(f"{run_id}/")}
     tasks = tuple(task for task in planned(session.plan) if task.name in names)
     return Run(
         id=run_id,

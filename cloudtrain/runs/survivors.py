@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloudtrain.artifacts.land import land_so_far
+from cloudtrain.artifacts.land import Pending, by_folder, land_so_far
 from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.catalog.estimate import price_of, total
 from cloudtrain.cloud import is_cloud
@@ -107,7 +107,7 @@ def give_back(session: Session, run: Run, keep: Keeping, waited: float) -> Sessi
         if left:
             session.console.warn(
                 f"{some([node.name for node in there])} kept: {len(left)} files are only there: "
-                f"{some(left)}"
+                f"{by_folder(left)}"
             )
             return session
         _delete(session, there)
@@ -130,7 +130,7 @@ def _reason(session: Session, there: Sequence[Node], keep: Keeping, waited: floa
     )
 
 
-def _landed(session: Session, run: Run) -> tuple[str, ...]:
+def _landed(session: Session, run: Run) -> tuple[Pending, ...]:
     """Land what these nodes hold of any run; returns what is only on them after that."""
     end_orphans(session)
     left = ask_unlanded(session)

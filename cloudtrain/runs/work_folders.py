@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain import layout, ship
+from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.model import ClusterConfig
@@ -58,6 +59,23 @@ def create_part_folders(session: Session, run: Run, folder: str) -> None:
     fan_out([task for task in run.tasks if task.role == "ps"], work, name=lambda task: task.node)
 
 
+def record_restored(session: Session, run: Run, folder: str) -> None:
+    """Record the checkpoint that other tasks than the first were given: it is none of theirs, and
+    lands from them only once they have changed it.
+    """
+    by_name = {node.name: node for node in session.nodes}
+
+    def work(task: Task) -> None:
+        place = layout.work_folder(run.cluster, run.id, task.name).rpartition("/")[0]
+        record = script(ship.START, ship.inline("changes"), "restored", place, folder)
+        done = session.transport.run(by_name[task.node], record, timeout=600.0)
+        if done.exit_code != 0:
+            words = done.stderr.decode("utf-8", "replace").strip()
+            raise NodeError(task.node, f"its folder {folder} could not be listed: {words}")
+
+    fan_out(run.tasks[1:], work, name=lambda task: task.node)
+
+
 def prepare_work(
     config: ClusterConfig, run: Run, task: Task, environment: str | None = None
 ) -> Command:
@@ -69,8 +87,10 @@ def prepare_work(
     source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = layout.work_folder(config.name, run.id, task.name)
     own = layout.environment_folder(config.name, run.id, task.name)
-    layer = (own, environment, ship.START, ship.text("layer.py")) if environment else ()
-    return script(PREPARE, work, source, config.train.dir, *layer)
+    layer = (own, environment, ship.text("layer.py")) if environment else ()
+    home = "" if facts_of(config.provider).takes_hosts else "."
+    records = (ship.START, ship.inline("changes"), home)
+    return script(PREPARE, work, source, config.train.dir, *records, *layer)
 
 
 def set_work_aside(run: Run, task: Task) -> Command:
@@ -96,10 +116,12 @@ if ! [ -e "$work" ]; then
         echo "train.dir: no folder $dir in the code" >&2
         exit 3
     fi
+    # What the task finds here: the rest of what is there at its end, it has made or changed.
+    /bin/sh -c "$4" sh "$5" begin "$task" "$6"
     ln -sfn "code/$dir" "$work"
 fi
 mkdir -p "$work/output"
-[ -z "${4:-}" ] || /bin/sh -c "$6" sh "$7" "$4" "$5"
+[ -z "${7:-}" ] || /bin/sh -c "$4" sh "$9" "$7" "$8"
 cd "$work" && pwd -P
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.inventory import take_inventory
+from cloudtrain.artifacts.inventory import Wanted, take_inventory
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents
 from cloudtrain.model import SPOT, Node
@@ -440,7 +440,9 @@ def test_an_agent_means_the_same_files_with_the_same_stamps_as_a_landing(kept: K
     os.mkfifo(work / "output" / "pipe")
     (work / os.fsdecode(b"output/\xff")).write_text("odd")
     for patterns in (("output/**",), ("**/*.h5",), (".",), ("models", "output/[!a]*")):
-        found = take_inventory(kept.nodes["chief0"], layout_of(kept), patterns, kept.transport)
+        found = take_inventory(
+            kept.nodes["chief0"], layout_of(kept), Wanted(patterns=patterns), kept.transport
+        )
         mine = listed(os.fsencode(work), list(patterns))
         assert {path: (each.size, each.stamp) for path, each in mine.items()} == {
             file.path: (file.size, file.stamp) for file in found.files

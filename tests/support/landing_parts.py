@@ -266,7 +266,8 @@ class Cluster:
         return way(self.landing(checkpoints, **changes), self.run, self.nodes)
 
     def unlanded(self, checkpoints: str | None = None, **changes: Any) -> tuple[str, ...]:
-        return pending_files(self.landing(checkpoints, **changes), list(self.nodes.values()))
+        left = pending_files(self.landing(checkpoints, **changes), list(self.nodes.values()))
+        return tuple(file.path for file in left)
 
     def work(self, task: str) -> Path:
         home = self.transport.home(self.nodes[task])

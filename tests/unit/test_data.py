@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.catalog import reported
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.data_check import Traffic, checked_data, egress_finding, in_units
+from cloudtrain.commands.data_check import Traffic, checked_data, egress_finding
 from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
@@ -31,6 +31,7 @@ from cloudtrain.model import (
     Plan,
 )
 from cloudtrain.protocols import MachineFacts
+from cloudtrain.words import size_text
 
 GB = 10**9
 
@@ -426,4 +427,4 @@ def test_the_cost_of_a_transfer_is_a_finding_of_each_place() -> None:
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (234 * 10**6, "234 MB"), (5e13, "50.0 TB")],
 )
 def test_sizes_are_in_decimal_units(size: float, text: str) -> None:
-    assert in_units(size) == text
+    assert size_text(size) == text

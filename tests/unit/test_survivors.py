@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.land import Pending
 from cloudtrain.cluster import provision
 from cloudtrain.cluster.ready_time import ready_time
 from cloudtrain.errors import CapacityError, NotLanded
@@ -69,7 +70,7 @@ class Cloud(World):
             session = replace(self.session, clock=clock)
             return replace_lost_nodes(session, RUN, keep=keeping(session))
 
-    def _ask(self, session: Any) -> tuple[str, ...]:
+    def _ask(self, session: Any) -> Any:
         if self.unlanded and self.unlanded[0] == ("silent",):
             raise NotLanded("mnist-chief0 does not answer")
         return self.unlanded.pop(0) if self.unlanded else ()
@@ -84,8 +85,7 @@ class Cloud(World):
 
 def test_they_are_given_back_once_waiting_has_cost_what_creating_them_does() -> None:
     world = Cloud()
-    world.provider.errors = refusals(8)
-    world.unlanded = [(f"{RUN.id}/chief0/output/a",)]
+    world.unlanded = [(Pending(f"{RUN.id}/chief0/output/a", 1),)]
     assert world.go() is not None
     assert world.landed == [RUN.id]
     (said,) = [text for text in world.heard.warned if "deleting them" in text]
@@ -109,7 +109,7 @@ def test_they_are_given_back_once_waiting_has_cost_what_creating_them_does() -> 
 
 
 def test_what_has_not_landed_is_never_deleted() -> None:
-    for only_there in ([(f"{RUN.id}/chief0/a",)] * 2, [("silent",)]):
+    for only_there in ([(Pending(f"{RUN.id}/chief0/a", 1),)] * 2, [("silent",)]):
         world = Cloud()
         world.provider.errors = refusals(8)
         world.unlanded = list(only_there)

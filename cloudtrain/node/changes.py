@@ -1,0 +1,198 @@
+"""Finds what a task made or changed in its code and in the home of its node, by records of what was
+there before it.
+
+Imports nothing of node/: it runs as text where a work folder is created (runs/work_folders.py).
+"""
+
+import os
+import re
+import stat
+import sys
+import typing
+
+BEFORE = "before"
+"""Record of the delivered code as the task found it. This and the next three are beside its work
+folder."""
+
+HOME_BEFORE = "before.home"
+"""Record of the home as the task found it."""
+
+HOME_AFTER = "after.home"
+"""Link to the record of the home as the next run on this node found it."""
+
+RESTORED = "restored"
+"""Record of a checkpoint that was put into the work folder."""
+
+LATEST = ".latest"
+"""Link in the folder of all runs to the task that worked in this home last."""
+
+_CACHES = """
+__pycache__ .git .hg .svn .cache .ipynb_checkpoints .pytest_cache .mypy_cache .ruff_cache .eggs .tox
+.nox node_modules
+"""
+CACHES = frozenset(_CACHES.encode().split())
+"""Folders that can be made again, wherever they are."""
+
+_OF_HOME = """
+.Xauthority .ansible .aws .azure .bash_history .bash_logout .bashrc .boto .bundle .cargo .cloudtrain
+.conda .condarc .config .cupy .cursor-server .docker .dotnet .gem .gitconfig .gnupg .gradle .gsutil
+.huggingface .ipython .java .julia .jupyter .kaggle .keras .kube .lesshst .local .m2 .mamba
+.matplotlib .npm .nv .nvm .pip .profile .pyenv .python_history .rustup .ssh
+.sudo_as_admin_successful .theano .torch .triton .viminfo .vscode-remote .vscode-server .wget-hsts
+.zprofile .zsh_history .zshenv .zshrc anaconda3 mambaforge micromamba miniconda3 miniforge3
+nltk_data scikit_learn_data snap tensorflow_datasets
+"""
+OF_HOME = frozenset(_OF_HOME.encode().split())
+"""Settings, credentials, caches and downloaded data that programs keep in a home."""
+
+CACHED = re.compile(rb".*\.(?:py[co]|whl|egg-info|dist-info)")
+
+KEYS = re.compile(
+    rb"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.*\.(?:pem|key|p12|pfx|ppk|jks|kdbx|keystore)|"
+    rb"\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|env)|\.env\..*|.*\.env|credentials(?:\.json)?|"
+    rb"kaggle\.json|client_secret.*\.json|(?:.*[-_.])?service[-_]?account.*\.json|"
+    rb"application_default_credentials\.json|kubeconfig|.*\.kubeconfig|authorized_keys|htpasswd|\.htpasswd",
+    re.IGNORECASE,
+)
+"""Names of files that hold keys, passwords or tokens."""
+
+CONTENT = re.compile(
+    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY|"
+    rb"\"type\"\s*:\s*\"(?:service_account|authorized_user)\"|"
+    rb"PuTTY-User-Key-File|aws_secret_access_key\s*=",
+    re.IGNORECASE,
+)
+TEXTS = re.compile(rb"[^.]*|.*\.(?:json|txt|cfg|conf|ini|ya?ml|toml|crt|cer|sh)", re.IGNORECASE)
+LEAST_CONTENT, MOST_CONTENT = 24, 16384
+"""Bytes of a text that may be a key."""
+
+
+def main() -> None:
+    """`begin TASK [HOME]`: record the code, and the home. `restored TASK FOLDER`: record a folder
+    in the work folder.
+    """
+    verb, task, folder = (*sys.argv[1:], "")[:3]
+    place = os.fsencode(task)
+    if verb == "restored":
+        work = os.path.realpath(os.path.join(place, b"work"))
+        below = os.path.realpath(os.path.join(work, os.fsencode(folder)))
+        prefix = os.path.relpath(below, work) + b"/"
+        keep(os.path.join(place, RESTORED.encode()), below, prefix=prefix)
+        return
+    keep(os.path.join(place, BEFORE.encode()), os.path.join(place, b"code"))
+    if folder:
+        begin_home(place, os.fsencode(folder))
+
+
+def begin_home(task: bytes, home: bytes) -> None:
+    """Record the home, once for all attempts, and tell the run before that its time is over.
+
+    Safe to kill at any point and to repeat: the link to the latest comes last.
+    """
+    record = os.path.join(task, HOME_BEFORE.encode())
+    if not os.path.exists(record):
+        keep(record, home, OF_HOME)
+    runs = os.path.dirname(os.path.dirname(task))
+    latest = os.path.join(runs, LATEST.encode())
+    own = os.path.relpath(task, runs)
+    before = os.readlink(latest) if os.path.islink(latest) else own
+    if before == own:
+        link(own, latest)
+        return
+    there = os.path.join(runs, before)
+    link(os.path.relpath(record, there), os.path.join(there, HOME_AFTER.encode()))
+    link(own, latest)
+
+
+def link(target: bytes, place: bytes) -> None:
+    """Create or replace a link."""
+    new = place + b".new"
+    if os.path.lexists(new):
+        os.unlink(new)
+    os.symlink(target, new)
+    os.replace(new, place)
+
+
+def keep(
+    record: bytes, top: bytes, apart: "typing.Collection[bytes]" = (), prefix: bytes = b""
+) -> None:
+    """Write a record of a folder: names and stamps, each with a NUL at its end. What cannot be read
+    has no stamp.
+    """
+    new = record + b".new"
+    with open(new, "wb") as file:
+
+        def write(path: bytes, facts: bytes) -> None:
+            file.write(prefix + path + b"\0" + facts + b"\0")
+
+        for path, facts in files(top, apart, miss=lambda path, error: write(path, b"")):
+            write(path, stamp(facts))
+    os.replace(new, record)
+
+
+def kept(record: bytes) -> "dict[bytes, bytes] | None":
+    """Stamps by path; None without a record."""
+    try:
+        with open(record, "rb") as file:
+            parts = file.read().split(b"\0")
+    except OSError:
+        return None
+    return dict(zip(parts[::2], parts[1::2]))  # noqa: B905 - Python 3.6
+
+
+def stamp(facts: os.stat_result) -> bytes:
+    return b"%d/%d/%d" % (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+
+
+def files(
+    top: bytes,
+    apart: "typing.Collection[bytes]" = (),
+    covered: "typing.Collection[bytes]" = (),
+    miss: "typing.Callable[[bytes, OSError], None]" = lambda path, error: None,
+) -> "typing.Iterator[tuple[bytes, os.stat_result]]":
+    """List files and links below a folder, without caches, environments of Python, other file
+    systems, names in `apart` at the top, and folders in `covered`.
+    """
+    waiting = [b""]
+    device = None  # type: int | None
+    while waiting:
+        folder = waiting.pop()
+        try:
+            device = os.stat(top).st_dev if device is None else device
+            with os.scandir(os.path.join(top, folder)) as found:
+                entries = list(found)
+        except OSError as error:
+            miss(folder, error)
+            continue
+        names = {entry.name for entry in entries}
+        if folder and names & {b"pyvenv.cfg", b"conda-meta"}:
+            continue
+        for entry in entries:
+            name = entry.name
+            if name in CACHES or CACHED.fullmatch(name) or (not folder and name in apart):
+                continue
+            path = folder + b"/" + name if folder else name
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError as error:
+                miss(path, error)
+                continue
+            if stat.S_ISDIR(facts.st_mode):
+                if path not in covered and facts.st_dev == device:
+                    waiting.append(path)
+            elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
+                yield path, facts
+
+
+def is_key(path: bytes, size: int) -> bool:
+    """True for a file that is called like a key, or a short text with one in it."""
+    name = os.path.basename(path)
+    if KEYS.fullmatch(name):
+        return True
+    if not LEAST_CONTENT <= size <= MOST_CONTENT or not TEXTS.fullmatch(name):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return CONTENT.search(file.read(MOST_CONTENT)) is not None
+    except OSError:
+        return False
