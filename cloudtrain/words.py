@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from itertools import islice
+
+from cloudtrain.paths import shown
 
 
 def size_text(size: float) -> str:
@@ -13,6 +16,12 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} TB"
+
+
+def sizes(found: Counter[str]) -> str:
+    """`model/ (3.2 GB), logs/ (12 kB)`, the largest first; "" for nothing."""
+    names = [f"{shown(name)} ({size_text(size)})" for name, size in found.most_common()]
+    return some(names, 10)
 
 
 def some(names: Collection[str], limit: int = 3) -> str:

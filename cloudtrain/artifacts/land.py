@@ -47,7 +47,7 @@ from cloudtrain.paths import is_inside, shown
 from cloudtrain.protocols import Console, Stage, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
-from cloudtrain.words import size_text, some
+from cloudtrain.words import size_text, sizes, some
 
 LOGS = "logs"
 NONE: Mapping[str, Path] = {}
@@ -364,24 +364,19 @@ def not_brought(inventory: Inventory) -> Iterator[str]:
     """
     out = Counter({name: size for name, (_, size) in inventory.left_out.items()})
     if out:
-        yield f"{_sizes(out)}: made or changed, but not in artifacts.paths: not landed"
+        yield f"{sizes(out)}: made or changed, but not in artifacts.paths: not landed"
     if inventory.over:
         over = sum((Counter({top_of(f.path): f.size}) for f in inventory.over), Counter[str]())
-        yield f"{_sizes(over)}: more than artifacts.limit: not landed"
+        yield f"{sizes(over)}: more than artifacts.limit: not landed"
 
 
 def by_folder(files: Iterable[Pending]) -> str:
     """`chief0/model/ (5.0 MB), chief0/train.log (2.0 kB)`, the largest first."""
-    sizes = Counter[str]()
+    found = Counter[str]()
     for file in files:
         _, task, path = file.path.split("/", 2)
-        sizes[f"{task}/{top_of(path)}"] += file.size
-    return _sizes(sizes)
-
-
-def _sizes(sizes: Counter[str]) -> str:
-    names = [f"{shown(name)} ({size_text(size)})" for name, size in sizes.most_common()]
-    return some(names, SHOWN)
+        found[f"{task}/{top_of(path)}"] += file.size
+    return sizes(found)
 
 
 def _land_here(

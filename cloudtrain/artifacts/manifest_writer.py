@@ -28,6 +28,9 @@ BESIDE = "again"
 
 Never the name of a task: those end with their index."""
 
+LOST = "attempt "
+"""Beginning of a task's warning about what was lost, which stays."""
+
 SAVE_EVERY = 10.0
 """Seconds: files in a saved manifest do not have to land again after this process is killed."""
 
@@ -83,11 +86,27 @@ class ManifestWriter:
         """Replace a task's warnings; returns those that are new."""
         with self._lock:
             of_task = tuple(f"{task}/{warning}" for warning in warnings)
-            others = (w for w in self.manifest.warnings if not w.startswith(f"{task}/"))
+            kept = f"{task}/{LOST}"
+            others = (
+                w
+                for w in self.manifest.warnings
+                if w.startswith(kept) or not w.startswith(f"{task}/")
+            )
             known = frozenset(self.manifest.warnings)
             new = tuple(warning for warning in of_task if warning not in known)
             self.manifest = replace(self.manifest, warnings=(*others, *of_task))
             return new
+
+    def lose(self, task: str, attempt: int, what: str) -> str:
+        """Record what ended with the node of a task's attempt, instead of what was known before;
+        returns the warning, "" if that is nothing.
+        """
+        with self._lock:
+            start = f"{task}/{LOST}{attempt}: "
+            others = tuple(w for w in self.manifest.warnings if not w.startswith(start))
+            new = (f"{start}{what}: lost with its node",) if what else ()
+            self.manifest = replace(self.manifest, warnings=(*others, *new))
+            return "".join(new)
 
     def landed_all(self, task: str, attempt: int) -> None:
         """Record that all files of a task have landed after the end of this attempt."""

@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,6 +33,7 @@ from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
 from cloudtrain.stores import is_on_this_machine
+from cloudtrain.words import sizes
 
 AT_ONCE = 16
 
@@ -135,6 +137,8 @@ def _of_tasks(run: Run, names: Iterable[SpoolName]) -> list[SpoolName]:
 
 def _take(names: Sequence[SpoolName], taker: _Taker) -> None:
     taken = [name for name in names if taker.take(name)]
+    for warning in filter(None, taker.lost.values()):
+        taker.console.warn(warning)
     taker.ledger.settle(taker.pool)
     delete_spool(taken, taker.ledger.store)
 
@@ -201,7 +205,9 @@ class _Taker:
         log_path: Callable[[str, int], Path] | None,
     ) -> None:
         self.ledger, self.pool = ledger, pool
-        self._console, self._unpackers, self._log_path = console, unpackers, log_path
+        self.console, self._unpackers, self._log_path = console, unpackers, log_path
+        self.lost: dict[str, str] = {}
+        """Warnings about what ended with a node, by task."""
         self._has_said = False
 
     def take(self, name: SpoolName) -> bool:
@@ -211,7 +217,7 @@ class _Taker:
             if is_intact is None:
                 is_intact = self._here(name)
         except (ValueError, KeyError, TypeError, tarfile.TarError) as error:
-            self._console.warn(f"{shown(name.path)} is not a valid archive: {error}; it is kept")
+            self.console.warn(f"{shown(name.path)} is not a valid archive: {error}; it is kept")
             return False
         self.ledger.save()
         return is_intact
@@ -231,7 +237,7 @@ class _Taker:
     def _here(self, name: SpoolName) -> bool:
         if not self._has_said:
             self._has_said = True
-            self._console.say(f"unpacking archives on this machine: {self._unpackers.why}")
+            self.console.say(f"unpacking archives on this machine: {self._unpackers.why}")
         try:
             with tempfile.TemporaryFile() as spool:
                 for piece in self.ledger.store.download(name.path):
@@ -252,7 +258,7 @@ class _Taker:
                 intact[member] = file
             else:
                 text = f"{shown(name.path)}: {shown(member)} differs from what its node read"
-                self._console.warn(text)
+                self.console.warn(text)
         mine = {
             member[len(formats.ARCHIVED_WORK) :]: file
             for member, file in intact.items()
@@ -266,6 +272,7 @@ class _Taker:
             if (path not in index.checkpoint.files or together) and _is_newer(file, known.get(path))
         }
         ledger.add(opened.land(due), together)
+        self.lost[name.task] = ledger.lose(name.task, name.attempt, sizes(Counter(index.left)))
         log = f"{formats.ARCHIVED_LOGS}attempt-{name.attempt}"
         for member, suffix in ((log, ".log"), (log + formats.METRICS, metrics.SUFFIX)):
             if member in intact:

@@ -32,12 +32,14 @@ class SpoolCheckpoint:
 class SpoolIndex:
     """Index of an archive: the files that the node read whole, by member name.
 
-    `checkpoint_is_whole`: nothing there changed while the archive was read.
+    `checkpoint_is_whole`: nothing there changed while the archive was read. `left`: bytes by folder
+    that were still to be stored when the node's end had been announced.
     """
 
     files: Mapping[str, Artifact]
     checkpoint: SpoolCheckpoint
     checkpoint_is_whole: bool
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ class _Index:
     files: tuple[Mapping[str, object], ...]
     checkpoint: SpoolCheckpoint
     whole: int
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
 class SpoolArchive(Protocol):
@@ -123,4 +126,6 @@ def parse_index(text: bytes | str, members: Mapping[str, int]) -> SpoolIndex:
         if each["whole"] == 1:
             files[file.path] = file
     is_whole = index.whole == 1 and all(map(is_inside, index.checkpoint.files))
-    return SpoolIndex(files=files, checkpoint=index.checkpoint, checkpoint_is_whole=is_whole)
+    return SpoolIndex(
+        files=files, checkpoint=index.checkpoint, checkpoint_is_whole=is_whole, left=index.left
+    )

@@ -21,6 +21,9 @@ from cloudtrain.node import archiver, client, ending, formats, listing, patterns
 RESERVE = 6
 """Number of archives reserved for the node's end."""
 
+LEFT = 100
+"""Maximum number of folders named that do not fit into the last archive."""
+
 REPLAN = 30.0
 """Seconds between two estimates of what is left to upload, in the node's last hour."""
 
@@ -136,6 +139,7 @@ class Agent:
             return
         ticket = self.tickets.pop(0)
         archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
+        archive.left = self.left(found, chosen)
         self.sent_at = now
         try:
             archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), archive)
@@ -222,6 +226,19 @@ class Agent:
             if is_new and (chosen or not log.path.endswith(formats.METRICS)):
                 chosen.insert(0, log)
         return chosen, more
+
+    def left(
+        self, found: "dict[str, listing.File]", chosen: "list[listing.File]"
+    ) -> "dict[str, int]":
+        """Bytes by folder that are lost if no later archive has them: nothing before an end was
+        announced.
+        """
+        sizes = {}  # type: dict[str, int]
+        for each in self.due(found) if self.ending.word else ():
+            if each not in chosen:
+                folder = listing.top_of(each.path[len(formats.ARCHIVED_WORK) :])
+                sizes[folder] = sizes.get(folder, 0) + each.size
+        return dict(sorted(sizes.items(), key=lambda item: -item[1])[:LEFT])
 
     def leave(self, unit: "list[listing.File]") -> None:
         for each in unit:

@@ -99,6 +99,7 @@ class Archive(web.Unfiled):
         again: "collections.abc.Callable[[], dict[str, str]]",
     ) -> None:
         self.readings, self.folder = [Reading(file) for file in files], folder
+        self.left = {}  # type: dict[str, int]
         self.checkpoint, self.again = checkpoint, again
         self.checkpoint_is_whole = False
         self.starts = []  # type: list[int]
@@ -127,6 +128,7 @@ class Archive(web.Unfiled):
             "checkpoint": {"folder": self.folder, "files": self.checkpoint},
             "whole": int(self.checkpoint_is_whole),
             "files": [reading.facts() for reading in self.readings],
+            "left": self.left,
         }
         return json.dumps(facts).encode("ascii")
 

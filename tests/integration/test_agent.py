@@ -13,16 +13,20 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.inventory import Wanted, take_inventory
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents
-from cloudtrain.model import SPOT, Node
+from cloudtrain.model import SPOT, ArtifactRules, Node
+from cloudtrain.node.agent import Agent
 from cloudtrain.node.archiver import listed
+from cloudtrain.node.listing import File
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.state import Records
-from tests.support.agent_parts import Kept, metadata
+from tests.support.agent_parts import SOON, Kept, metadata
 from tests.support.fakes import make_plan
+from tests.support.landing_parts import RUN
 from tests.support.processes import environment, words
 from tests.support.web_store import Service, service, until
 
@@ -137,6 +141,80 @@ def test_before_the_nodes_end_all_is_stored_and_then_what_still_comes(kept: Kept
     kept.wait_for_archives()
     kept.power_off()
     assert kept.content(kept.take(), "chief0/output/a") == b"early"
+
+
+def test_before_the_nodes_end_what_nobody_named_is_stored_beyond_its_limit(kept: Kept) -> None:
+    kept.rules = ArtifactRules(limit=10)
+    kept.nodes_are(expires=time.time() + 60)
+    kept.begin("chief0")
+    kept.start("sleep 600")
+    kept.write("chief0", "model/w.h5", "x" * 100)
+    (kept.transport.home(kept.nodes["chief0"]) / "best.ckpt").write_text("y" * 100)
+    kept.write("chief0", "id_rsa", "a key")
+    kept.keep()
+    kept.wait_for_archives()
+    kept.power_off()
+    manifest = kept.take()
+    assert kept.content(manifest, "chief0/model/w.h5") == b"x" * 100
+    assert kept.content(manifest, "chief0/_home/best.ckpt") == b"y" * 100
+    assert "chief0/id_rsa" not in manifest.files
+
+
+def test_while_the_node_has_time_only_as_much_as_the_limit_is_stored(kept: Kept) -> None:
+    kept.rules = ArtifactRules(limit=10)
+    kept.begin("chief0")
+    kept.write("chief0", "model/w.h5", "x" * 100)
+    kept.write("chief0", "train.log", "x" * 9)
+    kept.start("true")
+    kept.keep()
+    kept.wait_for_the_agent_to_leave()
+    kept.power_off()
+    assert set(kept.take().task_files("chief0")) == {"train.log"}
+
+
+def test_what_a_node_could_not_store_before_its_end_is_on_record(kept: Kept) -> None:
+    """Small and new files come first; the record has what the last archive left."""
+    found = {
+        name: File(f"work/{name}", name, size, f"{at}.0/{at}.0/1", named)
+        for name, size, at, named in (
+            ("model/old.h5", 5000, 1, False),
+            ("model/new.h5", 5000, 2, False),
+            ("notes", 3, 1, False),
+            ("output/large", 9000, 1, True),
+        )
+    }
+    order: dict[str, object] = {
+        **SOON,
+        "attempt": 1,
+        "patterns": [],
+        "checkpoint": None,
+        "tickets": [],
+        "every": 0.0,
+    }
+    times = dict.fromkeys(("until", "end", "last", "stop"), float("inf"))
+    agent = Agent({**order, **times, "limit": None, "home": False}, b"")
+    assert [each.source for each in agent.due(found)] == [
+        "output/large",
+        "notes",
+        "model/new.h5",
+        "model/old.h5",
+    ]
+    assert agent.left(found, []) == {}
+    agent.ending.word = "preempted"
+    chosen = [found["output/large"], found["notes"]]
+    assert agent.left(found, chosen) == {"model/": 10000}
+
+    ledger = ManifestWriter(kept.web, RUN)
+    assert ledger.lose("chief0", 1, "model/ (10.0 kB)") == (
+        "chief0/attempt 1: model/ (10.0 kB): lost with its node"
+    )
+    ledger.warn("chief0", ["id_rsa looks like a key: not landed"])
+    assert ledger.manifest.warnings == (
+        "chief0/attempt 1: model/ (10.0 kB): lost with its node",
+        "chief0/id_rsa looks like a key: not landed",
+    )
+    assert ledger.lose("chief0", 1, "") == ""
+    assert len(ledger.manifest.warnings) == 1
 
 
 @pytest.mark.parametrize(

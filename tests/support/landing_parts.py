@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Manifest
@@ -23,7 +23,7 @@ from cloudtrain.errors import NodeUnreachable, StoreError
 from cloudtrain.model import Artifact, ArtifactRules, Node
 from cloudtrain.protocols import ArtifactStore, Completed, Stage, StoreBackend
 from cloudtrain.run_record import Run, Task
-from cloudtrain.shell import Command
+from cloudtrain.shell import Command, script
 from cloudtrain.stores import open_store
 
 FEEDER_GRACE = 0.5
@@ -278,6 +278,16 @@ class Cluster:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content.encode() if isinstance(content, str) else content)
         return place
+
+    def begin(self, task: str) -> None:
+        """Record what the task finds, as where its work folder is created."""
+        work = self.work(task)
+        work.rename(work.with_name("code"))
+        work.symlink_to("code")
+        place = layout.work_folder("mnist", RUN, task).rpartition("/")[0]
+        command = script(ship.START, ship.inline("changes"), "begin", place, ".")
+        done = self.transport.run(self.nodes[task], command)
+        assert done.exit_code == 0, done.stderr
 
     def landed(self) -> dict[str, bytes]:
         """Everything below the run's folder in the store, but for the manifest."""
