@@ -433,7 +433,8 @@ class Node(TaskId):
 
     `address` is where SSH reaches it from here, `internal` where the cluster's other nodes do.
     Commands start in the user's home on the node; `cache` is a folder there (relative to that home,
-    or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache.
+    or absolute) that outlives clusters. Nodes with one `host` share a machine and a cache, machines
+    with one `home` their files.
     """
 
     name: str
@@ -443,6 +444,8 @@ class Node(TaskId):
     ssh_port: int = 22
     user: str = "cloudtrain"
     host: str = ""
+    home: str = ""
+    """Name that the first `up` gave the user's home, which may be on a network; else empty."""
     cache: str = ".cache/cloudtrain"
     placement: str = ""
     """The zone, or the region if it has none."""
@@ -472,6 +475,11 @@ class Node(TaskId):
     @property
     def spot(self) -> bool:
         return self.provisioning.spot
+
+    @property
+    def storage(self) -> str:
+        """The same for nodes that share their files, so that what one creates is there for all."""
+        return self.home or self.host or self.name
 
 
 @dataclass(frozen=True, kw_only=True)

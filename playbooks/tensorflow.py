@@ -33,7 +33,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """Steps for `setup:` on this node. Raises ConfigError for unreadable requirements."""
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
-    own = tuple(_own_step(config, line, folder) for line in config.setup.run)
+    own = tuple(_own_step(config, node, line, folder) for line in config.setup.run)
     # pip's cache would store everything a second time, on a rented disk.
     cache = not is_cloud(config.provider)
     return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
@@ -322,12 +322,14 @@ def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
     )
 
 
-def _own_step(config: ClusterConfig, line: str, folder: str | None) -> Step:
+def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) -> Step:
     """Run a line of `setup.run` once per cluster and node, with the environment first in PATH.
 
-    It is run again in a new environment, as it may install into it.
+    It is run again in a new environment, as it may install into it, and on each machine of a
+    shared home.
     """
-    done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr((folder, line)))}"
+    of = (folder, line, node.host) if node.home else (folder, line)
+    done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr(of))}"
     return Step(
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
         run=script(scripts.OWN_LINE, done, folder or "", line),

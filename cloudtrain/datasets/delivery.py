@@ -47,7 +47,7 @@ class Delivery:
     @property
     def place(self) -> tuple[str, str, str]:
         """Where it lies: deliveries with the same place are one."""
-        return self.node.host or self.node.name, self.node.cache, self.dataset.digest
+        return self.node.storage, self.node.cache, self.dataset.digest
 
 
 def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:

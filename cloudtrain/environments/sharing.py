@@ -196,7 +196,7 @@ class Sharing:
 
     def _packed_source(self, group: _Group, node: Node, say: Say) -> _Source | None:
         """Pack what this node has created, for the other nodes and for the store."""
-        peers = {each.host or each.name for each in self._session.nodes} - {node.host or node.name}
+        peers = {each.storage for each in self._session.nodes} - {node.storage}
         if not peers and not self._stores():
             return None
         transport = self._session.transport

@@ -379,10 +379,9 @@ def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
 def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
     seen = set()
     for probe in probes:
-        host = probe.node.host or probe.node.name
-        if not probe.report or host in seen:
+        if not probe.report or probe.node.storage in seen:
             continue
-        seen.add(host)
+        seen.add(probe.node.storage)
         free = probe.report.free
         text = f"{probe.node.name}: only {free // 1000**2} MB free on its disk"
         if free < DISK_FULL or not probe.report.files:

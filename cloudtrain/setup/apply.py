@@ -179,8 +179,8 @@ class _Work:
 
 @dataclass
 class _Host:
-    """Shared by the nodes of one host: one runs a step at a time, and its outcome is known to
-    all.
+    """Shared by the nodes of one host or home: one runs a step at a time, and its outcome is
+    known to all.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -195,7 +195,7 @@ class _Hosts:
 
     def of(self, node: Node) -> _Host:
         with self._lock:
-            return self._known.setdefault(node.host or node.name, _Host())
+            return self._known.setdefault(node.storage, _Host())
 
 
 @dataclass

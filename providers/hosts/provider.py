@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeVar
 
 from cloudtrain import ship
@@ -22,19 +23,19 @@ from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.model import (
     ClusterConfig,
     Holding,
-    Host,
     Identity,
     Node,
     NodeState,
     Owner,
     Plan,
-    SshProxy,
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.paths import shown
 from cloudtrain.protocols import Finding, Journal, Principal
 from cloudtrain.providers.hosts import scripts
+from cloudtrain.providers.hosts.shared_home import shared_homes
+from cloudtrain.providers.hosts.slot import HostSlot
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session, proxy_command
 from cloudtrain.retry import AWAY
 from cloudtrain.task_id import TaskId
@@ -46,16 +47,6 @@ LABEL = "cloudtrain"
 
 def provider(config: ClusterConfig) -> HostsProvider:
     return HostsProvider(config)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostSlot(TaskId):
-    """One node's slot on a machine; several slots may share a machine."""
-
-    name: str
-    host: Host
-    proxy: SshProxy | None = None
-    """What SSH goes through."""
 
 
 class HostsProvider:
@@ -74,7 +65,10 @@ class HostsProvider:
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        return tuple(self._each(self._slots(plan.config.name), _check_host))
+        slots = self._slots(plan.config.name)
+        numbers: dict[str, str] = {}
+        findings = self._each(slots, lambda slot: _check_host(slot, numbers))
+        return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return ()  # nothing is rented: `check` covers everything
@@ -103,7 +97,8 @@ class HostsProvider:
         def enroll(slot: HostSlot) -> Node:
             journal(NodeRequested(node=slot.name))
             with open_session(slot.name, slot.host, slot.proxy) as ssh:
-                ssh.run(scripts.ENROLL, cluster, slot.name, key, whose)
+                enroll = scripts.editing(scripts.ENROLL)
+                ssh.run(enroll, cluster, slot.name, key, whose, secrets.token_hex(8))
                 node = _enrolled(ssh, cluster, slot)
             if node is None:
                 raise NodeError(slot.name, "its file was created but does not exist")
@@ -112,7 +107,7 @@ class HostsProvider:
         try:
             there |= {node.name: node for node in self._each(new, enroll)}
         except BaseException:
-            self._roll_back(new, cluster, key, journal)
+            self._roll_back(new, cluster, journal)
             raise
         return tuple(there[name] for name in names)
 
@@ -151,26 +146,34 @@ class HostsProvider:
         """
         left: dict[str, str] = {}
         silent: dict[str, str] = {}
+        homes: dict[str, list[HostSlot]] = {}
+        """One machine of each home, since machines may share it."""
 
-        def clear(slots: Sequence[HostSlot]) -> None:
-            first = slots[0]
-            with open_session(first.name, first.host, first.proxy) as ssh:
-                if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
-                    return
-                for slot in slots:
-                    if _owner_of(ssh, cluster, slot.name) is not None:
-                        journal(NodeDeletionBegun(node=slot.name))
-                ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
-                if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
-                    left[first.host.address] = "its folder still exists"
+        def end_tasks(slots: list[HostSlot], ssh: UserSsh) -> None:
+            if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
+                return
+            for slot in slots:
+                if _enrolled(ssh, cluster, slot) is not None:
+                    journal(NodeDeletionBegun(node=slot.name))
+            home = ssh.run(scripts.END_TASKS, cluster).strip()
+            homes.setdefault(home or slots[0].name, slots)
 
-        def clear_once_it_answers(slots: Sequence[HostSlot]) -> None:
-            try:
-                AWAY.call(lambda: clear(slots), on=NodeUnreachable)
-            except CloudtrainError as error:
-                silent[slots[0].host.address] = error.message
+        def clear(slots: list[HostSlot], ssh: UserSsh) -> None:
+            ssh.run(scripts.editing(scripts.CLEAR), cluster, f"{LABEL}:{cluster}")
+            if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
+                left[slots[0].host.address] = "its folder still exists"
 
-        self._each(self._by_machine(cluster), clear_once_it_answers)
+        def each(machines: list[list[HostSlot]], work: _OnMachine) -> None:
+            def once_it_answers(slots: list[HostSlot]) -> None:
+                try:
+                    AWAY.call(lambda: _on_machine(slots, work), on=NodeUnreachable)
+                except CloudtrainError as error:
+                    silent[slots[0].host.address] = error.message
+
+            self._each(machines, once_it_answers)
+
+        each(self._by_machine(cluster), end_tasks)
+        each(list(homes.values()), clear)
         if left or silent:
             lines = [
                 f"{state}: {_folders(cluster, hosts)}"
@@ -187,21 +190,22 @@ class HostsProvider:
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> None:
-        """Remove nodes. A machine without other nodes is cleared, as by `destroy`."""
+        """Remove nodes. A home without other nodes is cleared, as by `destroy`."""
         left: dict[str, str] = {}
 
-        def clear(slots: Sequence[HostSlot]) -> None:
-            going, first = [slot for slot in slots if slot.name in names], slots[0]
+        def remove(slots: list[HostSlot], ssh: UserSsh) -> None:
+            going = [slot for slot in slots if slot.name in names]
+            if len(going) == len(slots):
+                ssh.run(scripts.END_TASKS, cluster)
+            for slot in going:
+                journal(NodeDeletionBegun(node=slot.name))
+                _remove(ssh, cluster, slot, everything="yes")
+
+        def clear(slots: list[HostSlot]) -> None:
             try:
-                with open_session(first.name, first.host, first.proxy) as ssh:
-                    for slot in going:
-                        journal(NodeDeletionBegun(node=slot.name))
-                        label = f"{LABEL}:{cluster}"
-                        ssh.run(scripts.REMOVE, cluster, slot.name, label)
-                    if len(going) == len(slots):
-                        ssh.run(scripts.CLEAR, cluster, f"{LABEL}:{cluster}")
+                _on_machine(slots, remove)
             except CloudtrainError as error:
-                left[first.host.address] = error.message
+                left[slots[0].host.address] = error.message
 
         machines = [
             slots
@@ -241,16 +245,14 @@ class HostsProvider:
             for name in sorted(names)
         )
 
-    def _roll_back(
-        self, slots: Sequence[HostSlot], cluster: str, key: str, journal: Journal
-    ) -> None:
+    def _roll_back(self, slots: Sequence[HostSlot], cluster: str, journal: Journal) -> None:
         """Roll back a failed creation; errors of the rollback never hide that failure."""
 
         def remove(slot: HostSlot) -> None:
             try:
                 with open_session(slot.name, slot.host, slot.proxy) as ssh:
                     journal(NodeDeletionBegun(node=slot.name))
-                    ssh.run(scripts.REMOVE, cluster, slot.name, key)
+                    _remove(ssh, cluster, slot)
             except CloudtrainError as error:
                 journal(CleanupFailed(text=error.message))
 
@@ -260,9 +262,9 @@ class HostsProvider:
         return _slots(self._config, cluster)
 
     def _by_machine(self, cluster: str) -> list[list[HostSlot]]:
-        machines: dict[tuple[str, int, str | None], list[HostSlot]] = defaultdict(list)
+        machines: dict[object, list[HostSlot]] = defaultdict(list)
         for slot in self._slots(cluster):
-            machines[slot.host.address, slot.host.port, slot.host.user].append(slot)
+            machines[slot.machine].append(slot)
         return list(machines.values())
 
     def _each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
@@ -270,6 +272,18 @@ class HostsProvider:
 
 
 R = TypeVar("R")
+_OnMachine = Callable[[list[HostSlot], UserSsh], None]
+
+
+def _on_machine(slots: list[HostSlot], work: _OnMachine) -> None:
+    first = slots[0]
+    with open_session(first.name, first.host, first.proxy) as ssh:
+        work(slots, ssh)
+
+
+def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "") -> None:
+    remove = scripts.editing(scripts.REMOVE)
+    ssh.run(remove, cluster, slot.name, f"{LABEL}:{cluster}", everything)
 
 
 def _label(item: object) -> str:
@@ -306,23 +320,20 @@ def _find_node(cluster: str, slot: HostSlot) -> Node | None:
 
 
 def _enrolled(ssh: UserSsh, cluster: str, slot: HostSlot) -> Node | None:
-    owner = _owner_of(ssh, cluster, slot.name)
-    return None if owner is None else replace(_node(slot, "running", ssh), owner=owner)
+    """The slot's node; None if the machine has no such node."""
+    answer, _, text = ssh.run(scripts.IS_ENROLLED, cluster, slot.name).partition("\n")
+    enrolled, _, home = answer.strip().partition(" ")
+    if enrolled != "yes":
+        return None
+    try:
+        owner = decode(Owner, json.loads(text))
+    except ValueError:
+        owner = Owner()
+    return replace(_node(slot, "running", ssh), owner=owner, home=home)
 
 
 def _folders(cluster: str, hosts: Mapping[str, str]) -> str:
     return "; ".join(f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in hosts.items())
-
-
-def _owner_of(ssh: UserSsh, cluster: str, node: str) -> Owner | None:
-    """Owner of a node; None if the machine has no such node."""
-    answer, _, owner = ssh.run(scripts.IS_ENROLLED, cluster, node).partition("\n")
-    if answer.strip() != "yes":
-        return None
-    try:
-        return decode(Owner, json.loads(owner))
-    except ValueError:
-        return Owner()
 
 
 def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
@@ -343,12 +354,14 @@ def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
     )
 
 
-def _check_host(slot: HostSlot) -> Finding:
+def _check_host(slot: HostSlot, homes: dict[str, str]) -> Finding:
+    """Also puts the number of the home's folder in `homes`, by slot."""
     what = f"host {slot.host.address}"
     try:
         with open_session(slot.name, slot.host, slot.proxy) as ssh:
             ssh.run(ship.START, ship.IS_NEW)
             facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
+            homes[slot.name] = ssh.run(scripts.HOME_NUMBER).strip()
             way = address_of(slot.host)
             return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {facts}")
     except CloudtrainError as error:

@@ -1,30 +1,37 @@
 """POSIX sh scripts for enrolled machines; `$1` is the cluster."""
 
+from cloudtrain.ship import text
+
+
+def editing(script: str) -> str:
+    """A script that edits files of the user's, with the functions that do it."""
+    return f"{text('user_file.sh')}\n{script}"
+
+
 ENROLL = r"""
 set -eu
 umask 077
-mkdir -p "$HOME/.ssh" "$HOME/.cloudtrain/$1/nodes"
-keys="$HOME/.ssh/authorized_keys"
-: >>"$keys"
-if ! grep -qxF -- "$3" "$keys"; then
-    [ -z "$(tail -c 1 "$keys")" ] || echo >>"$keys"
-    printf '%s\n' "$3" >>"$keys"
-fi
-[ -e "$HOME/.cloudtrain/$1/owner" ] || printf '%s\n' "$4" >"$HOME/.cloudtrain/$1/owner"
-: >"$HOME/.cloudtrain/$1/nodes/$2"
+place="$HOME/.cloudtrain/$1"
+mkdir -p "$HOME/.ssh" "$place/nodes" || mkdir -p "$place/nodes" # another cluster's went meanwhile
+add_line "$HOME/.ssh/authorized_keys" "$3"
+[ -e "$place/owner" ] || printf '%s\n' "$4" >"$place/owner"
+[ -L "$place/home" ] || ln -sn "$5" "$place/home" 2>/dev/null || [ -L "$place/home" ]
+: >"$place/nodes/$2"
 """
-"""`$2`: node. `$3`: line of our key. `$4`: owner, as JSON. The node's file is written last: it
-marks the machine as enrolled."""
+"""`$2`: node. `$3`: line of our key. `$4`: owner, as JSON. `$5`: name for this home, of which the
+first one stays. The node's file is written last: it marks the machine as enrolled."""
 
 IS_ENROLLED = r"""
-if [ -e "$HOME/.cloudtrain/$1/nodes/$2" ]; then
-    echo yes
-    head -c 4096 "$HOME/.cloudtrain/$1/owner" 2>/dev/null || true
+place="$HOME/.cloudtrain/$1"
+if [ -e "$place/nodes/$2" ]; then
+    echo "yes $(readlink "$place/home")"
+    head -c 4096 "$place/owner" 2>/dev/null || true
 else
     echo no
 fi
 """
-"""The second line is the owner that `ENROLL` wrote; earlier versions wrote none."""
+"""The home's name and, in the second line, the owner, as `ENROLL` wrote them; earlier versions
+wrote none."""
 
 HOLDS = r"""
 if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
@@ -46,21 +53,16 @@ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c |
 df -Pk "$HOME" | awk 'NR == 2 && $4 ~ /^[0-9]+$/ {printf "%d GB free", $4 / 1000000}'
 """
 
-_FORGET_KEY = r"""
-keys="$HOME/.ssh/authorized_keys"
-if grep -qs -- " $label\$" "$keys"; then
-    # Through a copy, so that a kill leaves the user's own keys as they were.
-    (umask 077; grep -v -- " $label\$" "$keys" >"$keys.cloudtrain" || true)
-    chmod --reference="$keys" "$keys.cloudtrain" 2>/dev/null || chmod 600 "$keys.cloudtrain"
-    mv "$keys.cloudtrain" "$keys"
-fi
-"""
+HOME_NUMBER = 'stat -L -c %i "$HOME"'
+"""The same on all machines if the home is on a network; by chance, too, as of cloned disks."""
 
-CLEAR = (
-    r"""
-set -eu
+MARK_HOME = 'mktemp "$HOME/.cloudtrain-XXXXXXXX"'
+IS_MARKED = """[ ! -e "$HOME/${1##*/}" ] || echo yes"""
+UNMARK_HOME = 'rm -f -- "$1"'
+"""`$1`: what `MARK_HOME` answered."""
+
+END_TASKS = r"""
 place="$HOME/.cloudtrain/$1"
-label=$2
 ours() {
     for process in /proc/[0-9]*; do
         case "$(readlink "$process/cwd" 2>/dev/null)" in
@@ -75,24 +77,29 @@ for signal in TERM KILL KILL; do
     kill -s $signal $found 2>/dev/null || true
     sleep 1
 done
-rm -rf -- "$place"
-rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+readlink "$place/home" || true
 """
-    + _FORGET_KEY
-)
+"""Ends what works in the cluster's folder; answers with the home's name."""
+
+CLEAR = r"""
+set -eu
+cd /
+rm -rf -- "$HOME/.cloudtrain/$1"
+rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+remove_lines "$HOME/.ssh/authorized_keys" "$2"
+"""
 """`$2`: label of our key. The key is removed last, as it gives us access."""
 
-REMOVE = (
-    r"""
+REMOVE = r"""
 set -eu
-label=${3##* }
-rm -f -- "$HOME/.cloudtrain/$1/nodes/$2"
-if rmdir "$HOME/.cloudtrain/$1/nodes" 2>/dev/null; then
-    rm -f -- "$HOME/.cloudtrain/$1/owner"
-    rmdir "$HOME/.cloudtrain/$1" 2>/dev/null || true
-    rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+place="$HOME/.cloudtrain/$1"
+rm -f -- "$place/nodes/$2"
+if rmdir "$place/nodes" 2>/dev/null; then
+    [ -z "$4" ] || rm -rf -- "$place"
+    rm -f -- "$place/owner" "$place/home"
+    rmdir "$place" "$HOME/.cloudtrain" 2>/dev/null || true
+    remove_lines "$HOME/.ssh/authorized_keys" "$3"
+fi
 """
-    + _FORGET_KEY
-    + "fi\n"
-)
-"""`$2`: node. `$3`: line of our key, which stays while the machine has another node."""
+"""`$2`: node. `$3`: label of our key, which stays while the home has another node. `$4`: not empty
+to delete whatever the cluster has there, too."""

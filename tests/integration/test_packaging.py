@@ -117,6 +117,7 @@ def test_the_sources_include_what_is_no_python() -> None:
         "cloudtrain/node/uploader.py",
         "cloudtrain/node/task_dispatch.sh",
         "cloudtrain/node/task_watcher.sh",
+        "cloudtrain/node/user_file.sh",
         "cloudtrain/providers/aws/machines.csv",
         "cloudtrain/providers/gcp/machines.csv",
         "cloudtrain/providers/azure/machines.csv",

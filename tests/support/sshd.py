@@ -116,16 +116,20 @@ def sshd_node(folder: Path, *, name: str = "test-chief0") -> Iterator[SshdNode]:
 
 @contextlib.contextmanager
 def sshd_nodes(
-    folder: Path, names: Sequence[str], *, within: tuple[str, ...] = ()
+    folder: Path,
+    names: Sequence[str],
+    *,
+    within: tuple[str, ...] = (),
+    home: Path | None = None,
 ) -> Iterator[list[SshdNode]]:
     """Nodes of one cluster with one identity, all answering; gone with all children at the end.
-    `within`: words that run a program where they are."""
+    `within`: words that run a program where they are. `home`: one that all of them share."""
     if SSHD is None:
         pytest.skip("would show it against OpenSSH's sshd, which is not on this machine")
     with contextlib.suppress(OSError):
         Path("/run/sshd").mkdir()  # sshd as root wants it
     identity = create_identity(folder / "identity", names)
-    nodes = [_make(folder / name, name, identity, within) for name in names]
+    nodes = [_make(folder / name, name, identity, within, home) for name in names]
     write_known_hosts(identity, [each.node for each in nodes])
     try:
         for each in nodes:
@@ -164,9 +168,12 @@ def _is_open(within: tuple[str, ...], place: tuple[str, int]) -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-def _make(folder: Path, name: str, identity: Identity, within: tuple[str, ...]) -> SshdNode:
-    home = folder / "home"
-    home.mkdir(parents=True)
+def _make(
+    folder: Path, name: str, identity: Identity, within: tuple[str, ...], home: Path | None
+) -> SshdNode:
+    folder.mkdir(parents=True)
+    home = home or folder / "home"
+    home.mkdir(parents=True, exist_ok=True)
     address, port = free_place()
     host_key = folder / "host_key"
     host_key.touch(mode=0o600)
