@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import shutil
+import stat
 import sys
 
 BELOW = ".below"
@@ -61,35 +62,50 @@ def create(folder: str, below: str) -> None:
     shutil.copyfile(os.path.join(below, "pyvenv.cfg"), os.path.join(new, "pyvenv.cfg"))
     with open(os.path.join(own, PTH), "w") as file:
         file.write(f"import site; site.addsitedir({beneath!r})\n")
-    for name in os.listdir(os.path.join(below, "bin")):
-        add_program(os.path.join(new, "bin", name), os.path.join(below, "bin", name), folder)
+    for name in os.listdir(os.fsencode(os.path.join(below, "bin"))):
+        add_program(os.fsdecode(name), os.path.join(new, "bin"), os.path.join(below, "bin"), folder)
     name_tensorflow(own, [packages(each) for each in chain(below)])
     with open(os.path.join(new, BELOW), "w") as file:
         file.write(below)
     os.rename(new, folder)
 
 
-def add_program(new: str, old: str, folder: str) -> None:
-    """A program of the environment below: its console scripts must run with the layer's Python, or
-    `pip` would install below.
+def add_program(name: str, new: str, old: str, folder: str) -> None:
+    """Whatever is in `bin` of the environment below: console scripts must run with the layer's
+    Python, or `pip` would install below; anything else is a link to what is there.
     """
-    name = os.path.basename(old)
-    if os.path.islink(old):
-        target = os.readlink(old)
-        os.symlink(target if os.path.isabs(target) or "/" not in target else old, new)
+    made, there = os.path.join(new, name), os.path.join(old, name)
+    if os.path.islink(there):
+        target = os.readlink(there)
+        os.symlink(target if os.path.isabs(target) or "/" not in target else there, made)
         return
-    with open(old, "rb") as file:
-        text = file.read() if os.path.getsize(old) < 100000 else b""
+    if name == "__pycache__":  # of installed .py programs; the layer's own are written beside it
+        return
+    text = script_of(there)
     if name.lower().startswith("activate"):
-        text = text.replace(os.fsencode(os.path.dirname(os.path.dirname(old))), os.fsencode(folder))
+        text = text.replace(os.fsencode(os.path.dirname(old)), os.fsencode(folder))
     else:
-        text = with_interpreter(text, os.path.dirname(old), os.path.join(folder, "bin")) or b""
+        text = with_interpreter(text, old, os.path.join(folder, "bin")) or b""
     if not text:
-        os.symlink(old, new)
+        os.symlink(there, made)
         return
-    with open(new, "wb") as file:
+    with open(made, "wb") as file:
         file.write(text)
-    os.chmod(new, os.stat(old).st_mode)
+    os.chmod(made, os.stat(there).st_mode)
+
+
+def script_of(path: str) -> bytes:
+    """The content of a file that may be a script; nothing of folders, pipes, devices, large and
+    unreadable files.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or status.st_size >= 100000:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 # The second form is pip's, for paths that are long or have spaces: sh, and a string for Python.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,31 @@ def test_what_pip_installs_stays_in_the_layer(shared: Path, tmp_path: Path, name
     assert said(own / "bin" / "python", "-c", "import below; print(below.VERSION)") == "2.0"
     assert digest(shared) == before
     assert said(shared / "bin" / "below") == f"1.0 {shared}"
+
+
+def test_whatever_is_in_bin_is_there_in_the_layer_too(shared: Path, tmp_path: Path) -> None:
+    below = tmp_path / "below"
+    shutil.copytree(shared, below, symlinks=True)
+    there = below / "bin"
+    (there / "__pycache__").mkdir()
+    (there / "__pycache__" / "jp.cpython-310.pyc").write_bytes(b"")
+    (there / "jp.py").write_text(f"#!{there}/python\nimport sys; print(sys.prefix)\n")
+    (there / "jp.py").chmod(0o755)
+    (there / "jars").mkdir()
+    (there / "jars" / "a.jar").write_text("jar")
+    os.mkfifo(there / "pipe")
+    (there / "secret").write_text("x")
+    (there / "secret").chmod(0)
+    (there / "gone").symlink_to("nowhere")
+    (there / "activate.d").mkdir()
+    (Path(os.fsdecode(os.fsencode(there) + b"/caf\xe9"))).write_text("latin-1 name")
+    own = tmp_path / "own"
+    layer.create(str(own), str(below))
+    assert said(own / "bin" / "jp.py") == str(own)
+    assert (own / "bin" / "jars" / "a.jar").read_text() == "jar"
+    assert (own / "bin" / "gone").readlink() == Path("nowhere")
+    kept = {each.name for each in there.iterdir()} - {"__pycache__"}
+    assert {each.name for each in (own / "bin").iterdir()} == kept
 
 
 def test_an_editable_install_stays_in_the_layer(shared: Path, tmp_path: Path) -> None:
