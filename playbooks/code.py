@@ -11,7 +11,7 @@ from cloudtrain import layout
 from cloudtrain.cloud import facts_of
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
-from cloudtrain.playbooks import checkout, folder, git, git_access, scripts
+from cloudtrain.playbooks import checkout, folder, folder_archive, git, git_access, scripts
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.shell import script
 from cloudtrain.step import Step
@@ -76,10 +76,10 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()
         entries = folder.entries(config, root)
-        digest = folder.digest(root, entries)
+        digest = folder_archive.digest(root, entries)
         if delivered not in (None, digest):
             return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
-        archive = folder.archive(root, entries, digest)
+        archive = folder_archive.archive(root, entries, digest)
         return FolderCode(root=root, digest=digest, archive=archive)
     return NoCode()
 

@@ -1,25 +1,22 @@
-"""Delivers a local folder as code: all files that are not ignored, as one tar stream."""
+"""Lists a local folder as code: what is delivered of it, and what is left out and why."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import stat
-import tarfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import IO
+from urllib.parse import unquote, urlsplit
 
-from cloudtrain.errors import CloudtrainError, ConfigError
+from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
-from cloudtrain.playbooks import ignore
-from cloudtrain.playbooks.archive import CHUNK, Archive, member
+from cloudtrain.playbooks import ignore, own_output
 from cloudtrain.playbooks.ignore import IgnoreRule
 
-IGNORE_FILES = (".gitignore", ".cloudtrainignore")
+OWN_IGNORE_FILE = ".cloudtrainignore"
+IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
 LARGEST = 10**9
 """Limit in bytes: more is probably data or results by mistake, and would go to every node."""
 
@@ -35,111 +32,170 @@ class FolderEntry:
     path: str
     executable: bool = False
     size: int = 0
+    """Bytes when it was listed: a file that has only grown since is delivered as far."""
     link: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A file or folder that is not delivered. The path of a folder ends with `/`."""
+
+    path: str
+    why: str
+    """``.gitignore:1 `data/` ``, `fetched from a run`, `a socket`"""
+    way: str = ""
+    """How to deliver it anyway, as an imperative; empty if it cannot be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A folder as code; both sorted by path, and nothing of a folder that is left out."""
+
+    entries: tuple[FolderEntry, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def without(self, path: str) -> LeftOut | None:
+        """Why a path is not delivered; None if nothing here leaves it out."""
+        for each in self.left_out:
+            if path == each.path or (each.path.endswith("/") and f"{path}/".startswith(each.path)):
+                return each
+        return None
 
 
 def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
     """Files to deliver, sorted by path. Raises ConfigError with all files that cannot be
     delivered.
     """
+    return listing(config, root).entries
+
+
+def listing(config: ClusterConfig, root: Path) -> Listing:
+    """What is delivered and what is left out. Raises ConfigError with all files that cannot be
+    delivered.
+    """
     if not root.is_dir():
-        raise ConfigError([_problem(config, f"{root} is not a folder")])
-    found: list[FolderEntry] = []
-    problems: list[Problem] = []
+        text = f"{root} is not a folder"
+        hint = "code.path is relative to the config file"
+        raise ConfigError([_problem(config, text)], hint=hint)
+    walk = _Walk(root, _local_store(config), own_output.own_streams())
     try:
-        for path, status in _walk(root, _outer_rules(root)):
-            try:
-                found.append(_entry(root, path, status))
-            except ValueError as error:
-                problems.append(_problem(config, f"{_shown(path)}: {error}"))
-    except OSError as error:
-        problems.append(_problem(config, f"{error.filename}: {error.strerror}"))
-    if problems:
-        raise ConfigError(problems, hint=f"list what is not needed in {root}/.cloudtrainignore")
-    _refuse_too_much(config, root, found)
-    return tuple(sorted(found, key=lambda entry: os.fsencode(entry.path)))
+        walk.folder(root, _outer_rules(root))
+    except OSError as error:  # an ignore file above
+        walk.problems.append(f"{error.filename}: {error.strerror}")
+    if walk.problems:
+        problems = [_problem(config, text) for text in walk.problems]
+        hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
+        raise ConfigError(problems, hint=hint)
+    _refuse_too_much(config, root, walk.entries)
+    return Listing(
+        entries=tuple(sorted(walk.entries, key=lambda entry: os.fsencode(entry.path))),
+        left_out=tuple(sorted(walk.left_out, key=lambda each: os.fsencode(each.path))),
+    )
 
 
-def digest(root: Path, entries: Sequence[FolderEntry]) -> str:
-    """Digest of paths, executable bits and contents. Raises CloudtrainError if a file
-    disappears.
-    """
-    total = hashlib.sha256()
-    for entry in entries:
-        if entry.link is None:
-            with _opened(root, entry) as file:
-                content = hashlib.sha256()
-                while chunk := file.read(CHUNK):
-                    content.update(chunk)
-            _add(total, entry, content.digest())
-        else:
-            _add(total, entry, os.fsencode(entry.link))
-    return total.hexdigest()[:16]
+@dataclass
+class _Walk:
+    root: Path
+    store: str | None
+    streams: frozenset[tuple[int, int]]
+    entries: list[FolderEntry] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
+    def folder(self, place: Path, outer: Sequence[IgnoreRule]) -> None:
+        """Add what is in a folder.
 
-def archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
-    """Archive of the folder. Its chunks raise CloudtrainError if the folder changed since the
-    digest was taken.
-    """
-
-    def pack(tar: tarfile.TarFile) -> None:
-        total = hashlib.sha256()
-        for entry in entries:
-            _add(total, entry, _pack(tar, root, entry))
-        if total.hexdigest()[:16] != digest:
-            raise _changed(root, _newest(root, entries))
-
-    return Archive(pack)
-
-
-def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:
-    name = f"code/{entry.path}"
-    if entry.link is not None:
-        link = member(name, tarfile.SYMTYPE, 0o777)
-        link.linkname = entry.link
-        tar.addfile(link)
-        return os.fsencode(entry.link)
-    info = member(name, tarfile.REGTYPE, 0o755 if entry.executable else 0o644)
-    with _opened(root, entry) as file:
-        status = os.fstat(file.fileno())
-        info.size, info.mtime = status.st_size, int(status.st_mtime)
-        reader = _Hashed(file)
+        An ignored folder is not entered, so that nothing in it can be re-included, as in git.
+        """
         try:
-            tar.addfile(info, reader)
-        except OSError:  # raised by tarfile for a file that became shorter
-            raise _changed(root, entry.path) from None
-    return reader.sum.digest()
+            rules = (*outer, *ignore.rules(place, IGNORE_FILES))
+            with os.scandir(place) as children:
+                found = sorted(children, key=lambda child: child.name)
+        except OSError as error:
+            self.problems.append(f"{error.filename}: {error.strerror}")
+            return
+        for child in found:
+            if child.name == ".git":
+                continue
+            if child.is_dir(follow_symlinks=False):
+                left_out = self._ignored(child.path, True, rules, own_output.folder_by_us)
+                if left_out is None and self.store and os.path.realpath(child.path) == self.store:
+                    left_out = LeftOut(path=self._inner(child.path) + "/", why="artifacts.store")
+                if left_out is None:
+                    self.folder(Path(child.path), rules)
+            else:
+                left_out = self._file(child, rules)
+            if left_out is not None:
+                self.left_out.append(left_out)
+
+    def _file(self, child: os.DirEntry[str], rules: Sequence[IgnoreRule]) -> LeftOut | None:
+        try:
+            status = child.stat(follow_symlinks=False)
+        except OSError:
+            return None  # deleted meanwhile
+
+        def by_us(path: Path) -> str | None:
+            return own_output.file_by_us(path, status, self.streams)
+
+        left_out = self._ignored(child.path, False, rules, by_us)
+        if left_out is not None:
+            return left_out
+        special = next((name for is_it, name in _SPECIAL if is_it(status.st_mode)), None)
+        if special is not None:
+            return LeftOut(path=self._inner(child.path), why=special)
+        try:
+            self.entries.append(_entry(self.root, Path(child.path), status))
+        except ValueError as error:
+            self.problems.append(f"{shown(Path(child.path))}: {error}")
+        return None
+
+    def _ignored(
+        self,
+        path: str,
+        is_folder: bool,
+        rules: Sequence[IgnoreRule],
+        by_us: Callable[[Path], str | None],
+    ) -> LeftOut | None:
+        """A line of an ignore file decides, then whether we have written it ourselves."""
+        rule = ignore.deciding(path, is_folder, rules)
+        if rule is not None and not rule.ignores:
+            return None
+        inner = self._inner(path) + ("/" if is_folder else "")
+        if rule is not None:
+            why = f"{os.path.relpath(rule.file, self.root)}:{rule.line} `{rule.text.strip()}`"
+            return LeftOut(path=inner, why=why, way=self._way(rule, path, is_folder))
+        ours = by_us(Path(path))
+        if ours is None:
+            return None
+        return LeftOut(path=inner, why=ours, way=f"add `!{inner}` to {OWN_IGNORE_FILE}")
+
+    def _way(self, rule: IgnoreRule, path: str, is_folder: bool) -> str:
+        """A later line wins: one of our own file in the same folder, or in the top one."""
+        file = Path(rule.file)
+        if file.name == OWN_IGNORE_FILE:
+            return "remove that line, or add `!` and its path below it"
+        place = file.parent if file.is_relative_to(self.root) else self.root
+        inner = os.path.relpath(path, place) + ("/" if is_folder else "")
+        return f"add `!{inner}` to {os.path.relpath(place / OWN_IGNORE_FILE, self.root)}"
+
+    def _inner(self, path: str) -> str:
+        return os.path.relpath(path, self.root)
 
 
-class _Hashed(io.RawIOBase):
-    """Hashes what tarfile reads."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.sum = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.sum.update(data)
-        return data
+_SPECIAL = (
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
-def _walk(root: Path, rules: Sequence[IgnoreRule]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every path that is neither a folder nor ignored.
-
-    An ignored folder is not entered, so that nothing in it can be re-included, as in git.
-    """
-    rules = (*rules, *ignore.rules(root, IGNORE_FILES))
-    with os.scandir(root) as listing:
-        children = sorted(listing, key=lambda child: child.name)
-    for child in children:
-        folder = child.is_dir(follow_symlinks=False)
-        if child.name == ".git" or ignore.ignored(child.path, folder, rules):
-            continue
-        if folder:
-            yield from _walk(Path(child.path), rules)
-        else:
-            yield Path(child.path), child.stat(follow_symlinks=False)
+def _local_store(config: ClusterConfig) -> str | None:
+    """The folder that `artifacts.store` names on this machine."""
+    store = config.artifacts.store or ""
+    if not store.startswith("file://"):
+        return None
+    return os.path.realpath(unquote(urlsplit(store).path))
 
 
 def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:
@@ -157,7 +213,8 @@ def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:
     rules: tuple[IgnoreRule, ...] = ()
     for outer, inner in pairwise(checkout):
         rules = (*rules, *ignore.rules(outer, IGNORE_FILES))
-        if ignore.ignored(str(inner), True, rules):
+        rule = ignore.deciding(str(inner), True, rules)
+        if rule is not None and rule.ignores:
             return ()
     return rules
 
@@ -166,8 +223,6 @@ def _entry(root: Path, path: Path, status: os.stat_result) -> FolderEntry:
     inner = str(path.relative_to(root))
     if stat.S_ISLNK(status.st_mode):
         return FolderEntry(path=inner, link=_link(root, path))
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("neither a file nor a folder nor a symlink")
     if not os.access(path, os.R_OK):
         raise ValueError("not readable")
     executable = bool(status.st_mode & stat.S_IXUSR)
@@ -185,7 +240,7 @@ def _link(root: Path, path: Path) -> str:
     written = os.path.normpath(path.relative_to(root).parent / target)
     outside = target.is_absolute() or written == ".." or written.startswith("../")
     if outside or os.path.commonpath([top, followed]) != top:
-        raise ValueError(f"a symlink leads out of the folder, to {_shown(target)}")
+        raise ValueError(f"a symlink leads out of the folder, to {shown(target)}")
     return str(target)
 
 
@@ -203,48 +258,16 @@ def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[FolderEn
             _problem(
                 config,
                 f"{root} has {total / 1e9:.1f} GB to deliver to every node, "
-                f"{by_place[biggest] / 1e9:.1f} GB of it in {_shown(Path(biggest))}",
+                f"{by_place[biggest] / 1e9:.1f} GB of it in {shown(Path(biggest))}",
             )
         ],
         hint=f"list what is not needed in {root}/.cloudtrainignore",
     )
 
 
-def _opened(root: Path, entry: FolderEntry) -> IO[bytes]:
-    try:
-        return (root / entry.path).open("rb")
-    except OSError:
-        raise _changed(root, entry.path) from None
-
-
-def _add(total: hashlib._Hash, entry: FolderEntry, content: bytes) -> None:
-    kind = b"l" if entry.link is not None else b"x" if entry.executable else b"f"
-    total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
-
-
-def _changed(root: Path, path: str) -> CloudtrainError:
-    return CloudtrainError(
-        f"{root} changed while it was read: {_shown(Path(path))}",
-        hint="run the command again; list a file that is written all the time, such as this "
-        f"command's own output, in {root}/.cloudtrainignore",
-    )
-
-
-def _newest(root: Path, entries: Sequence[FolderEntry]) -> str:
-    """Path of the file that was written last."""
-
-    def written(entry: FolderEntry) -> float:
-        try:
-            return (root / entry.path).lstat().st_mtime
-        except OSError:
-            return 0.0
-
-    return max(entries, key=written).path
-
-
 def _problem(config: ClusterConfig, text: str) -> Problem:
     return Problem(file=config.source, line=None, field="code.path", text=text)
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")

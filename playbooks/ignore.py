@@ -19,6 +19,10 @@ class IgnoreRule:
     folders_only: bool
     ignores: bool
     """False for a `!` line, which re-includes what an earlier one ignored."""
+    file: str
+    line: int
+    text: str
+    """The line as written."""
 
 
 def rules(folder: Path, names: Iterable[str]) -> tuple[IgnoreRule, ...]:
@@ -28,23 +32,25 @@ def rules(folder: Path, names: Iterable[str]) -> tuple[IgnoreRule, ...]:
         file = folder / name
         if file.is_file():
             lines = os.fsdecode(file.read_bytes()).split("\n")
-            found += filter(None, (_rule(line.removesuffix("\r"), folder) for line in lines))
+            read = (_rule(line.removesuffix("\r"), file, at) for at, line in enumerate(lines, 1))
+            found += filter(None, read)
     return tuple(found)
 
 
-def ignored(path: str, is_folder: bool, rules: Sequence[IgnoreRule]) -> bool:
-    """True for an ignored path whose parent folders are not ignored; git never looks into
-    ignored folders.
+def deciding(path: str, is_folder: bool, rules: Sequence[IgnoreRule]) -> IgnoreRule | None:
+    """The rule that decides on a path whose parent folders are not ignored (git never looks into
+    ignored folders); None if none speaks of it.
     """
     for rule in reversed(rules):
         if rule.folders_only and not is_folder:
             continue
         if rule.matcher.fullmatch(os.path.relpath(path, rule.folder)):
-            return rule.ignores
-    return False
+            return rule
+    return None
 
 
-def _rule(line: str, folder: Path) -> IgnoreRule | None:
+def _rule(written: str, file: Path, number: int) -> IgnoreRule | None:
+    line = written
     if not line.endswith("\\ "):
         line = line.rstrip(" ")
     if not line or line.startswith("#"):
@@ -58,9 +64,12 @@ def _rule(line: str, folder: Path) -> IgnoreRule | None:
         return None  # as git does with a line that it cannot read
     return IgnoreRule(
         matcher=matcher,
-        folder=str(folder),
+        folder=str(file.parent),
         folders_only=pattern.endswith("/"),
         ignores=pattern == line,
+        file=str(file),
+        line=number,
+        text=written,
     )
 
 

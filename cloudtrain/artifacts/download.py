@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from cloudtrain.errors import CloudtrainError, NodesError, StoreError
 from cloudtrain.model import Artifact
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
+from cloudtrain.playbooks.own_output import FETCHED
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.stores.file import PARTIAL, FileStore
 
@@ -40,6 +41,7 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
         console.warn(f"run {run} has not landed completely: downloading what has landed so far")
     here, began = FileStore(destination.absolute().as_uri()), time.time()
     groups = by_folder(manifest)
+    mark_as_fetched(here.root, groups)
     failures: list[CloudtrainError] = []
     with console.stage("fetch", len(groups)) as stage:
         for folder, files in groups.items():
@@ -55,6 +57,21 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
         raise all_of(failures)
     console.say(f"{len(manifest.files)} files of run {run} are in {shown(here.root)}, verified")
     return manifest
+
+
+def mark_as_fetched(root: Path, folders: Iterable[str]) -> None:
+    """Mark the folder, so that it is never delivered as code; if it has files of the user's, what
+    is fetched into it.
+    """
+    with suppress(OSError):  # the first download reports it
+        root.mkdir(parents=True, exist_ok=True)
+        there = {each.name for each in root.iterdir()}
+        of_user = there - {FETCHED, PARTIAL, *folders}
+        for folder in (root / each for each in folders) if of_user else (root,):
+            folder.mkdir(exist_ok=True)
+            (folder / FETCHED).write_text(
+                "Downloaded by `cloudtrain fetch`: not delivered as code.\n", encoding="utf-8"
+            )
 
 
 def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:

@@ -12,6 +12,7 @@ import pytest
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.errors import StoreError
+from cloudtrain.playbooks.own_output import FETCHED
 from tests.support.landing_parts import RUN, Cluster
 
 
@@ -29,7 +30,9 @@ def landing(cluster: Cluster, *, final: bool = True) -> Manifest:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    found.pop(FETCHED)
+    return found
 
 
 def test_everything_comes_under_its_task_s_name(cluster: Cluster, tmp_path: Path) -> None:
@@ -38,7 +41,8 @@ def test_everything_comes_under_its_task_s_name(cluster: Cluster, tmp_path: Path
         "chief0/output/model/a b": b"m" * 2_000_000,
         "worker0/output/new\nline": b"w",
     }
-    assert [path.name for path in (tmp_path / "my dir/ü").iterdir() if path.name[0] == "."] == []
+    hidden = [path.name for path in (tmp_path / "my dir/ü").iterdir() if path.name[0] == "."]
+    assert hidden == [FETCHED]
     assert cluster.console.warned == []
     assert cluster.console.said[-1].endswith("verified")
 

@@ -5,13 +5,14 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
-from cloudtrain.playbooks import code, git_access
+from cloudtrain.playbooks import code, folder, git_access
 from cloudtrain.setup.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -81,10 +82,25 @@ def test_what_is_delivered_is_what_git_would_add(tmp_path: Path, seed: int) -> N
 
 def test_everything_that_cannot_be_delivered_is_named_at_once(tmp_path: Path) -> None:
     src = write(tmp_path / "src", {"a.py": ""})
-    os.mkfifo(src / "pipe")
     (src / "data").symlink_to("/mnt/data")
     (src / "up").symlink_to("../secret")
     (src / "detour").symlink_to("up/../../etc")
+    with pytest.raises(ConfigError) as caught:
+        code.resolve(config(tmp_path, path="src"))
+    file = tmp_path / "mnist.yaml"
+    assert str(caught.value).splitlines() == [
+        f"{file}: code.path: {src}/data: a symlink leads out of the folder, to /mnt/data",
+        f"{file}: code.path: {src}/detour: a symlink leads out of the folder, to up/../../etc",
+        f"{file}: code.path: {src}/up: a symlink leads out of the folder, to ../secret",
+    ]
+    assert caught.value.hint == f"list what is not needed in {src}/.cloudtrainignore"
+    write(src, {".cloudtrainignore": "data\nup\ndetour\n"})
+    assert names(tmp_path) == [".cloudtrainignore", "a.py"]
+
+
+def test_pipes_and_sockets_are_left_out_and_named(tmp_path: Path) -> None:
+    src = write(tmp_path / "src", {"a.py": ""})
+    os.mkfifo(src / "pipe")
     with socket.socket(socket.AF_UNIX) as sock:
         here = Path.cwd()
         os.chdir(src)
@@ -92,19 +108,36 @@ def test_everything_that_cannot_be_delivered_is_named_at_once(tmp_path: Path) ->
             sock.bind("sock")
         finally:
             os.chdir(here)
-    with pytest.raises(ConfigError) as caught:
-        code.resolve(config(tmp_path, path="src"))
-    file = tmp_path / "mnist.yaml"
-    assert str(caught.value).splitlines() == [
-        f"{file}: code.path: {src}/data: a symlink leads out of the folder, to /mnt/data",
-        f"{file}: code.path: {src}/detour: a symlink leads out of the folder, to up/../../etc",
-        f"{file}: code.path: {src}/pipe: neither a file nor a folder nor a symlink",
-        f"{file}: code.path: {src}/sock: neither a file nor a folder nor a symlink",
-        f"{file}: code.path: {src}/up: a symlink leads out of the folder, to ../secret",
+    found = folder.listing(config(tmp_path), src)
+    assert [each.path for each in found.entries] == ["a.py"]
+    assert [(each.path, each.why) for each in found.left_out] == [
+        ("pipe", "a named pipe"),
+        ("sock", "a socket"),
     ]
-    assert caught.value.hint == f"list what is not needed in {src}/.cloudtrainignore"
-    write(src, {".cloudtrainignore": "data\nup\npipe\nsock\ndetour\n"})
-    assert names(tmp_path) == [".cloudtrainignore", "a.py"]
+
+
+def test_the_output_of_this_process_is_left_out(tmp_path: Path) -> None:
+    """`cloudtrain run c.yaml > run.log` in the code folder."""
+    src = write(tmp_path / "src", {"a.py": "", "run.log": ""})
+    program = (
+        "import pathlib, sys\n"
+        "from tests.support.code_parts import names\n"
+        "found = names(pathlib.Path(sys.argv[1]))\n"
+        "pathlib.Path(sys.argv[2]).write_text(repr(found))\n"
+    )
+    with (src / "run.log").open("w") as log:
+        words = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "found")]
+        subprocess.run(words, stdout=log, check=True)
+    assert (tmp_path / "found").read_text() == "['a.py']"
+
+
+def test_a_log_that_grows_is_delivered_as_it_was_when_listed(tmp_path: Path) -> None:
+    """`cloudtrain run c.yaml | tee run.log`: the file is another process's."""
+    src = write(tmp_path / "src", {"a.py": "1", "run.log": "begun\n"})
+    source = code.resolve(config(tmp_path, path="src"))
+    (src / "run.log").write_text("begun\nmore\n")
+    there = delivered(code.steps(source, "mnist"), tmp_path)
+    assert (there / "run.log").read_text() == "begun\n"
 
 
 def test_a_folder_that_changes_under_the_stream_is_noticed(tmp_path: Path) -> None:

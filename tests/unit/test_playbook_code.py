@@ -1,12 +1,15 @@
 """The code playbook: its step as a value, digests and ignore files."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.download import mark_as_fetched
 from cloudtrain.errors import ConfigError
-from cloudtrain.playbooks import code, scripts
+from cloudtrain.model import ArtifactRules
+from cloudtrain.playbooks import code, folder, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 from tests.support.code_parts import config, names, write
@@ -105,6 +108,91 @@ def test_far_too_much_is_refused_with_the_biggest_place(tmp_path: Path) -> None:
         ConfigError, match=r"has 1\.9 GB to deliver to every node, 1\.2 GB of it in data"
     ):
         code.resolve(config(tmp_path, path="src"))
+
+
+def test_what_is_left_out_is_named_with_the_line_and_the_way_to_deliver_it(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            ".git/config": "",
+            ".gitignore": "# ours\n*.csv\n",
+            "src/.gitignore": "data/\n",
+            "src/.cloudtrainignore": "notes.txt\n",
+            "src/data/train.csv": "",
+            "src/sub/x.csv": "",
+            "src/sub/.gitignore": "cache\n",
+            "src/sub/cache": "",
+            "src/notes.txt": "",
+        },
+    )
+    left_out = folder.listing(config(tmp_path), tmp_path / "src").left_out
+    assert [(each.path, each.why, each.way) for each in left_out] == [
+        ("data/", ".gitignore:1 `data/`", "add `!data/` to .cloudtrainignore"),
+        (
+            "notes.txt",
+            ".cloudtrainignore:1 `notes.txt`",
+            "remove that line, or add `!` and its path below it",
+        ),
+        ("sub/cache", "sub/.gitignore:1 `cache`", "add `!cache` to sub/.cloudtrainignore"),
+        ("sub/x.csv", "../.gitignore:2 `*.csv`", "add `!sub/x.csv` to .cloudtrainignore"),
+    ]
+
+
+def test_each_way_to_deliver_what_is_left_out_does(tmp_path: Path) -> None:
+    files = {".gitignore": "data/\n*.csv\nsub/deep/*\n", "sub/.gitignore": "cache\n"}
+    there = {"data/a": "", "b.csv": "", "sub/deep/c": "", "sub/cache": "", "sub/run.json": "{}"}
+    write(tmp_path / "src", files | there | {"sub/manifest.json": "{}", "sub/d": ""})
+    for _ in range(9):
+        left_out = folder.listing(config(tmp_path), tmp_path / "src").left_out
+        if not left_out:
+            break
+        _, line, file = left_out[0].way.replace("`", "|").split("|")
+        place = tmp_path / "src" / file.removeprefix(" to ")
+        with place.open("a") as opened:
+            opened.write(f"{line}\n")
+    assert set(there) <= set(names(tmp_path))
+
+
+def test_what_this_program_wrote_is_no_code_and_does_not_change_its_id(tmp_path: Path) -> None:
+    write(tmp_path / "src", {"a.py": "1"})
+    before = code.resolve(config(tmp_path, path="src")).digest
+    page = "<!DOCTYPE html>\n<html><head><title>Run 20261126-101500-abcd of mnist: succeeded"
+    write(
+        tmp_path / "src",
+        {
+            "results/.cloudtrain-fetched": "",
+            "results/chief0/log": "",
+            "runs/R/run.json": "{}",
+            "runs/R/manifest.json": "{}",
+            "runs/R/chief0/model": "",
+            "report.html": page,
+            ".cloudtrain-schema.json": "{}",
+            "store/R2/chief0/part": "",
+        },
+    )
+    wanted = replace(
+        config(tmp_path, path="src"), artifacts=ArtifactRules(store=f"file://{tmp_path}/src/store")
+    )
+    assert code.resolve(wanted).digest == before
+    left_out = folder.listing(wanted, tmp_path / "src").left_out
+    assert {each.path: each.why for each in left_out} == {
+        ".cloudtrain-schema.json": "written by cloudtrain",
+        "report.html": "the report of a run",
+        "results/": "fetched from a run",
+        "runs/R/": "a run in a store",
+        "store/": "artifacts.store",
+    }
+    write(tmp_path / "src", {"index.html": "<html><title>Run</title>", "sub/run.json": "{}"})
+    assert {"index.html", "sub/run.json"} <= set(names(tmp_path))
+
+
+def test_fetch_marks_its_folder_or_what_it_puts_beside_files_of_the_user(tmp_path: Path) -> None:
+    write(tmp_path / "src", {"a.py": "1"})
+    mark_as_fetched(tmp_path / "src" / "results", ["chief0", "worker0"])
+    mark_as_fetched(tmp_path / "src", ["chief0"])
+    mark_as_fetched(tmp_path / "src" / "results", ["chief0"])
+    write(tmp_path / "src", {"results/chief0/m": "", "chief0/m": ""})
+    assert names(tmp_path) == ["a.py"]
 
 
 # ── git ──────────────────────────────────────────────────────────────────────
