@@ -26,6 +26,10 @@ class Archive:
     _file: IO[bytes] | None = None
     _failure: Exception | None = None
 
+    def make(self) -> None:
+        """Pack it now, unless it is packed: what fails does so before a node waits for it."""
+        self._made()
+
     def chunks(self) -> Iterator[bytes]:
         number = self._made().fileno()
         place = 0

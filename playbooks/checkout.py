@@ -16,8 +16,15 @@ from cloudtrain.shell import script
 _FETCH_SECONDS = 3600.0
 
 
+_fetched: dict[tuple[str, str, str], Archive] = {}
+"""The last one: it is fetched before a node exists, and then delivered. A commit never changes."""
+
+
 def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
     """Archive of the commit as a node would have fetched it. Its chunks raise CloudtrainError."""
+    key = (url, commit, pointers)
+    if key in _fetched:
+        return _fetched[key]
 
     def pack(tar: tarfile.TarFile) -> None:
         with tempfile.TemporaryDirectory(prefix="cloudtrain-code-") as folder:
@@ -31,7 +38,15 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
                 raise _failed(access, url, done.stdout + done.stderr)
             tar.add(checkout, "code", filter=_plain)
 
-    return Archive(pack)
+    made = Archive(pack)
+
+    def packed(tar: tarfile.TarFile) -> None:
+        pack(tar)
+        _fetched.clear()
+        _fetched[key] = made
+
+    made.pack = packed
+    return made
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

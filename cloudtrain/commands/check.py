@@ -6,6 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cloudtrain import catalog
+from cloudtrain.ahead.commands import placeholder_notes
+from cloudtrain.ahead.fill_in import marked
+from cloudtrain.ahead.findings import found_ahead
 from cloudtrain.catalog import reported
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.cluster_offers import each_candidate
@@ -19,7 +22,6 @@ from cloudtrain.commands.offline_checks import (
     access_note,
     evaluator_note,
     launched,
-    setup_problems,
     too_long,
 )
 from cloudtrain.commands.path_notes import path_notes
@@ -29,7 +31,6 @@ from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.commands.spot_finding import spot_finding
 from cloudtrain.commands.ssh_access import access_findings
 from cloudtrain.commands.trial_machine import try_machine
-from cloudtrain.config import read_secrets
 from cloudtrain.errors import (
     CloudError,
     CloudtrainError,
@@ -42,7 +43,6 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
-from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
 
@@ -93,6 +93,8 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         access_note(config),
         evaluator_note(config),
         tensorflow.keras_warning(config),
+        *marked(config),
+        *placeholder_notes(config),
         *about_script,
         *(note for note in bucket_notes(config) if note not in refused),
         *path_notes(config),
@@ -151,10 +153,8 @@ def findings_of_all(
     config, plan = handle.config, handle.plan
     data = data or checked_data(plan)
     return (
-        setup(config),
+        *found_ahead(config),
         *command(plan),
-        code(config),
-        secrets(config),
         store(handle),
         *ignored(data.findings, ignore),
     )
@@ -265,6 +265,16 @@ def refuse(handle: Handle, console: Console, ignore: Collection[str] = ()) -> No
     for finding in found:
         if finding.what == "machine facts":
             console.warn(finding.text)
+    raise_bad(found)
+
+
+def refuse_ahead(config: ClusterConfig) -> None:
+    """Raise what this machine finds out by itself, as `refuse` does."""
+    raise_bad(found_ahead(config))
+
+
+def raise_bad(found: Sequence[Finding]) -> None:
+    """Raise one error with the text of all bad findings; none without any."""
     bad = [finding for finding in found if not finding.ok]
     if not bad:
         return
@@ -336,22 +346,6 @@ def gpu_support(plan: Plan) -> tuple[Finding, ...]:
     return (Finding(what="gpus", ok=False, text=text, hint=OTHER_GPUS, error=UsageError),)
 
 
-def setup(config: ClusterConfig) -> Finding:
-    """Finding on versions that cannot be installed together, by each release's own requirements."""
-    wrong = setup_problems(config)
-    if wrong:
-        text = "\n".join(str(problem) for problem in wrong)
-        return Finding(what="setup", ok=False, text=text, error=UsageError)
-    version = config.setup.tensorflow
-    text = f"TensorFlow {version}" if version else "none"
-    also = [*config.setup.install]
-    if config.setup.requirements:
-        also.insert(0, config.setup.requirements)
-    text = " and ".join([text, *also])
-    notes = (tensorflow.newer_note(config), tensorflow.keras_note(config))
-    return Finding(what="setup", ok=True, text="; ".join(filter(None, [text, *notes])))
-
-
 def command(plan: Plan) -> tuple[Finding, ...]:
     """Return a finding if the command cannot be started, otherwise none."""
     wrong = too_long(plan.config, launched(plan))
@@ -372,43 +366,6 @@ def buckets(config: ClusterConfig) -> tuple[Finding, ...]:
     found = unusable(config)
     text = "\n".join(found)
     return (Finding(what="buckets", ok=False, text=text, error=UsageError),) if found else ()
-
-
-def code(config: ClusterConfig) -> Finding:
-    place = config.code.path
-    if place is not None:
-        folder = config.folder / place
-        if not folder.is_dir():
-            return Finding(
-                what="code",
-                ok=False,
-                text=f"no such folder: {folder}",
-                hint="code.path is relative to the config file",
-                error=UsageError,
-            )
-        return Finding(what="code", ok=True, text=str(folder))
-    if config.code.git is None:
-        return Finding(what="code", ok=True, text="none")
-    try:
-        source = code_playbook.resolve(config)
-    except CloudtrainError as error:
-        return Finding(
-            what="code", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
-    who = "this machine" if isinstance(source, code_playbook.PrivateCode) else "each node"
-    return Finding(
-        what="code", ok=True, text=f"{config.code.git} at {source.digest[:10]}, fetched by {who}"
-    )
-
-
-def secrets(config: ClusterConfig) -> Finding:
-    try:
-        read_secrets(config)
-    except CloudtrainError as error:
-        return Finding(
-            what="secrets", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
-    return Finding(what="secrets", ok=True, text=", ".join(config.secrets) or "none")
 
 
 def store(handle: Handle) -> Finding:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from cloudtrain.ahead.commands import placeholder_notes
+from cloudtrain.ahead.fill_in import marked
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.script_notes import script_notes
-from cloudtrain.config.location import location_of
+from cloudtrain.config.location import placed
 from cloudtrain.datasets.dataset import is_for
 from cloudtrain.env_file import environment_of
-from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Plan, Problem
-from cloudtrain.playbooks import code_packages, folder, horovod, requirements, tensorflow
+from cloudtrain.playbooks import code_packages, tensorflow
 from cloudtrain.run_record import Run
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 
@@ -27,43 +27,13 @@ string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the
 """
 
 
-def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Versions that cannot be installed, alone or together, and unreadable requirements."""
-    found = [*tensorflow.problems(config), *horovod.problems(config)]
-    try:
-        requirements.lines(config)
-    except ConfigError as error:
-        found += error.problems
-    if code_packages.named(config):
-        found += code_packages.problems(config, delivered(config))
-    return tuple(_placed(config, problem) for problem in found)
-
-
-def delivered(config: ClusterConfig) -> frozenset[str] | None:
-    """Paths in the delivered code; None for code of a git server, or if a folder cannot be read,
-    which the check of `code:` reports.
-    """
-    if config.code.path is None or config.code.git is not None:
-        return None
-    try:
-        root = config.folder / Path(config.code.path).expanduser()
-        return frozenset(entry.path for entry in folder.entries(config, root))
-    except CloudtrainError:
-        return None
-
-
-def _placed(config: ClusterConfig, problem: Problem) -> Problem:
-    place = location_of(config, problem.field)
-    return replace(problem, file=place.file, line=place.line or None) if place else problem
-
-
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
     """Impossible regions and zones; not checked for a custom endpoint."""
     if not is_cloud(config.provider) or config.endpoints.compute:
         return ()
     wrong = (invalid_region(config.provider, place) for place in config.placement)
     found = Problem(file=config.source, line=None, field="placement", text="")
-    return tuple(_placed(config, replace(found, text=text)) for text in wrong if text)
+    return tuple(placed(config, replace(found, text=text)) for text in wrong if text)
 
 
 def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
@@ -112,7 +82,7 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
                     f"{LONGEST:,}: put it in a file that `code:` delivers"
                 )
                 problem = Problem(file=config.source, line=None, field=field, text=text)
-                found[field] = _placed(config, problem)
+                found[field] = placed(config, problem)
     return tuple(found.values())
 
 
@@ -126,6 +96,8 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         access_note(config),
         evaluator_note(config),
         part_note(config),
+        *marked(config),
+        *placeholder_notes(config),
     )
     about_run = (*script_notes(config), *bucket_notes(config), *path_notes(config))
     return (*filter(None, found), *about_run, *_unset_secrets(config))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from cloudtrain.ahead.commands import command_problems
+from cloudtrain.ahead.setup import setup_problems
 from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.catalog.billed_after_end import after_the_end
@@ -25,12 +27,11 @@ from cloudtrain.commands.data_notes import data_notes
 from cloudtrain.commands.offline_checks import (
     launched,
     notes,
-    setup_problems,
     too_long,
     unknown_places,
 )
 from cloudtrain.commands.price import price
-from cloudtrain.config.location import location_of
+from cloudtrain.config.location import location_of, placed
 from cloudtrain.datasets.transfer import landing_rate, reading_rate
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
@@ -112,7 +113,8 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
     refuse_machines(plan, ignore)
     started = launched(plan)
     places = () if "placement" in ignore else unknown_places(config)
-    problems = (*setup_problems(config), *places, *too_long(config, started))
+    wrong = (placed(config, problem) for problem in command_problems(config))
+    problems = (*setup_problems(config), *places, *wrong, *too_long(config, started))
     if problems:
         raise ConfigError(problems)
     cost, end, dearer = estimate(plan), after_the_end(plan), fallback_price(plan)

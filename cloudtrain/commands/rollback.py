@@ -7,10 +7,14 @@ from contextlib import contextmanager, suppress
 
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.provision import shown_journal
-from cloudtrain.cluster.session import Session
-from cloudtrain.commands.billing_notice import billed
+from cloudtrain.cluster.session import Handle, Session
+from cloudtrain.commands.billing_notice import NAMED, billed
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import nodes_requested, nodes_standing, not_given_back, pending_nodes
+from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Console, Provider
+from cloudtrain.state import Records
+from cloudtrain.words import some
 
 
 @contextmanager
@@ -28,7 +32,7 @@ def report_or_roll_back(
     except BaseException as error:
         if rollback:
             roll_back(session, kept, start)
-        report_existing(session)
+        report_existing(session.config, session.provider, session.records, session.console)
         if not isinstance(error, CloudtrainError):
             report_interrupted(session)
         raise
@@ -57,27 +61,46 @@ def roll_back(session: Session, kept: set[str], start: int) -> None:
         session.console.warn(f"the rollback of this `up` failed too: {error}")
 
 
-def report_existing(session: Session) -> None:
-    """Report the nodes that exist and are billed; by the record if the cloud does not answer."""
-    if not is_cloud(session.config.provider):
-        return
+@contextmanager
+def existing_reported(handle: Handle, console: Console) -> Iterator[None]:
+    """On any error inside, report nodes that exist since an earlier `up`, by the record here."""
     try:
-        nodes = session.provider.nodes(session.config.name)
+        yield
+    except CloudtrainError:
+        if nodes_standing(handle.records.events()):
+            report_existing(handle.config, handle.provider, handle.records, console)
+        raise
+
+
+def report_existing(
+    config: ClusterConfig, provider: Provider, records: Records, console: Console
+) -> None:
+    """Report the nodes that exist, and what they cost; by the record if the cloud does not
+    answer.
+    """
+    name = config.name
+    try:
+        nodes = provider.nodes(name)
     except CloudtrainError:
         with suppress(CloudtrainError):
-            events = session.records.events()
+            events = records.events()
             names = ", ".join(not_given_back(events) or nodes_standing(events))
-            if names:
-                session.console.warn(
-                    f"{session.provider.name} could not be queried; by the record, {names} are "
-                    f"billed until `cloudtrain down {session.config.name}` has destroyed them"
+            if names and is_cloud(config.provider):
+                console.warn(
+                    f"{provider.name} could not be queried; by the record, {names} are "
+                    f"billed until `cloudtrain down {name}` has destroyed them"
                 )
         return
-    if nodes:
-        session.console.warn(
-            f"{billed(session.config, nodes)}; `cloudtrain up` continues with them, "
-            f"`cloudtrain down {session.config.name}` destroys them (`up --give-back` deletes "
-            "what it created when it fails)"
+    if nodes and not is_cloud(config.provider):
+        names = some([node.name for node in nodes], NAMED)
+        console.warn(
+            f"{len(nodes)} nodes are kept, nothing is billed: {names}; `cloudtrain up` continues "
+            f"with them, `cloudtrain down {name}` ends them"
+        )
+    elif nodes:
+        console.warn(
+            f"{billed(config, nodes)}; `cloudtrain up` continues with them, `cloudtrain down "
+            f"{name}` destroys them (`up --give-back` deletes what it created when it fails)"
         )
 
 
@@ -88,11 +111,9 @@ def report_interrupted(session: Session) -> None:
         nodes = session.provider.nodes(name)
     except CloudtrainError:
         return
-    if nodes and is_cloud(session.config.provider):
-        return
     if nodes:
-        session.console.warn(f"interrupted: {len(nodes)} nodes are kept; {ways} {name}` ends them")
-    elif pending_nodes(session.records.events()):
+        return
+    if pending_nodes(session.records.events()):
         late = "requested nodes may be listed later"
         session.console.warn(f"interrupted: no node of {name} exists yet; {late}: {ways} {name}`")
     else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from cloudtrain.commands.delivered_code import DeliveredCode, delivered_code
+from cloudtrain.ahead.delivered_code import DeliveredCode, delivered_code
 from cloudtrain.model import ClusterConfig
 from cloudtrain.script.facts import ScriptFacts, together
 from cloudtrain.script.program import Entry, read_program

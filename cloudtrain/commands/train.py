@@ -22,6 +22,7 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
 )
 from cloudtrain.commands.billing_notice import report_billed_on_failure
+from cloudtrain.commands.check import refuse_ahead
 from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
@@ -57,6 +58,7 @@ def train(
     config = config or recorded_config(records)
     refuse_away(records)
     refuse_other_folder(config, records, adopt=adopt)
+    refuse_ahead(config)
     handle = Handle(config)
     run: Run | None = None
     try:

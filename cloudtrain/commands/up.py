@@ -32,7 +32,7 @@ from cloudtrain.commands.replace_nodes import (
     decide_drift,
     delete_nodes,
 )
-from cloudtrain.commands.rollback import report_or_roll_back
+from cloudtrain.commands.rollback import existing_reported, report_or_roll_back
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
 from cloudtrain.model import Cluster, ClusterConfig, Plan
@@ -64,14 +64,16 @@ def up(
     records = handle.records
 
     def accept(here: Handle, heard: Console) -> None:
-        refuse(here, heard, ignore)
+        with existing_reported(here, heard):
+            refuse(here, heard, ignore)
 
     def create(here: Handle, heard: Console) -> Cluster:
         records.create()
         with open_session(here, heard) as session:
-            settled = decide_drift(session, allowed)
-            record_cluster(here.config, records)
-            make_store(here, heard)
+            with existing_reported(here, heard):
+                settled = decide_drift(session, allowed)
+                record_cluster(here.config, records)
+                make_store(here, heard)
             with report_or_roll_back(session, settled.to_delete, rollback=give_back):
                 session = create_cluster(session, settled)
                 set_up(session)

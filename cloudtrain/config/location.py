@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.config import candidate_number, defaults_path, load_again, written_tree
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import ClusterConfig, Problem
 
 if TYPE_CHECKING:
     from cloudtrain.config.yaml_source import SourceLocation
@@ -43,6 +44,14 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
     at = tuple(int(part) if part.isdecimal() else part for part in parts)
     short = (*at[:-1], SHORT_FORMS.get(parts[-1], parts[-1]))
     return place_of(tree, at if value_at(tree, at) is not None else short)
+
+
+def placed(config: ClusterConfig, problem: Problem) -> Problem:
+    """The problem at its field's file and line, unless it has a line of its own."""
+    if problem.line is not None:
+        return problem
+    place = location_of(config, problem.field)
+    return replace(problem, file=place.file, line=place.line or None) if place else problem
 
 
 def place_in_file(config: ClusterConfig, field: str) -> str:

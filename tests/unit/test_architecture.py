@@ -53,7 +53,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
         *{"script", "node_proxy"},
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
-    {"cluster", "setup", "artifacts", "datasets", "environments", "importers", "away"},
+    {"cluster", "setup", "artifacts", "datasets", "environments", "importers", "away", "ahead"},
     {"report"},
     {"runs"},
     {"rehearsal"},

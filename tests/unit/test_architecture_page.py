@@ -14,7 +14,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "docs" / "development.md")
 
 FOLDERS = (
-    *("artifacts", "cluster", "commands", "config", "console", "datasets", "importers"),
+    *("ahead", "artifacts", "cluster", "commands", "config", "console", "datasets", "importers"),
     *("node", "runs", "setup", "ssh", "state"),
 )
 """Those whose modules the table "Modules" lists."""

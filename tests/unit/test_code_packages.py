@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import config as configs
-from cloudtrain.commands.offline_checks import notes, setup_problems
+from cloudtrain.ahead.setup import setup_problems
+from cloudtrain.commands.offline_checks import notes
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Code
 from cloudtrain.node import requirement_lines

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.ahead.findings import found_ahead
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import command, refuse_missing_script, setup
+from cloudtrain.commands.check import command, refuse_missing_script
 from cloudtrain.commands.offline_checks import LONGEST, notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.config import load
 from cloudtrain.errors import CloudtrainError, ConfigError, PreflightError
 from cloudtrain.model import ClusterConfig
+from cloudtrain.protocols import Finding
 from tests.support.offline_checks_parts import written
 
 
@@ -26,6 +28,10 @@ def refused(config: ClusterConfig) -> str:
 
 
 # ── setup ────────────────────────────────────────────────────────────────────
+
+
+def setup_finding(config: ClusterConfig) -> Finding:
+    return next(each for each in found_ahead(config) if each.what == "setup")
 
 
 @pytest.mark.parametrize(
@@ -42,20 +48,20 @@ def test_a_tensorflow_that_nobody_knows_is_refused_with_its_line(
     assert words in refused(config)
     assert "t.yaml:" in refused(config)
     assert "setup.tensorflow: unknown" in refused(config)
-    finding = setup(config)
+    finding = setup_finding(config)
     assert not finding.ok
     assert words in finding.text
 
 
 @pytest.mark.parametrize("version", ["1.13", "1.15", "2.0", "2.1", "2.13", "2.21", "2.21.0"])
 def test_a_known_one_is_not(tmp_path: Path, version: str) -> None:
-    assert setup(written(tmp_path, setup={"tensorflow": version})).ok
+    assert setup_finding(written(tmp_path, setup={"tensorflow": version})).ok
 
 
 @pytest.mark.parametrize("version", ["2.22", "2.99.1", "3.0"])
 def test_a_newer_one_is_left_to_the_package_index_and_noted(tmp_path: Path, version: str) -> None:
     config = written(tmp_path, setup={"tensorflow": version})
-    finding = setup(config)
+    finding = setup_finding(config)
     assert finding.ok
     words = f"TensorFlow {version} is newer than the table of "
     assert words in finding.text
@@ -65,13 +71,13 @@ def test_a_newer_one_is_left_to_the_package_index_and_noted(tmp_path: Path, vers
 def test_requirements_are_read_with_what_they_include(tmp_path: Path) -> None:
     config = written(tmp_path, setup={"requirements": "reqs.txt"})
     assert "setup.requirements" in refused(config)
-    assert not setup(config).ok
+    assert not setup_finding(config).ok
     (tmp_path / "reqs.txt").write_text("numpy\n-r more/deeper.txt\n")
     assert "deeper.txt cannot be read: No such file" in refused(config)
     (tmp_path / "more").mkdir()
     (tmp_path / "more/deeper.txt").write_text("pandas\n")
     assert as_document(plan_report(make_plan(config)))["name"] == "t"
-    assert setup(config).text == "none and reqs.txt"
+    assert setup_finding(config).text == "none and reqs.txt"
 
 
 def test_a_horovod_that_cannot_be_built_is_refused_by_plan_too(tmp_path: Path) -> None:

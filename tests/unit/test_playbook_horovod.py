@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.commands.check import setup as check_setup
+from cloudtrain.ahead.findings import found_ahead
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import horovod, tensorflow
+from cloudtrain.protocols import Finding
 from tests.support.horovod_parts import config
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import files
@@ -57,6 +58,10 @@ def test_auto_is_no_python_without_distutils() -> None:
     assert "python3.12" in step.run.arguments
 
 
+def setup_finding(config: ClusterConfig) -> Finding:
+    return next(each for each in found_ahead(config) if each.what == "setup")
+
+
 @pytest.mark.parametrize(
     ("setup", "words"),
     [
@@ -68,15 +73,15 @@ def test_auto_is_no_python_without_distutils() -> None:
 def test_what_it_cannot_be_built_with_is_refused_before_anything_is_made(
     setup: dict[str, str], words: str
 ) -> None:
-    finding = check_setup(config(**setup))
+    finding = setup_finding(config(**setup))
     assert finding.error is UsageError
     assert words in finding.text
 
 
 @pytest.mark.parametrize("version", ["2.13", "2.15.1", "2.18.0", None])
 def test_what_it_can_be_built_with_is_let_through(version: str | None) -> None:
-    assert check_setup(config(tensorflow=version)).ok
+    assert setup_finding(config(tensorflow=version)).ok
 
 
 def test_a_version_that_is_none_is_told_once() -> None:
-    assert check_setup(config(tensorflow="new")).text.count("setup.tensorflow") == 1
+    assert setup_finding(config(tensorflow="new")).text.count("setup.tensorflow") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -90,3 +91,44 @@ def test_where_the_cloud_cannot_be_asked_the_record_names_the_nodes(
     monkeypatch.setattr(provision, "await_first_login", refuse)
     done = user.up()
     assert "by the record, deep-worker0, deep-worker1, deep-worker2 are" in done.stderr
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"code": {"path": "nowhere"}}, "nowhere is not a folder"),
+    ({"train": {"command": "python t.py --out {ouput}"}}, "did you mean {output}?"),
+    ({"setup": {"requirements": "needs.txt"}}, "needs.txt cannot be read"),
+    ({"setup": {"packages": ["FILL_IN_X"]}}, "FILL_IN_X is still to be filled in"),
+)
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG)
+def test_what_is_known_here_is_refused_before_anything_is_created(
+    user: User, wrong: dict[str, Any], words: str
+) -> None:
+    cloudtrain("down", "deep", "--yes")
+    user.write(**wrong)
+    done = user.up()
+    assert done.exit_code == 2
+    assert words in " ".join(done.stderr.split())
+    assert re.search(r"deep\.yaml:\d+: ", done.stderr)
+    assert user.names() == []
+    assert "billed" not in done.stderr
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG)
+def test_what_is_refused_while_nodes_exist_names_them(
+    user: User, wrong: dict[str, Any], words: str
+) -> None:
+    user.write(**wrong)
+    done = user.up()
+    assert done.exit_code == 2
+    assert words in " ".join(done.stderr.split())
+    assert "still billed: deep-worker0, deep-worker1, " in done.stderr
+    assert "`cloudtrain down deep` destroys them" in done.stderr
+
+
+@pytest.mark.parametrize(("wrong", "words"), WRONG)
+def test_train_refuses_it_too(user: User, wrong: dict[str, Any], words: str) -> None:
+    done = cloudtrain("train", user.write(**wrong))
+    assert done.exit_code == 2
+    assert words in " ".join(done.stderr.split())

@@ -1,0 +1,141 @@
+"""Placeholders and values to fill in, before anything is created."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.ahead.commands import placeholder_notes
+from cloudtrain.ahead.fill_in import marked
+from cloudtrain.ahead.findings import found_ahead
+from cloudtrain.commands.init import providers
+from cloudtrain.config import load
+from cloudtrain.model import ClusterConfig, Train
+from tests.support.code_parts import config
+from tests.support.offline_checks_parts import written
+
+TEMPLATES = Path(__file__).parents[2] / "configs" / "templates"
+
+
+def refused(config: ClusterConfig) -> list[str]:
+    return [
+        line.split(": ", 1)[1]
+        for finding in found_ahead(config)
+        if not finding.ok
+        for line in finding.text.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("ouput", "output"),
+        ("OUTPUT", "output"),
+        ("outputs", "output"),
+        ("output_dir", "output"),
+        ("rol", "role"),
+        ("chief_ip", "chief.ip"),
+        ("worker.host", "worker.hosts"),
+        ("worker_hosts", "worker.hosts"),
+        ("indx", "index"),
+    ],
+)
+def test_a_misspelt_placeholder_is_refused_with_the_one_that_is_meant(
+    tmp_path: Path, word: str, meant: str
+) -> None:
+    nodes = {"chief": {}, "worker": {"count": 1}}
+    made = written(tmp_path, nodes=nodes, train={"command": f"python t.py --out={{{word}}}/x"})
+    asked = f"{{{word}}} is no placeholder: did you mean {{{meant}}}?"
+    assert refused(made) == [f"train.command: {asked} (\\{{{word}}} keeps it)"]
+    kept = written(tmp_path, nodes=nodes, train={"command": f"python t.py --out=\\{{{word}}}/x"})
+    assert refused(kept) == []
+    in_env = written(tmp_path, nodes=nodes, train={"command": "a", "env": {"D": f"{{{word}}}/x"}})
+    assert refused(in_env) == []
+    assert placeholder_notes(in_env) == (f"train.env.D: {asked}",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cp {a,b}.py /tmp",
+        "python t.py --name {epoch}-{val_loss}.ckpt --step {step} --rank {rank} --world {size}",
+        "python -c 'print(f\"{outputs}\")'",
+        "awk '{print}' x && awk '{output}' y",
+        "awk '{roles}' x",
+        'python t.py --json \'{"output": 1, "roles": {}}\'',
+        "echo ${outputs} {} {1..3} {{outputs}}",
+        "find . -name x -exec echo {} +",
+        "curl 'http://x/{outputs}?a=b'",
+        "python t.py --template 'see {roles} there'",
+        "python t.py --dir {output}/{role}{index}/{run} --hosts {worker.hosts} {chief.ip}",
+    ],
+)
+def test_other_braces_are_left_alone(tmp_path: Path, line: str) -> None:
+    made = replace(written(tmp_path), train=Train(command=line, env={"A": line}))
+    assert refused(made) == []
+    assert placeholder_notes(made) == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"artifacts": {"store": "gs://my-bucket/runs"}},
+            "artifacts.store: gs://my-bucket/runs is the template's: put a bucket of yours",
+        ),
+        (
+            {"artifacts": {"store": "az://myaccount/my-container/x"}},
+            "artifacts.store: az://myaccount/my-container/x is the template's: put a bucket of "
+            "yours",
+        ),
+        (
+            {"data": {"digits": "s3://my-bucket/digits"}},
+            "data.digits: s3://my-bucket/digits is the template's: put a bucket of yours",
+        ),
+        (
+            {"train": {"command": "python t.py --epochs FILL_IN_EPOCHS"}},
+            "train.command: FILL_IN_EPOCHS is still to be filled in",
+        ),
+        (
+            {"train": {"command": "a", "env": {"X": "FILL_IN"}}},
+            "train.env.X: FILL_IN is still to be filled in",
+        ),
+    ],
+)
+def test_a_value_of_nobodys_is_refused(
+    tmp_path: Path, values: dict[str, object], said: str
+) -> None:
+    assert refused(written(tmp_path, **values)) == [said]
+
+
+def test_a_bucket_of_the_users_own_storage_may_have_any_name(tmp_path: Path) -> None:
+    own = {
+        "artifacts": {"store": "s3://my-bucket/x"},
+        "endpoints": {"storage": "https://minio.lab"},
+    }
+    assert refused(written(tmp_path, **own)) == []
+    assert refused(written(tmp_path, artifacts={"store": "gs://my-bucket-2/x"})) == []
+
+
+def test_marked_lines_are_listed_with_what_they_want(tmp_path: Path) -> None:
+    source = tmp_path / "m.yaml"
+    source.write_text(
+        "# Lines marked FILL IN have no counterpart in the source.\n"
+        "name: m\nplacement: [us-central1]   # FILL IN: the zones or regions\n"
+        "project: x    # FILL IN\ncode: {path: .}  # not FILL IN\n"
+    )
+    assert marked(replace(config(tmp_path), source=str(source))) == (
+        "m.yaml:3: `placement: [us-central1]` is marked FILL IN (the zones or regions): put your "
+        "own, or remove the mark",
+        "m.yaml:4: `project: x` is marked FILL IN: put your own, or remove the mark",
+    )
+
+
+@pytest.mark.parametrize("provider", sorted(providers()))
+def test_a_template_marks_what_up_refuses_of_it(provider: str) -> None:
+    fresh = load(TEMPLATES / f"{provider}.yaml")
+    lines = {text.partition(": ")[0] for text in refused(fresh) if "template" in text}
+    assert lines <= {"artifacts.store"}
+    assert len([note for note in marked(fresh) if "store:" in note]) == len(lines)
