@@ -28,3 +28,14 @@ def some(names: Collection[str], limit: int = 3) -> str:
     """`a, b, c and 125 more`: the first `limit` names, and how many there are besides."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(islice(names, limit)) + more
+
+
+def size(count: int) -> str:
+    """`812 B`, `1.2 kB`, `14 MB`, `3.1 GB`: as disks and networks count."""
+    if count < 1000:
+        return f"{count} B"
+    amount, units = count / 1000, iter(("kB", "MB", "GB"))
+    unit = next(units)
+    while amount >= 999.5 and unit != "GB":
+        amount, unit = amount / 1000, next(units)
+    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"

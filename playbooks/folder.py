@@ -53,6 +53,20 @@ class Listing:
 
     entries: tuple[FolderEntry, ...]
     left_out: tuple[LeftOut, ...]
+    problems: tuple[str, ...] = ()
+    """Files that cannot be delivered, with the reason."""
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.entries)
+
+    def by_place(self) -> dict[str, int]:
+        """Bytes of each file and folder (`results/`) at its top, the largest first."""
+        found: dict[str, int] = {}
+        for entry in self.entries:
+            top, slash, _ = entry.path.partition("/")
+            found[top + slash] = found.get(top + slash, 0) + entry.size
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def without(self, path: str) -> LeftOut | None:
         """Why a path is not delivered; None if nothing here leaves it out."""
@@ -73,6 +87,20 @@ def listing(config: ClusterConfig, root: Path) -> Listing:
     """What is delivered and what is left out. Raises ConfigError with all files that cannot be
     delivered.
     """
+    found = looked_through(config, root)
+    hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
+    if found.problems:
+        raise ConfigError([_problem(config, text) for text in found.problems], hint=hint)
+    if found.size > LARGEST:
+        biggest, size = next(iter(found.by_place().items()))
+        text = f"{root} has {found.size / 1e9:.1f} GB to deliver to every node, "
+        text += f"{size / 1e9:.1f} GB of it in {shown(Path(biggest))}"
+        raise ConfigError([_problem(config, text)], hint=hint)
+    return found
+
+
+def looked_through(config: ClusterConfig, root: Path) -> Listing:
+    """The same, whether it can be delivered or not. Raises ConfigError if it is no folder."""
     if not root.is_dir():
         text = f"{root} is not a folder"
         hint = "code.path is relative to the config file"
@@ -82,14 +110,10 @@ def listing(config: ClusterConfig, root: Path) -> Listing:
         walk.folder(root, _outer_rules(root))
     except OSError as error:  # an ignore file above
         walk.problems.append(f"{error.filename}: {error.strerror}")
-    if walk.problems:
-        problems = [_problem(config, text) for text in walk.problems]
-        hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
-        raise ConfigError(problems, hint=hint)
-    _refuse_too_much(config, root, walk.entries)
     return Listing(
         entries=tuple(sorted(walk.entries, key=lambda entry: os.fsencode(entry.path))),
         left_out=tuple(sorted(walk.left_out, key=lambda each: os.fsencode(each.path))),
+        problems=tuple(walk.problems),
     )
 
 
@@ -242,27 +266,6 @@ def _link(root: Path, path: Path) -> str:
     if outside or os.path.commonpath([top, followed]) != top:
         raise ValueError(f"a symlink leads out of the folder, to {shown(target)}")
     return str(target)
-
-
-def _refuse_too_much(config: ClusterConfig, root: Path, found: Sequence[FolderEntry]) -> None:
-    total = sum(entry.size for entry in found)
-    if total <= LARGEST:
-        return
-    by_place: dict[str, int] = {}
-    for entry in found:
-        place = entry.path.split("/", 1)[0]
-        by_place[place] = by_place.get(place, 0) + entry.size
-    biggest = max(by_place, key=by_place.__getitem__)
-    raise ConfigError(
-        [
-            _problem(
-                config,
-                f"{root} has {total / 1e9:.1f} GB to deliver to every node, "
-                f"{by_place[biggest] / 1e9:.1f} GB of it in {shown(Path(biggest))}",
-            )
-        ],
-        hint=f"list what is not needed in {root}/.cloudtrainignore",
-    )
 
 
 def _problem(config: ClusterConfig, text: str) -> Problem:

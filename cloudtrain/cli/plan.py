@@ -20,6 +20,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
+    from cloudtrain.ahead.code_sizes import CodePlace, CodeSizes
     from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
 
 
@@ -70,6 +71,8 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
         lines += by_role(plan["nodes"])
     if plan["network"]:
         lines.append(f"  network    {network_text(plan['network'])}")
+    if plan["code"]:
+        lines += code_lines(plan["code"])
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
@@ -97,6 +100,25 @@ def offer_lines(plan: dict[str, Any]) -> list[str]:
         if each["refused"]:
             lines += [f"               not taken: {text}" for text in each["refused"].splitlines()]
     return [*lines, f"  planned    {plan['provider']} {', '.join(plan['placement'])}"]
+
+
+NAMED = 5
+"""Places that are named in a line, if they matter; the rest is counted."""
+
+
+def code_lines(code: dict[str, Any]) -> list[str]:
+    """What goes to every node by size, and what stays here and why."""
+    from cloudtrain.words import size, some
+
+    heavy = [each for each in code["places"] if each["bytes"] * 50 > code["bytes"] > 1_000_000]
+    named = ", ".join(f"{each['path']} {size(each['bytes'])}" for each in heavy[:NAMED])
+    lines = [f"  code       {code['files']} files, {size(code['bytes'])}: {named}".rstrip(": ")]
+    left_out = [
+        f"{each['path']} {'' if each['all_counted'] else 'over '}{size(each['bytes'])} "
+        f"({each['why']})"
+        for each in code["left_out"]
+    ]
+    return [*lines, f"  left out   {some(left_out, NAMED)}"] if left_out else lines
 
 
 def network_text(network: dict[str, dict[str, Any]]) -> str:
@@ -164,6 +186,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
             machine: {"gbits": known.gbits, "up_to": known.up_to}
             for machine, known in report.network.items()
         },
+        "code": _code_json(report.code) if report.code else None,
         "store": config.artifacts.store,
         "price": words,
         "price_per_hour": rounded(cost.per_hour if cost else 0.0),
@@ -176,6 +199,22 @@ def as_document(report: PlanReport) -> dict[str, Any]:
         "price_at_most": rounded(report.price_at_most),
         "price_place": cost.place if cost else None,
         "price_date": cost.date.isoformat() if cost else None,
+    }
+
+
+def _code_json(code: CodeSizes) -> dict[str, Any]:
+    from cloudtrain.paths import shown
+
+    def place(each: CodePlace) -> dict[str, Any]:
+        return {"path": shown(each.path), "bytes": each.size}
+
+    return {
+        "files": code.files,
+        "bytes": code.size,
+        "places": [place(each) for each in code.delivered],
+        "left_out": [
+            {**place(each), "all_counted": each.whole, "why": each.why} for each in code.left_out
+        ],
     }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from cloudtrain.ahead.code_sizes import CodeSizes, code_sizes
 from cloudtrain.ahead.commands import command_problems
+from cloudtrain.ahead.fill_in import unfilled
 from cloudtrain.ahead.setup import setup_problems
 from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
@@ -82,6 +84,8 @@ class PlanReport:
     offers: tuple[PlannedOffer, ...] = ()
     """In the order in which `up` tries them; the rest of the report is about `plan`'s place alone.
     Empty without candidates."""
+    code: CodeSizes | None = None
+    """What of a folder goes to every node; None for other code."""
 
     @property
     def config(self) -> ClusterConfig:
@@ -117,6 +121,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
     problems = (*setup_problems(config), *places, *wrong, *too_long(config, started))
     if problems:
         raise ConfigError(problems)
+    code = code_sizes(config)
     cost, end, dearer = estimate(plan), after_the_end(plan), fallback_price(plan)
     later = [each for each in (end, dearer and f"spot nodes may become {dearer}") if each]
     return PlanReport(
@@ -139,6 +144,8 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         notes=(
             *plan_notes(plan),
             *notes(config),
+            *(f"code: {text}: `up` refuses it" for text in (code.problems if code else ())),
+            *(f"{placed(config, each)}: `up` refuses it" for each in unfilled(config)),
             *data_notes(config),
             *away_notes(config),
             *later,
@@ -146,6 +153,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         bill=cost,
         network=between_nodes(plan),
         offers=planned_offers(config),
+        code=code,
     )
 
 

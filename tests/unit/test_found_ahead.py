@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 from cloudtrain.ahead.commands import placeholder_notes
 from cloudtrain.ahead.fill_in import marked
 from cloudtrain.ahead.findings import found_ahead
+from cloudtrain.cli.plan import as_document, text
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.init import providers
+from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.model import ClusterConfig, Train
-from tests.support.code_parts import config
+from cloudtrain.words import size
+from tests.support.code_parts import config, write
 from tests.support.offline_checks_parts import written
 
 TEMPLATES = Path(__file__).parents[2] / "configs" / "templates"
@@ -139,3 +144,52 @@ def test_a_template_marks_what_up_refuses_of_it(provider: str) -> None:
     lines = {text.partition(": ")[0] for text in refused(fresh) if "template" in text}
     assert lines <= {"artifacts.store"}
     assert len([note for note in marked(fresh) if "store:" in note]) == len(lines)
+
+
+# ── what plan says of the code ───────────────────────────────────────────────
+
+
+def test_plan_shows_what_is_delivered_and_left_out_by_size(tmp_path: Path) -> None:
+    files = {".gitignore": "data/\n", "train.py": "", "results/.cloudtrain-fetched": "x"}
+    write(tmp_path, {**files, "data/train.csv": "", "assets/a": "", "assets/b": "", "tiny": "1"})
+    for name, megabytes in {"data/train.csv": 3_100, "assets/a": 70, "assets/b": 30}.items():
+        os.truncate(tmp_path / name, megabytes * 10**6)
+    made = written(tmp_path, code={"path": "."}, train={"command": "python train.py"})
+    report = plan_report(make_plan(made))
+    files_of_code = len([".gitignore", "train.py", "assets/a", "assets/b", "tiny", "t.yaml"])
+    assert [line for line in text(as_document(report)) if line[2:6] in ("code", "left")] == [
+        f"  code       {files_of_code} files, 100 MB: assets/ 100 MB",
+        "  left out   data/ 3.1 GB (.gitignore:1 `data/`), results/ 1 B (fetched from a run)",
+    ]
+
+
+def test_plan_shows_too_much_with_its_sizes_and_says_that_up_refuses_it(tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": "", "results/a": ""})
+    os.truncate(tmp_path / "results" / "a", 1_200_000_000)
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    made = written(tmp_path, code={"path": "."}, train={"command": "python train.py"})
+    lines = text(as_document(plan_report(make_plan(made))))
+    assert "  code       3 files, 1.2 GB: results/ 1.2 GB" in lines
+    assert [line for line in lines if "refuses" in line] == [
+        f"  note: code: {tmp_path}/out: a symlink leads out of the folder, to /etc/passwd: `up` "
+        "refuses it",
+        "  note: code: more than 1 GB: `up` refuses it",
+    ]
+
+
+def test_plan_takes_a_file_that_is_not_filled_in_and_says_that_up_does_not(tmp_path: Path) -> None:
+    made = written(tmp_path, train={"command": "python t.py FILL_IN_EPOCHS"})
+    notes = plan_report(make_plan(made)).notes
+    place = f"{tmp_path}/t.yaml:9: train.command"
+    assert f"{place}: FILL_IN_EPOCHS is still to be filled in: `up` refuses it" in notes
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_499, "999 kB"), (999_501, "1.0 MB")),
+        *((14_400_000, "14 MB"), (3_140_000_000, "3.1 GB"), (5 * 10**12, "5000 GB")),
+    ],
+)
+def test_sizes_read_as_on_a_disk(count: int, words: str) -> None:
+    assert size(count) == words
