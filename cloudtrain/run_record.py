@@ -65,6 +65,8 @@ class Cause:
     """Tasks that failed because of this one."""
     lost_peer: bool = False
     """It only reports that it lost its peers, none of which failed: its network was cut."""
+    finished_before: tuple[str, ...] = ()
+    """Tasks that had ended with 0 while this one still needed them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,10 @@ _IO_DEVICE = (
     "save with"
     " `tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0')`"
 )
+_NO_SHARED_FOLDER = (
+    "the roles share no folder, and with `ps` each of them writes its part to its own disk; name"
+    " the folder's relative path in `train.checkpoints`, or read it in the task that saves alone"
+)
 _NOT_DELIVERED = (
     "`{0}` is not on the node, which has none of your machine's files: deliver it by `code.path` or"
     " `data:`, and name it by its relative path or `{{data.NAME}}`"
@@ -274,9 +278,24 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             " the folder's relative path in `train.checkpoints`, and they are collected",
         ),
         (
-            r"Could not start gRPC server|Address already in use",
-            "the port is in use on that node: choose another `train.port`, or remove the script's"
-            " own TF_CONFIG",
+            # tensorflow_estimator v2.15.0, estimator.py: predict and export; saver.py: restore
+            r"Couldn't find trained model at (\S+?)\.?(?=[\s']|$)",
+            f"{{0}} is on the disk of the task that saved it: {_NO_SHARED_FOLDER}",
+        ),
+        (
+            r"Can't load save_path when it is None",
+            f"the script found no checkpoint in its folder: {_NO_SHARED_FOLDER}",
+        ),
+        (
+            r"Could not start gRPC server",
+            "the port is in use on that node: choose another `train.port`; a script that sets"
+            " TF_CONFIG or its addresses itself must choose another one there",
+        ),
+        (
+            r"(?i)address already in use|port \d+ (?:is|was) (?:already )?in use"
+            r"|could not bind to port",
+            "another process on that node has the port that the script opens: choose another one"
+            " in the script or its arguments (TensorFlow's alone is `train.port`)",
         ),
     ),
     "memory, driver, disk and permissions": (
@@ -335,8 +354,9 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
     "steps and batches": (
         (
             r"Collective instance \d+ expected|Shape mismatch in the collective instance",
-            "the tasks were at different steps, or had different models: set `train.checkpoints`"
-            " to the folder of their checkpoints",
+            "the tasks were at different places of the script: give every rank as many batches, and"
+            " evaluate and save on every rank; if a restart began at different steps, set"
+            " `train.checkpoints`",
         ),
         (r"batch_size` .*divisible by", "choose a batch size divisible by the number of replicas"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 LINES_SHOWN = 12
 
@@ -16,28 +17,70 @@ def headline(log: bytes) -> str:
     lines = last_exception(log).splitlines()
     for number, line in enumerate(lines):
         if found := _EXCEPTION.match(line):
-            more = _graph_error(lines[number + 1 :]) if "Graph execution error" in line else ""
-            return _FUNCTION_NODE.sub("", found[1] + more)[:200]
+            return _FUNCTION_NODE.sub("", _joined(found[1], lines[number + 1 :]))[:200]
     last = lines[-1] if lines else ""
     return last[:200] if re.search(r"error|not found|can't open|denied", last, re.I) else ""
 
 
-def _graph_error(lines: Sequence[str]) -> str:
-    """Reorder TensorFlow's message, which has the operation's origin before the error."""
-    about = re.compile(
-        r"\s+File |Detected at |Node: |Stack trace|<stack traces|\d+ root error|\s*$"
-    )
-    return next((f" {line.strip()}" for line in lines if not about.match(line)), "")
+def _joined(head: str, following: Sequence[str]) -> str:
+    """A message that ends at a colon, with the lines that it announces. TensorFlow puts the place
+    before the error: `Graph execution error:`, `From /job:ps/replica:0/task:0:`.
+    """
+    rest = [line.strip() for line in following if not _ABOUT.match(line)]
+    while head.rstrip().endswith(":") and rest:
+        head = f"{head.rstrip()} {rest.pop(0)}"
+    return head
+
+
+_ABOUT = re.compile(
+    r"\s+File |Detected at |Node: |Stack trace|<stack traces|\d+ root error|\s*$|Traceback "
+)
 
 
 def last_lines(log: bytes, count: int = LINES_SHOWN) -> tuple[str, ...]:
-    """Last lines of the program's own output, without TensorFlow's."""
-    lines = [line[:500] for line in last_exception(log).splitlines()]
-    shown = lines[-count:]
-    head = headline(log)
-    if head and not any(head in line for line in shown):
-        return (head, *shown[1:])
-    return tuple(shown)
+    """Last lines of the program's own output, without TensorFlow's. Its message and the line of the
+    user's own code come first if they are further up.
+    """
+    text = last_exception(log)
+    shown = [line[:500] for line in text.splitlines()][-count:]
+    head, frame = headline(log), own_frame(text)
+    above = [head] if head and not any(_begins(line, head) for line in shown) else []
+    if frame is not None and frame.line not in shown:
+        above.append(frame.line)
+    return (*above, *shown[len(above) :])
+
+
+def _begins(line: str, head: str) -> bool:
+    """True if the line has the headline, or the part of it that it was joined from."""
+    return head in line or (line.rstrip().endswith(":") and _EXCEPTION.fullmatch(line) is not None)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of the user's own code in a traceback."""
+
+    place: str
+    """`train.py:16`, below the delivered code or, elsewhere, without its folder."""
+    line: str
+    """As Python wrote it."""
+
+
+def own_frame(text: str) -> Frame | None:
+    """The innermost line of the last traceback that is neither in a library nor in Python's own."""
+    found = list(_FRAME.finditer(text.rpartition(TRACEBACK)[2]))
+    own = [each for each in found if not _LIBRARY.search(each["file"])]
+    if not own:
+        return None
+    file, line = own[-1]["file"], own[-1]["line"]
+    delivered = _DELIVERED.search(file)
+    name = file[delivered.end() :] if delivered else file.rpartition("/")[2]
+    return Frame(f"{name}:{line}", own[-1][0])
+
+
+_FRAME = re.compile(r'(?m)^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in .*|$)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/bin/")
+_DELIVERED = re.compile(r"/runs/[^/]+/[^/]+/code/")
+"""A task's copy of the delivered code: `runs/work_folders`."""
 
 
 TRACEBACK = "Traceback (most recent call last):"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.run_record import Cause, Task
+from cloudtrain.runs.finished_peers import finished_first, is_out_of_step
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.log_text import headline, last_exception, last_lines, reports_lost_peer
 
@@ -46,7 +47,33 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
     first = min(failed, key=lambda seen: (_rank(seen), seen.ended or float("inf")))
     ended = (seen for seen in failed if _rank(seen) not in (NOT_STARTED, SILENT))
     others = (seen for seen in ended if seen is not first)
-    return _cause(first, tuple(seen.task.name for seen in others))
+    cause = _cause(first, tuple(seen.task.name for seen in others))
+    return _left_alone(cause, first, observations)
+
+
+def _left_alone(cause: Cause, first: Observation, observations: Sequence[Observation]) -> Cause:
+    """The cause, with peers that had ended with 0 before, if its task then lacked them."""
+    text = last_exception(first.log)
+    if cause.kind != "exit" or not (reports_lost_peer(text) or is_out_of_step(text)):
+        return cause
+    finished = tuple(
+        (seen.task.name, (first.ended or seen.ended) - seen.ended)
+        for seen in observations
+        if seen.exit_code == 0
+        and not seen.stopped
+        and seen.task.role != "evaluator"
+        and seen.ended is not None
+        and seen.ended <= (first.ended or seen.ended)
+    )
+    if not finished:
+        return cause
+    ps = any(seen.task.role == "ps" for seen in observations)
+    return replace(
+        cause,
+        hint=finished_first(cause.task, text, finished, ps=ps),
+        finished_before=tuple(name for name, _ in finished),
+        lost_peer=False,
+    )
 
 
 def is_certain(observations: Sequence[Observation]) -> bool:
@@ -62,13 +89,15 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
     """True if another attempt is likely to succeed.
 
     Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
-    only lost its peers, none of which failed, had its network cut. Other codes of 1–127 would fail
-    again and only be billed again.
+    only lost its peers, none of which failed or had finished, had its network cut. Other codes of
+    1–127 would fail again and only be billed again.
     """
     if cause.kind in ("expired", "budget"):  # and with its node the whole cluster
         return False
     if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
         return True
+    if cause.finished_before:  # they would finish first again
+        return False
     if cause.kind in ("exit", "not_started"):
         lost = cause.lost_peer or reports_lost_peer("\n".join(cause.last_lines))
         return cause.exit_code in (42, 143) or lost

@@ -6,6 +6,7 @@
 import json
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.run_record import Cause, Task
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.log_text import LINES_SHOWN, headline, last_lines
+from cloudtrain.runs.log_text import LINES_SHOWN, headline, last_lines, own_frame
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
@@ -157,6 +158,37 @@ def test_what_is_shown_of_the_chief_of_a_killed_ps_is_its_error_not_native_chatt
     assert not any("context.cc" in line for line in shown)
 
 
+def test_a_rank_that_alone_evaluates_hears_that_the_other_had_finished() -> None:
+    seen = of_case("mirrored_only_worker0_evaluates", {"worker1": 0, "worker0": 1})
+    cause = cause_of(*(replace(one, ended=(one.ended or 0) * 12.0) for one in seen))
+    assert cause.hint == (
+        "worker1 (exit 0, 12 s before) had finished while worker0 was still in a collective at "
+        "train.py:20: evaluate and save on every rank, or give every rank as many batches"
+    )
+    assert (cause.task, cause.finished_before) == ("worker0", ("worker1",))
+    assert not is_retryable(cause), "it would finish first again"
+
+
+def test_a_rank_with_a_batch_less_hears_so_whether_or_not_the_others_had_finished() -> None:
+    failed = exited("worker1", 1, at=9, log=log("mirrored_worker1_has_a_batch_less", "worker1"))
+    assert "as many batches" in str(cause_of(failed, Observation(task=task("worker0"))).hint)
+    assert "worker0 (exit 0, 4 s before)" in str(cause_of(failed, exited("worker0", 0, at=5)).hint)
+
+
+def test_a_ps_that_had_finished_is_named_to_the_chief_that_lost_it() -> None:
+    chief = exited("chief0", 1, at=9, log=log("ps_ps0_killed", "chief0"))
+    assert "server.join()" in str(cause_of(chief, exited("ps0", 0, at=3)).hint)
+
+
+def test_an_error_of_its_own_is_not_blamed_on_a_peer_that_had_finished() -> None:
+    raised = exited("worker0", 1, at=9, log=RAISED)
+    assert cause_of(raised, exited("worker1", 0, at=3)).finished_before == ()
+    stopped = Observation(task=task("worker1"), exit_code=0, ended=3.0, stopped=True)
+    lost = exited("worker0", 1, at=9, log=LOST_PEER)
+    assert cause_of(lost, stopped).finished_before == ()
+    assert cause_of(lost, exited("worker1", 0, at=10)).finished_before == (), "it ended later"
+
+
 HINTS = [
     ("mirrored_worker0_port_taken", "worker0", "train.port"),
     ("mirrored_with_bare_keras", "chief0", "import `tensorflow.keras`, not `keras`"),
@@ -178,6 +210,38 @@ def test_the_message_behind_a_graph_execution_error_is_the_headline() -> None:
     assert headline(log("ps_saves_on_another_disk", "chief0")).startswith(
         "NotFoundError: Graph execution error: (0) NOT_FOUND:"
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "head"),
+    [
+        (
+            "tensorflow.python.framework.errors_impl.NotFoundError: From "
+            "/job:ps/replica:0/task:0:\nckpt-1_temp; No such file or directory [Op:SaveV2]",
+            "NotFoundError: From /job:ps/replica:0/task:0: ckpt-1_temp; No such file or directory "
+            "[Op:SaveV2]",
+        ),
+        ("ValueError: these are missing:\n\n  a, b", "ValueError: these are missing: a, b"),
+        ("ValueError: nothing follows:", "ValueError: nothing follows:"),
+        ("KeyError: 'a: b'\nmore", "KeyError: 'a: b'"),
+    ],
+)
+def test_a_message_that_ends_at_a_colon_has_what_follows(lines: str, head: str) -> None:
+    assert headline(f"Traceback (most recent call last):\n{lines}\n".encode()) == head
+
+
+def test_the_scripts_own_line_is_shown_however_deep_the_libraries_stack_is() -> None:
+    deep = "".join(
+        f'  File "/e/lib/python3.11/site-packages/tf/a.py", line {n}, in f\n    f()\n'
+        for n in range(20)
+    )
+    mine = '  File "/home/u/.cloudtrain/m/runs/r/chief0/code/lib/loop.py", line 7, in step'
+    log = f"Traceback (most recent call last):\n{mine}\n    fit()\n{deep}ValueError: no\n"
+    assert mine in last_lines(log.encode())
+    assert len(last_lines(log.encode())) == LINES_SHOWN
+    frame = own_frame(log)
+    assert frame is not None
+    assert frame.place == "lib/loop.py:7"
 
 
 def test_the_stack_that_is_not_available_is_no_headline() -> None:
@@ -249,6 +313,9 @@ def test_the_usual_chatter_of_tensorflow_on_a_gpu_is_no_error_with_a_hint() -> N
             "train.checkpoints",
         ),
         ("KeyError: 'worker'", "expects a `worker`"),
+        ("OSError: [Errno 98] Address already in use", "in the script or its arguments"),
+        ("ValueError: Couldn't find trained model at ./m/ckpt.", "./m/ckpt is on the disk"),
+        ("ValueError: Can't load save_path when it is None.", "`train.checkpoints`"),
         ("urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>", "deliver"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch"),
         ("AttributeError: module 'numpy' has no attribute 'int'.", "numpy<2"),
@@ -458,7 +525,7 @@ def test_a_lost_peer_is_retried_also_where_the_last_lines_do_not_say_it() -> Non
     """
     aborted = (
         b"Traceback (most recent call last):\n"
-        b"tensorflow.python.framework.errors_impl.DeadlineExceededError: From /job:worker:\n"
+        b"tensorflow.python.framework.errors_impl.DeadlineExceededError: at a node\n"
         b"Collective ops is aborted by: Deadline Exceeded\n\n"
         b"During handling of the above exception, another exception occurred:\n\n"
         b"Traceback (most recent call last):\n"
