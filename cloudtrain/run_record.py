@@ -70,6 +70,17 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Why a run that succeeded may not have done its work. It fails nothing."""
+
+    task: str
+    kind: Literal["error", "checkpoint", "nothing"] = field(metadata=ANY_TEXT)
+    """Its log ends in an error; a checkpoint is incomplete; it did nothing that can be seen."""
+    text: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunAttempt:
     """One start of all tasks of a run together, up to its end and cause.
 
@@ -156,6 +167,8 @@ class Run:
     attempts: tuple[RunAttempt, ...] = ()
     proof: tuple[NodeProof, ...] = ()
     """What its nodes computed before training; empty without `setup.tensorflow`."""
+    doubts: tuple[Doubt, ...] = ()
+    """Only of a run that succeeded."""
 
     def __post_init__(self) -> None:
         """In a record of an earlier version each task is in the run's last attempt."""

@@ -204,7 +204,13 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
 
 
 def failure_lines(run: Run) -> Iterator[str]:
-    """Why the run's last attempt failed, and what it went on without."""
+    """Why the run's last attempt failed, what it went on without, and why its success may be
+    none.
+    """
+    for doubt in run.doubts:
+        yield f"warning: {doubt.text}"
+        if doubt.hint:
+            yield f"hint: {doubt.hint}"
     last = run.attempts[-1] if run.attempts else None
     cause = last.cause if last is not None and run.state != "succeeded" else None
     failures = (*([cause] if cause else []), *(last.tolerated if last is not None else ()))

@@ -64,7 +64,8 @@ def verdict(run: Run, now: float) -> str:
         return f"{run.state} for {took}{attempts}"
     cause = run.attempts[-1].cause if run.attempts else None
     why = f": {in_words(cause)}" if cause is not None and run.state != "succeeded" else ""
-    return f"{run.state} after {took}{attempts}{why}"
+    doubts = "".join(f"; warning: {doubt.text}" for doubt in run.doubts)
+    return f"{run.state} after {took}{attempts}{why}{doubts}"
 
 
 def in_words(cause: Cause) -> str:

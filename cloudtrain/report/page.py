@@ -87,6 +87,8 @@ def _verdict(report: Report) -> Html:
             shown.append(element("pre", "\n".join(cause.last_lines)))
         if cause.collateral:
             shown.append(element("p", f"Failed after it: {', '.join(cause.collateral)}."))
+    hints = (doubt.hint for doubt in run.doubts if doubt.hint)
+    shown += [element("p", element("strong", "Hint: "), hint) for hint in hints]
     rows = {
         "started": utc(run.created),
         "ended": "not yet" if run.ended is None else utc(run.ended),

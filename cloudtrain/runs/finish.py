@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,8 +18,10 @@ from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.events import LandingFailed, RunEnded
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
-from cloudtrain.run_record import Cause, Run, Task
+from cloudtrain.run_record import Cause, Doubt, Run, Task
+from cloudtrain.runs import earned
 from cloudtrain.runs import root_cause as causes
+from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
 
@@ -63,6 +66,7 @@ def finish_run(
     if final.state == "failed" and failed_by is None:
         raise failure(final)
     warn_of_tolerated(session, final)
+    warn_of_doubts(session, final)
     return final
 
 
@@ -75,7 +79,7 @@ def land_and_record(session: Session, run: Run) -> Run:
     lacking = land_run(session, run, closing)
     if run.state == "succeeded" and lacking:
         run = fail_without_required(run, lacking)
-    run = replace(run, ended=time.time())
+    run = replace(run, ended=time.time(), doubts=doubts_of(session, run, closing.manifest))
     closing.record(run, log_files(session, run))
     land_report(session, run, closing)
     closing.complete()
@@ -128,6 +132,39 @@ def warn_of_tolerated(session: Session, run: Run) -> None:
     for cause in run.attempts[-1].tolerated if run.state == "succeeded" else ():
         hint = f"\n  hint: {cause.hint}" if cause.hint else ""
         session.console.warn(f"the run succeeded without {causes.sentence(cause)}{hint}")
+
+
+def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ...]:
+    """Why its success may be none, by the logs here and by what has landed."""
+    if run.state != "succeeded" or not run.attempts:
+        return ()
+    deciding = sorted(deciding_tasks(run.tasks, session.config))
+    logs = {task.name: log_tail(session, run, task) for task in run.tasks}
+    files = {task.name: frozenset(manifest.task_files(task.name)) for task in run.tasks}
+    everything = frozenset().union(*files.values())
+    found = [earned.swallowed(name, logs[name]) for name in deciding]
+    found += [earned.incomplete(name, files[name], everything) for name in deciding]
+    last = run.attempts[-1]
+    if session.config.setup.tensorflow is not None and deciding and last.ended is not None:
+        took = last.ended - last.started
+        found.append(earned.untrained(deciding[0], logs, len(everything), took))
+    return tuple(doubt for doubt in found if doubt is not None)
+
+
+def log_tail(session: Session, run: Run, task: Task) -> bytes:
+    """The end of a task's log, as far as it has arrived here."""
+    try:
+        with session.records.log_path(run.id, task.name, task.attempt).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
+            return log.read()
+    except OSError:
+        return b""
+
+
+def warn_of_doubts(session: Session, run: Run) -> None:
+    for doubt in run.doubts:
+        hint = f"\n  hint: {doubt.hint}" if doubt.hint else ""
+        session.console.warn(f"{doubt.text}{hint}")
 
 
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:

@@ -37,6 +37,10 @@ _NO_SHARED_FOLDER = (
     "the roles share no folder, and with `ps` each of them writes its part to its own disk; name"
     " the folder's relative path in `train.checkpoints`, or read it in the task that saves alone"
 )
+OWN_DISK = (
+    f"{_OWN_DISK}, and TensorFlow cannot merge the parts of several: {_IO_DEVICE}; TensorFlow 1:"
+    " `Saver(sharded=False)`"
+)
 _NOT_DELIVERED = (
     "`{0}` is not on the node, which has none of your machine's files: deliver it by `code.path` or"
     " `data:`, and name it by its relative path or `{{data.NAME}}`"
@@ -258,8 +262,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             # run on 1.15.5, 2.15.1 and 2.21.0, 2026-11-22
             r"allow_missing_files was set to false and \S+_temp\S*/part-"
             r"|_temp\S*/part-\d+-of-\d+\S*; No such file or directory",
-            f"{_OWN_DISK}, and TensorFlow cannot merge the parts of several: {_IO_DEVICE};"
-            " TensorFlow 1: `Saver(sharded=False)`",
+            OWN_DISK,
         ),
         (
             r"(ckpt|model|variables|_temp)\S*; No such file or directory[\s\S]*SaveV2"

@@ -102,7 +102,7 @@ def last_exception(log: bytes) -> str:
     TensorFlow's native lines are skipped: they follow Python's traceback, and also report lost
     peers of a running program.
     """
-    lines = _program_lines(log)
+    lines = program_lines(log)
     starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
     if not starts:
         return "\n".join(lines)
@@ -112,7 +112,8 @@ def last_exception(log: bytes) -> str:
     return "\n".join(lines[start:])
 
 
-def _program_lines(log: bytes) -> list[str]:
+def program_lines(log: bytes) -> list[str]:
+    """Lines of the program itself, without TensorFlow's own and what Python ignores at its end."""
     lines: list[str] = []
     native = ignored = False
     for raw in log.decode("utf-8", "replace").splitlines():

@@ -594,10 +594,30 @@ def test_without_a_chief_the_hint_says_who_would_have_saved(project: Project) ->
 
 
 @pytest.mark.sweep(8, of="what goes wrong")
-def test_a_run_that_lands_nothing_says_so(project: Project) -> None:
-    done = project.cloudtrain("run", project.config(train={"command": "true"}, strategy="custom"))
+def test_a_run_that_swallows_its_error_or_lands_nothing_says_so(project: Project) -> None:
+    (project.code / "swallows.py").write_text(SWALLOWS)
+    config = project.config(train={"command": "python3 swallows.py"}, strategy="custom")
+    done = project.cloudtrain("run", config, "--json")
     assert done.returncode == 0, done.stderr
     assert "no task wrote a file to land" in done.stderr
+    doubt = "chief0 exited with 0 after ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert doubt in done.stderr
+    (record,) = project.runs()
+    assert record["doubts"][0]["text"] == doubt
+    assert json.loads(done.stdout)["doubts"] == record["doubts"]
+    assert f"warning: {doubt}" in project.cloudtrain("status", project.name).stdout
+    (page,) = project.store.glob("*/report.html")
+    assert "after ModuleNotFoundError" in page.read_text("utf-8")
+
+
+SWALLOWS = """
+import traceback
+print("step 1", flush=True)
+try:
+    import nosuchmodule
+except ImportError:
+    traceback.print_exc()
+"""
 
 
 @pytest.mark.sweep(8, of="what goes wrong")
