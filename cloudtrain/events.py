@@ -276,6 +276,23 @@ class TasksJoined(Event, word="formed"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NothingMoves(Event, word="still"):
+    """No task of the run has written, nor computed, since then: the run goes on."""
+
+    run: str
+    since: float = field(metadata=UNIX_TIME)
+    text: str
+    """Where each task waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovesAgain(Event, word="moves"):
+    """A task of the run has moved again, or its attempt is over."""
+
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnded(Event, word="ended"):
     """The run has ended and its artifacts have landed."""
 
@@ -553,6 +570,18 @@ def known_end(lines: Iterable[Line]) -> Lifetime | None:
 def _empties(event: Event) -> bool:
     """True if all nodes are about to be deleted, with everything landed."""
     return isinstance(event, DownBegun) or (isinstance(event, RemovalBegun) and event.whole)
+
+
+def nothing_moves(lines: Iterable[Line], run: str) -> NothingMoves | None:
+    """Since when, and where, nothing of the run moves, if that was its last word."""
+    of_run = [
+        event
+        for event in _of_this_cluster(lines)
+        if isinstance(event, NothingMoves | MovesAgain | AttemptBegun | RunEnded)
+        and event.run == run
+    ]
+    last = of_run[-1] if of_run else None
+    return last if isinstance(last, NothingMoves) else None
 
 
 _USES: Sequence[type[Event]] = (UpBegun, UpCompleted, AttemptBegun, AttemptStarted, RunEnded)

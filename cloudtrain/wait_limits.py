@@ -167,6 +167,18 @@ JOINED_LATE = _limit(
     "and heartbeats come every five",
     then="the task counts as never joined",
 )
+STILL = _limit(
+    "STILL",
+    300.0,
+    until="a task that runs writes a log line or a file, or computes",
+    then="a warning says where each task waits; nothing is ended",
+)
+PEER_GONE = _limit(
+    "PEER_GONE",
+    60.0,
+    until="the same, once a task that the others are connected to has ended with 0",
+    then="a warning says for whom they wait; nothing is ended",
+)
 SETTLE = _limit(
     "SETTLE",
     1.0,

@@ -46,6 +46,8 @@ TEXTS: dict[type[Event], str] = {
     events.AttemptStarted: "run {run}: attempt {attempt} started",
     events.TasksJoined: "run {run}: cluster formed after {after:g} s",
     events.TaskRestartBegun: "run {run}: restarting {task} (attempt {attempt} of its own)",
+    events.NothingMoves: "run {run}: nothing moves: {text}",
+    events.MovesAgain: "run {run}: moves again",
     events.RunEnded: "run {run}: {state}",
     events.LandingFailed: "run {run}: artifacts not landed: {why}",
     events.RemovalBegun: "deleting {nodes} nodes",

@@ -20,6 +20,7 @@ from cloudtrain.cli.status_lines import (
     progress_line,
     report_text,
     role_figures,
+    still_line,
 )
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import printable
@@ -156,6 +157,8 @@ def run_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
     yield f"  {'  '.join(words)}"
     if cluster.progress is not None:
         yield f"    {progress_line(cluster.progress)}"
+    if cluster.still is not None:
+        yield f"    {still_line(cluster.still, now)}"
     yield from (f"    {line}" for line in list(failure_lines(run))[:NAMED])
 
 

@@ -106,6 +106,9 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         else {**asdict(cluster.away), "silent": cluster.away.is_silent(now)},
         "runs": [_run_json(run, cluster) for run in cluster.runs],
         "progress": None if cluster.progress is None else vars(cluster.progress),
+        "still": None
+        if cluster.still is None
+        else {"since": cluster.still.since, "text": cluster.still.text},
         "utilization": None if cluster.utilization is None else asdict(cluster.utilization),
         "store": cluster.store,
         "unreadable": list(cluster.faults),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cloudtrain.cluster.budget import BudgetState
     from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.commands.utilization import RoleUse, Utilization
+    from cloudtrain.events import NothingMoves
 
 LATEST = 5
 """Runs shown of each cluster; the JSON has all."""
@@ -58,6 +59,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield from _run(run, now, cluster.as_of.get(run.id))
     if cluster.progress is not None:
         yield f"    {progress_line(cluster.progress)}"
+    if cluster.still is not None:
+        yield f"    {still_line(cluster.still, now)}"
     if cluster.utilization is not None:
         yield from (f"    {line}" for line in utilization_lines(cluster.utilization))
     if cluster.runs:
@@ -97,6 +100,11 @@ def progress_line(progress: RunProgress) -> str:
     rate = "" if progress.rate is None else f", {progress.rate}"
     left = "" if progress.left is None else f", about {duration(progress.left)} left"
     return f"{progress.unit} {progress.at}{of}{loss}{rate}{left}"
+
+
+def still_line(still: NothingMoves, now: float) -> str:
+    """`nothing has moved for 12m: worker0 waits in fit (train.py:16)`."""
+    return f"nothing has moved for {duration(max(0.0, now - still.since))}: {still.text}"
 
 
 def utilization_lines(utilization: Utilization) -> Iterator[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cloudtrain.cluster.budget import BudgetState
     from cloudtrain.commands.run_progress import RunProgress
     from cloudtrain.commands.utilization import Utilization
+    from cloudtrain.events import NothingMoves
     from cloudtrain.model import ClusterConfig, Node
     from cloudtrain.runs.idle import IdleState
 
@@ -72,6 +73,8 @@ class ClusterStatus:
     """Of the active run, if this machine follows its log."""
     utilization: Utilization | None = None
     """Of the active run's nodes, by role, if this machine follows it."""
+    still: NothingMoves | None = None
+    """Since when nothing moves in the active run, and where its tasks wait."""
     deadline: float | None = None
     """When the active run is stopped by `train.deadline`, Unix time."""
     as_of: Mapping[str, float] = field(default_factory=dict)
@@ -316,11 +319,13 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
         return {}
     from cloudtrain.commands.run_progress import progress_of
     from cloudtrain.commands.utilization import utilization_of
+    from cloudtrain.events import nothing_moves
 
     now = time.time()
     return {
         "progress": progress_of(records, runs[-1], now),
         "utilization": utilization_of(records, runs[-1], now),
+        "still": nothing_moves(records.events(), runs[-1].id),
     }
 
 

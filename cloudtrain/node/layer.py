@@ -22,6 +22,39 @@ PTH = "_cloudtrain_below.pth"
 TENSORFLOW = ("tensorflow", "tensorflow_cpu", "tensorflow_gpu")
 """One TensorFlow has one of these names; packages that depend on another one must find it too."""
 
+STACKS_PTH, STACKS = "_cloudtrain_stacks.pth", "_cloudtrain_stacks.py"
+STACKS_SOURCE = '''\
+"""On signal 47, Python itself writes its stacks into a file of the task's; the program runs on.
+
+Imported when Python starts. faulthandler writes them without running Python code
+(docs.python.org/3/library/faulthandler.html); the signal is one that no program uses, and is sent
+only to a process that has this very file open (task_dispatch.sh).
+"""
+
+
+def register():
+    import faulthandler
+    import fcntl
+    import os
+
+    place = os.environ.get("CLOUDTRAIN_STACKS")
+    if not place:
+        return
+    low = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        # Not one of the numbers that a program's own files get.
+        high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 200)
+    finally:
+        os.close(low)
+    faulthandler.register(47, file=high, all_threads=True, chain=False)
+
+
+try:
+    register()
+except Exception:
+    pass  # a limit of files, a system without it: no stacks
+'''
+
 LONGEST = 127
 """Bytes of a `#!` line that every Linux reads (before 5.1: BINPRM_BUF_SIZE 128)."""
 
@@ -62,6 +95,9 @@ def create(folder: str, below: str) -> None:
     shutil.copyfile(os.path.join(below, "pyvenv.cfg"), os.path.join(new, "pyvenv.cfg"))
     with open(os.path.join(own, PTH), "w") as file:
         file.write(f"import site; site.addsitedir({beneath!r})\n")
+    for name, text in ((STACKS_PTH, "import _cloudtrain_stacks\n"), (STACKS, STACKS_SOURCE)):
+        with open(os.path.join(own, name), "w") as file:
+            file.write(text)
     for name in os.listdir(os.fsencode(os.path.join(below, "bin"))):
         add_program(os.fsdecode(name), os.path.join(new, "bin"), os.path.join(below, "bin"), folder)
     name_tensorflow(own, [packages(each) for each in chain(below)])

@@ -181,6 +181,7 @@ fi
   exec 3>&-
   set -- "$(command -v bash || command -v sh)"
   command -v setsid >/dev/null && set -- "$(command -v setsid)" "$@"
+  export CLOUDTRAIN_STACKS="$folder/stacks" # where a Python of a layer writes its stacks
   eval "$payload"
 )
 code=$?

@@ -10,8 +10,9 @@ from typing import Any
 
 from cloudtrain import __version__
 from cloudtrain.artifacts.event_files import event_files
-from cloudtrain.console.times import duration
+from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
 from cloudtrain.log_progress import Line
 from cloudtrain.metrics import Sample
 from cloudtrain.report.event_curves import charts_of_events
@@ -51,7 +52,7 @@ def build(sources: Sources, *, now: float | None = None) -> Report:
         run=_masked_run(run),
         verdict=verdict(run, moment),
         complete=sources.manifest is not None and sources.manifest.complete,
-        notes=tuple(notes),
+        notes=(*_stills(sources), *notes),
         **facts,
     )
 
@@ -66,6 +67,20 @@ def verdict(run: Run, now: float) -> str:
     why = f": {in_words(cause)}" if cause is not None and run.state != "succeeded" else ""
     doubts = "".join(f"; warning: {doubt.text}" for doubt in run.doubts)
     return f"{run.state} after {took}{attempts}{why}{doubts}"
+
+
+def _stills(sources: Sources) -> Iterator[str]:
+    """Each time in which nothing moved: `nothing moved for 12m: worker0 waits in …`."""
+    run, begun = sources.run, None
+    for event in events_of(sources.journal, run):
+        if isinstance(event, NothingMoves) and event.run == run.id:
+            begun = event
+        elif begun is not None and isinstance(event, MovesAgain | AttemptBegun | RunEnded):
+            took = max(0.0, (event.time or begun.since) - begun.since)
+            yield f"nothing moved for {duration(took)}: {begun.text}"
+            begun = None
+    if begun is not None:
+        yield f"nothing has moved since {clock(begun.since)}: {begun.text}"
 
 
 def in_words(cause: Cause) -> str:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import serving_tasks
 from cloudtrain.model import ClusterConfig
 from cloudtrain.run_record import Collectives, Task
-from cloudtrain.runs.log_text import GRPC_WINDOW, reduces_over_grpc
-from cloudtrain.runs.task_commands import OutOfMemory, PortState
+from cloudtrain.runs.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
+from cloudtrain.runs.task_commands import OutOfMemory, PortState, Process
 
 TAIL = 65_536
 """Bytes of a task's log that are kept to find the cause."""
+
+
+COMPUTES = 0.03
+"""Share of one core from which a task computes: TensorFlow 2.21 that waits in a collective uses
+0.002 of one (seen)."""
+
+TICKS = 100
+"""Ticks a second of the kernel's figures (proc(5), USER_HZ)."""
 
 
 @dataclass(kw_only=True)
@@ -36,6 +44,10 @@ class TaskView:
     served: PortState | None = None
     """State of its port, as its node reports it."""
     last_byte: float = 0.0
+    moved_at: float = 0.0
+    """When it last wrote a line of its own or used a processor."""
+    beat: tuple[float, int, frozenset[int]] | None = None
+    """Of its last heartbeat: when it came, all ticks, and the processes."""
     unreachable_since: float | None = None
     tail: bytes = b""
     free: int | None = None
@@ -65,13 +77,24 @@ class TaskView:
 
     def saw(self, data: bytes, now: float) -> None:
         self.last_byte = now
+        if not waits_for_peers(data):
+            self.moved_at = now
         self.tail = (self.tail + data)[-TAIL:]
         if b".AUTO" in data[-TAIL:] and self.grpc is None:
             self.grpc = reduces_over_grpc(self.tail[-len(data) - GRPC_WINDOW :])
 
+    def beats(self, processes: Sequence[Process], now: float) -> None:
+        """See what its processes have computed since the last heartbeat."""
+        ticks, pids = sum(one.ticks for one in processes), frozenset(one.pid for one in processes)
+        if self.beat is not None:
+            then, before, old = self.beat
+            if pids != old or ticks - before > COMPUTES * TICKS * (now - then):
+                self.moved_at = now
+        self.beat = now, ticks, pids
+
     def begin_again(self, task: Task, now: float) -> None:
         """See the task in its next attempt, which is about to be started alone."""
-        again = TaskView(task=task, last_byte=now, notice=self.notice, grpc=self.grpc)
+        again = TaskView(task=task, last_byte=now, moved_at=now, notice=self.notice, grpc=self.grpc)
         again.restarted, again.connected, again.begun = True, False, True
         again.failed_at = self.ended_at or self.stopped_since or now
         vars(self).update(vars(again))

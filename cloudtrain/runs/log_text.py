@@ -68,13 +68,21 @@ class Frame:
 def own_frame(text: str) -> Frame | None:
     """The innermost line of the last traceback that is neither in a library nor in Python's own."""
     found = list(_FRAME.finditer(text.rpartition(TRACEBACK)[2]))
-    own = [each for each in found if not _LIBRARY.search(each["file"])]
+    own = [each for each in found if not is_library(each["file"])]
     if not own:
         return None
-    file, line = own[-1]["file"], own[-1]["line"]
+    return Frame(f"{delivered_name(own[-1]['file'])}:{own[-1]['line']}", own[-1][0])
+
+
+def is_library(file: str) -> bool:
+    """True for a file of Python, of an installed package, or of none."""
+    return _LIBRARY.search(file) is not None
+
+
+def delivered_name(file: str) -> str:
+    """`lib/loop.py`: below the delivered code; elsewhere without its folder."""
     delivered = _DELIVERED.search(file)
-    name = file[delivered.end() :] if delivered else file.rpartition("/")[2]
-    return Frame(f"{name}:{line}", own[-1][0])
+    return file[delivered.end() :] if delivered else file.rpartition("/")[2]
 
 
 _FRAME = re.compile(r'(?m)^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in .*|$)')
@@ -153,6 +161,17 @@ def reports_lost_peer(text: str) -> bool:
     was cut off: tests/data.
     """
     return _LOST_PEER.search(text) is not None
+
+
+_WAITS = re.compile(rb"still waiting for response from worker|Waiting for \d+/\d+ tasks to connect")
+
+
+def waits_for_peers(data: bytes) -> bool:
+    """True if each new line is TensorFlow's about waiting for its peers, every ten seconds
+    (`CreateSession still waiting for response from worker`, master.cc).
+    """
+    lines = [line for line in data.splitlines() if line.strip()]
+    return bool(lines) and all(_WAITS.search(line) for line in lines)
 
 
 GRPC_WINDOW = 4000

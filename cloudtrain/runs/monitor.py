@@ -23,6 +23,7 @@ from cloudtrain.runs.cluster_formation import (
 from cloudtrain.runs.node_agents import NodeAgents, task_stop
 from cloudtrain.runs.periodic_sync import PeriodicSync
 from cloudtrain.runs.state_machine import Decision, decide, new
+from cloudtrain.runs.stillness import StillnessWatch
 from cloudtrain.runs.tail import (
     AttemptEnded,
     DiskFilling,
@@ -123,7 +124,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
     attempt = run.attempts[-1]
     views = {}
     for task in run.tasks:
-        view = TaskView(task=task, last_byte=now)
+        view = TaskView(task=task, last_byte=now, moved_at=now)
         if any(cause.task == task.name for cause in attempt.restarted):
             view.restarted, view.connected, view.restarted_at = True, False, now
             view.taken_over = True
@@ -164,6 +165,7 @@ def until_decided(
     session, run = watched.session, watched.run
     periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
     probes, budget = Probes(session), BudgetWatch(session)
+    stillness = StillnessWatch(session, run)
     while True:
         drain(state, follower, session.clock)
         probes.look(state)
@@ -176,6 +178,7 @@ def until_decided(
         run = report_grpc(session, report_when_formed(session, watched.run, state), state)
         report_serving_again(session, state)
         warn_of_full_disks(session, state)
+        stillness.look(session, run, state)
         periodic_sync.look(state)
         agents.look()
         budget.look(state)
@@ -190,6 +193,7 @@ def until_decided(
             if decision.cause is not None:  # reported before waiting for a long transfer
                 session.console.warn(causes.sentence(decision.cause))
             periodic_sync.wait()
+            stillness.over(session, run)
             return decision
         if decision.stop:
             stop_tasks(session, run, [state.tasks[name].task for name in decision.stop])
@@ -311,6 +315,7 @@ def take(state: AttemptState, event: Event, now: float) -> None:
     elif isinstance(event, AttemptEnded):
         over(view, event.end, now)
     elif isinstance(event, HeartbeatSeen):
+        view.beats(event.heartbeat.processes, now)
         view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
 
 

@@ -408,8 +408,15 @@ def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...
 
 
 def dump_stacks(folder: str, *, tag: str) -> Command:
-    """Command that prints what each process of the attempt does now, by py-spy if there is one."""
+    """Command that prints what each process of the attempt does now: as its Python itself writes
+    it, or by py-spy if there is one. It ends nothing.
+    """
     return _dispatch("stacks", folder, tag)
+
+
+def changed_file(work: str, minutes: int) -> Command:
+    """Command that prints `changed FILE` if a file below `work` has changed within that time."""
+    return _dispatch("changed", work, str(minutes))
 
 
 # ── common ───────────────────────────────────────────────────────────────────

@@ -78,8 +78,14 @@ def stop_tasks(session: Session, run: Run, tasks: Iterable[Task]) -> None:
 
 def dump_stacks(session: Session, run: Run, tasks: Sequence[Task]) -> None:
     """Dump the stacks of these tasks' processes beside their logs, to land with them."""
+    read_stacks(session, run, tasks)
+    session.console.say(f"stacks of the processes: {stacks_path(session, run, tasks[0])}")
 
-    def keep(task: Task) -> None:
+
+def read_stacks(session: Session, run: Run, tasks: Sequence[Task]) -> dict[str, bytes]:
+    """The same, by task; nothing of a node that does not answer. The tasks run on."""
+
+    def keep(task: Task) -> bytes:
         path = stacks_path(session, run, task)
         try:
             done = session.transport.run(
@@ -90,9 +96,11 @@ def dump_stacks(session: Session, run: Run, tasks: Sequence[Task]) -> None:
             path.write_bytes(done.stdout)
         except CloudtrainError as error:
             session.console.warn(f"cannot dump the stacks of {task.name}: {error}")
+            return b""
+        return done.stdout
 
-    fan_out(tasks, keep, name=lambda task: task.name)
-    session.console.say(f"stacks of the processes: {stacks_path(session, run, tasks[0])}")
+    found = fan_out(tasks, keep, name=lambda task: task.name)
+    return {task.name: stacks for task, stacks in zip(tasks, found, strict=True)}
 
 
 def stacks_path(session: Session, run: Run, task: Task) -> Path:

@@ -355,6 +355,23 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
 
 
 @pytest.mark.sweep(8, of="what goes wrong")
+def test_a_run_in_which_nothing_moves_says_so_and_goes_on(project: Project) -> None:
+    (project.code / "hangs.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+    project.limits = {"STILL": 6.0, "runs.stillness.AGAIN": 2.0}
+    config = project.config(train={"command": "python3 hangs.py"}, strategy="custom")
+    for file in project.code.iterdir():  # a new file would be the task's
+        os.utime(file, (1e9, 1e9))
+    run = project.start("run", config)
+    until(lambda: "nothing has moved for" in project.stderr, 60)
+    assert "chief0, worker0 wait; `cloudtrain stop-run" in project.stderr
+    until(lambda: "nothing has moved for" in project.cloudtrain("status", "--offline").stdout, 10)
+    assert project.cloudtrain("stop-run").returncode == 0
+    assert run.wait(60) == 1
+    (page,) = project.store.glob("*/report.html")
+    assert "nothing moved for" in page.read_text("utf-8")
+
+
+@pytest.mark.sweep(8, of="what goes wrong")
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_task_that_ends_before_it_serves_ends_the_run_and_is_named(
     project: Project, code: int

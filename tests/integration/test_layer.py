@@ -102,6 +102,11 @@ def test_an_editable_install_stays_in_the_layer(shared: Path, tmp_path: Path) ->
     code.mkdir()
     (code / "trainer.py").write_text("HERE = 1\n")
     assert said(own / "bin" / "python", "-c", "import trainer, below; print(trainer.HERE)") == "1"
+    stacks = tmp_path / "stacks"
+    signalled = "import os; os.kill(os.getpid(), 47); print('runs on')"
+    place = f"CLOUDTRAIN_STACKS={stacks}"
+    assert said("env", place, own / "bin" / "python", "-c", signalled) == "runs on"
+    assert '  File "<string>", line 1 in <module>\n' in stacks.read_text()
     assert digest(shared) == before
 
 

@@ -15,6 +15,7 @@ from shutil import which
 import pytest
 
 from cloudtrain.errors import NodeError
+from cloudtrain.node import layer
 from cloudtrain.runs import task_commands
 from cloudtrain.shell import Secret
 from tests.support.fakes import eventually
@@ -374,3 +375,38 @@ def test_the_stacks_of_a_task_name_its_processes(attempt: Attempt) -> None:
     attempt.wait_for_log(b"up")
     dump = attempt.machine.run(task_commands.dump_stacks(attempt.folder, tag=attempt.tag))
     assert f"== {attempt.status().pid} bash, state S".encode() in dump.stdout
+
+
+def test_a_python_of_a_layer_writes_its_stacks_and_runs_on(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    (tmp_path / "_cloudtrain_stacks.py").write_text(layer.STACKS_SOURCE)
+    code = attempt.machine.home / "work" / "code"
+    code.mkdir()
+    (code / "train.py").write_text(
+        "import _cloudtrain_stacks, signal, time\n"
+        "def step():\n"
+        "    print('up', flush=True); time.sleep(60)\n"
+        "step()\n"
+    )
+    attempt.start(f"sleep 61 & {PYTHON} code/train.py", {"PYTHONPATH": str(tmp_path)})
+    attempt.wait_for_log(b"up")
+    for _ in range(2):
+        dump = attempt.machine.run(task_commands.dump_stacks(attempt.folder, tag=attempt.tag))
+        text = dump.stdout.decode()
+        assert text.count('code/train.py", line 3 in step\n') == 1
+        assert "code/train.py:     print('up', flush=True); time.sleep(60)\n" in text
+    assert attempt.status().state == "running"
+    assert {process.name[:6] for process in attempt.status().processes} >= {"python", "sleep"}
+
+
+def test_a_file_that_has_just_changed_is_seen(attempt: Attempt) -> None:
+    work = attempt.machine.home / "work"
+    assert attempt.machine.run(task_commands.changed_file("work", 5)).stdout == b""
+    (work / "old").write_text("")
+    os.utime(work / "old", (0, 0))
+    assert attempt.machine.run(task_commands.changed_file("work", 5)).stdout == b""
+    (work / "new").write_text("")
+    assert (
+        attempt.machine.run(task_commands.changed_file("work", 5)).stdout == b"changed work/new\n"
+    )

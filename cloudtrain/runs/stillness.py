@@ -1,0 +1,227 @@
+"""Says that nothing moves in a run, or that its GPUs compute nothing, and where its tasks wait.
+
+It ends nothing: `train.stall_timeout` does, if it is set (state_machine.timed_out).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cloudtrain import layout
+from cloudtrain.cloud import facts_of
+from cloudtrain.cluster.session import Session
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.events import MovesAgain, NothingMoves, nothing_moves
+from cloudtrain.metrics import IDLE, Sample, latest_samples
+from cloudtrain.parallel import fan_out
+from cloudtrain.run_record import Run, Task
+from cloudtrain.runs import task_commands
+from cloudtrain.runs.attempt_state import AttemptState, serves
+from cloudtrain.runs.stacks import waits_in
+from cloudtrain.runs.tasks import node_of, read_stacks
+from cloudtrain.wait_limits import PEER_GONE, STILL
+from cloudtrain.words import some
+
+AGAIN = 60.0
+"""Seconds until the next look at files and devices, after these have moved."""
+
+GPUS_EVERY = 30.0
+"""Seconds between two looks at the GPUs' samples."""
+
+NETWORK, DISK = 50e3, 1e6
+"""Bytes a second of a node from which it downloads, or reads its input: heartbeats take less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still:
+    """Since `since`, no running task of an attempt has moved."""
+
+    since: float
+    tasks: tuple[Task, ...]
+    finished: Mapping[str, float]
+    """Tasks that the others are connected to and that have ended with 0, with the time of that."""
+
+
+def still(state: AttemptState, now: float) -> Still | None:
+    """None as long as one of the tasks moves, or is not seen."""
+    running = [view for view in state.tasks.values() if not view.ended]
+    unseen = any(
+        view.unreachable_since is not None or view.stopped_since is not None or view.begun
+        for view in running
+    )
+    if not running or unseen or state.succeeded_at is not None:
+        return None
+    finished = {
+        view.task.name: view.ended_at
+        for view in state.tasks.values()
+        if view.exit_code == 0 and view.ended_at is not None and serves(state, view.task)
+    }
+    since = max([view.moved_at for view in running] + list(finished.values()))
+    if now - since < (PEER_GONE if finished else STILL):
+        return None
+    return Still(since=since, tasks=tuple(view.task for view in running), finished=finished)
+
+
+def described(found: Still, stacks: Mapping[str, bytes], now: float) -> str:
+    """`worker0 waits in fit, in a collective (train.py:16), worker1 waits in …`."""
+    places: dict[str, list[str]] = {}
+    for task in found.tasks:
+        where = waits_in(stacks.get(task.name, b""))
+        places.setdefault(f" {where}" if where else "", []).append(task.name)
+    gone = [f"{name}, which ended with 0 {ago(now - at)} ago" for name, at in _ended(found)]
+    peers = f" for {some(gone)}," if gone else ""
+    return ", ".join(
+        f"{some(names)} wait{'s' if len(names) == 1 else ''}{peers}{where}".rstrip(",")
+        for where, names in places.items()
+    )
+
+
+def _ended(found: Still) -> list[tuple[str, float]]:
+    return sorted(found.finished.items(), key=lambda each: each[1])
+
+
+def ago(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def busy(samples: Sequence[Sample], *, whole_machine: bool) -> bool:
+    """True if a node's latest samples show work: GPUs and, of a machine that is the task's own, its
+    network and disks.
+    """
+    recent = [sample for sample in samples if sample.time >= samples[-1].time - PEER_GONE]
+    if any((gpu.utilization or 0.0) > IDLE for sample in recent for gpu in sample.gpus):
+        return True
+    count = len(recent)
+    moved = sum(sample.received + sample.sent for sample in recent)
+    stored = sum(sample.disk_read + sample.disk_written for sample in recent)
+    return whole_machine and count > 0 and (moved > NETWORK * count or stored > DISK * count)
+
+
+def idle_gpus(samples: Mapping[str, Sequence[Sample]]) -> tuple[str, ...]:
+    """Tasks with GPUs, if none of all GPUs has computed within `STILL` seconds; else none."""
+    with_gpus = {name: of for name, of in samples.items() if of and of[-1].gpus}
+    for of in with_gpus.values():
+        begin = of[-1].time - STILL
+        figures = [gpu.utilization for one in of if one.time >= begin for gpu in one.gpus]
+        if of[0].time > begin or any(each is None or each > IDLE for each in figures):
+            return ()
+    return tuple(with_gpus)
+
+
+class StillnessWatch:
+    """Looks at one attempt; what costs calls to nodes is done in a thread."""
+
+    def __init__(self, session: Session, run: Run) -> None:
+        self._session = session
+        if nothing_moves(session.records.events(), run.id) is not None:
+            self._forget(run)  # said by a process that is gone
+        self._thread: threading.Thread | None = None
+        self._answer: tuple[Still, str | None] | None = None
+        self._told: Still | None = None
+        self._next = self._next_gpus = 0.0
+        self._gpus_told = False
+
+    def look(self, session: Session, run: Run, state: AttemptState) -> None:
+        """Warn once for each time that nothing moves, and say when something does again."""
+        self._session, now = session, session.clock.now()
+        found = still(state, now)
+        if self._told is not None and (found is None or found.since > self._told.since):
+            session.console.say(f"the run moves again, after {ago(now - self._told.since)}")
+            self._forget(run)
+        answer, self._answer = self._answer, None
+        if answer is not None and found is not None and answer[0] == found:
+            self._answered(run, found, answer[1], now)
+        if found is None:
+            self._look_at_gpus(run, state, now)
+        elif self._told is None and now >= self._next and not self._is_asking():
+            self._ask(run, found)
+
+    def over(self, session: Session, run: Run) -> None:
+        """The attempt is over."""
+        self._session = session
+        if self._told is not None:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        self._told = None
+        self._session.records.journal(MovesAgain(run=run.id))
+
+    def _is_asking(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _ask(self, run: Run, found: Still) -> None:
+        """Ask the nodes, in a thread."""
+
+        def ask() -> None:
+            try:
+                if self._moves(run, found.tasks):
+                    self._answer = found, None
+                    return
+                stacks = read_stacks(self._session, run, found.tasks)
+                self._answer = found, described(found, stacks, self._session.clock.now())
+            except CloudtrainError:  # a node does not answer: the monitor says so
+                self._answer = found, None
+
+        self._thread = threading.Thread(target=ask, name="stillness", daemon=True)
+        self._thread.start()
+
+    def _answered(self, run: Run, found: Still, text: str | None, now: float) -> None:
+        if text is None:
+            self._next = now + AGAIN
+            return
+        self._told, quiet = found, now - found.since
+        name = self._session.config.name
+        self._session.console.warn(
+            f"nothing has moved for {ago(quiet)}: {text}; `cloudtrain stop-run {name}`, or "
+            "`train.stall_timeout: 10m`, ends it"
+        )
+        since = time.time() - quiet
+        self._session.records.journal(NothingMoves(run=run.id, since=since, text=text))
+
+    def _moves(self, run: Run, tasks: Iterable[Task]) -> bool:
+        """Whether a task writes files, or its node computes, downloads or reads."""
+        own = not facts_of(self._session.config.provider).on_this_machine
+        samples = self._samples(run, tasks)
+        if any(busy(of, whole_machine=own) for of in samples.values() if of):
+            return True
+
+        def writes(task: Task) -> bool:
+            work = layout.work_folder(run.cluster, run.id, task.name)
+            minutes = max(1, round(STILL / 60))
+            done = self._session.transport.run(
+                node_of(self._session, task),
+                task_commands.changed_file(work, minutes),
+                timeout=60.0,
+            )
+            return done.stdout.startswith(b"changed ")
+
+        return any(fan_out(list(tasks), writes, name=lambda task: task.name))
+
+    def _samples(self, run: Run, tasks: Iterable[Task]) -> dict[str, list[Sample]]:
+        """Of nodes whose samples still arrive."""
+        records, found = self._session.records, {}
+        for task in tasks:
+            path = records.metrics_path(run.id, task.name, task.attempt)
+            try:
+                fresh = time.time() - path.stat().st_mtime < PEER_GONE
+            except OSError:
+                continue
+            found[task.name] = latest_samples(path) if fresh else []
+        return found
+
+    def _look_at_gpus(self, run: Run, state: AttemptState, now: float) -> None:
+        """Warn once in an attempt that no GPU of its tasks computes although they run."""
+        if self._gpus_told or now < self._next_gpus:
+            return
+        self._next_gpus = now + GPUS_EVERY
+        running = [view.task for view in state.tasks.values() if not view.ended]
+        names = idle_gpus(self._samples(run, running))
+        if names and state.succeeded_at is None:
+            self._gpus_told = True
+            self._session.console.warn(
+                f"no GPU of {some(names)} has computed anything for {ago(STILL)}, while the tasks "
+                "run: they load data, or the script uses the CPU alone"
+            )
