@@ -98,8 +98,8 @@ def create(folder: str, below: str) -> None:
     for name, text in ((STACKS_PTH, "import _cloudtrain_stacks\n"), (STACKS, STACKS_SOURCE)):
         with open(os.path.join(own, name), "w") as file:
             file.write(text)
-    for name in os.listdir(os.fsencode(os.path.join(below, "bin"))):
-        add_program(os.fsdecode(name), os.path.join(new, "bin"), os.path.join(below, "bin"), folder)
+    for program in os.listdir(os.fsencode(os.path.join(below, "bin"))):
+        add_program(os.fsdecode(program), os.path.join(new, "bin"), os.path.join(below, "bin"), folder)
     name_tensorflow(own, [packages(each) for each in chain(below)])
     with open(os.path.join(new, BELOW), "w") as file:
         file.write(below)

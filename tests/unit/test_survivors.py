@@ -85,6 +85,7 @@ class Cloud(World):
 
 def test_they_are_given_back_once_waiting_has_cost_what_creating_them_does() -> None:
     world = Cloud()
+    world.provider.errors = refusals(8)
     world.unlanded = [(Pending(f"{RUN.id}/chief0/output/a", 1),)]
     assert world.go() is not None
     assert world.landed == [RUN.id]
