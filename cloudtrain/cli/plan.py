@@ -18,6 +18,7 @@ from cloudtrain.cli.options import (
     refresh_prices_option,
 )
 from cloudtrain.cli.target import plan_of
+from cloudtrain.words import size_text
 
 if TYPE_CHECKING:
     from cloudtrain.ahead.code_sizes import CodePlace, CodeSizes
@@ -74,12 +75,24 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     if plan["code"]:
         lines += code_lines(plan["code"])
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
+    lines.append(f"  lands      {landing_text(plan['lands'])}")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
     lines.append(f"  price      {plan['price']}")
     lines += [f"  set        {override}" for override in plan["set"]]
     lines += [f"  default    {name}, from {place}" for name, place in plan["defaults"].items()]
     lines += [f"  differs    {line}" for line in plan["differs"]]
     return [*lines, *(f"  note: {note}" for note in plan["notes"])]
+
+
+def landing_text(lands: dict[str, Any]) -> str:
+    """What is kept of what a task makes or changes."""
+    globs = [path for path in lands["paths"] if path != "auto"]
+    if "auto" not in lands["paths"]:
+        return f"{', '.join(dict.fromkeys(['output/**', *globs]))} and nothing else"
+    places = "its work folder and home" if lands["home"] else "its work folder"
+    more = f"; {', '.join(globs)}" if globs else ""
+    limit = size_text(lands["limit"])
+    return f"what a task makes or changes in {places}, up to {limit} of each{more}"
 
 
 def offer_lines(plan: dict[str, Any]) -> list[str]:
@@ -165,6 +178,7 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
 
 def as_document(report: PlanReport) -> dict[str, Any]:
     """The report as --json prints it. Prices are null if not known, 0 if nothing is rented."""
+    from cloudtrain.cloud import facts_of
     from cloudtrain.console.prices import in_words
 
     config, cost = report.config, report.bill
@@ -187,6 +201,11 @@ def as_document(report: PlanReport) -> dict[str, Any]:
             for machine, known in report.network.items()
         },
         "code": _code_json(report.code) if report.code else None,
+        "lands": {
+            "paths": list(config.artifacts.paths),
+            "limit": config.artifacts.limit,
+            "home": not facts_of(config.provider).takes_hosts,
+        },
         "store": config.artifacts.store,
         "price": words,
         "price_per_hour": rounded(cost.per_hour if cost else 0.0),

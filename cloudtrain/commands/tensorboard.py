@@ -91,8 +91,8 @@ def no_event_files(found: FoundRun) -> UsageError:
     """A run that has ended without event files among what landed."""
     return UsageError(
         f"run {found.run.id} landed no event files (*{MARK}*)",
-        hint="write them below `output/` (keras.callbacks.TensorBoard('output/logs')), or add "
-        "their folder to artifacts.paths; the script decides whether it writes any",
+        hint="the script decides whether it writes any "
+        "(keras.callbacks.TensorBoard('output/logs')); `artifacts.paths`, if set, must match them",
     )
 
 

@@ -28,7 +28,7 @@ LATEST = ".latest"
 
 _CACHES = """
 __pycache__ .git .hg .svn .cache .ipynb_checkpoints .pytest_cache .mypy_cache .ruff_cache .eggs .tox
-.nox node_modules
+.nox node_modules tensorflow_datasets
 """
 CACHES = frozenset(_CACHES.encode().split())
 """Folders that can be made again, wherever they are."""

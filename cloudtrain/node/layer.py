@@ -99,7 +99,9 @@ def create(folder: str, below: str) -> None:
         with open(os.path.join(own, name), "w") as file:
             file.write(text)
     for program in os.listdir(os.fsencode(os.path.join(below, "bin"))):
-        add_program(os.fsdecode(program), os.path.join(new, "bin"), os.path.join(below, "bin"), folder)
+        add_program(
+            os.fsdecode(program), os.path.join(new, "bin"), os.path.join(below, "bin"), folder
+        )
     name_tensorflow(own, [packages(each) for each in chain(below)])
     with open(os.path.join(new, BELOW), "w") as file:
         file.write(below)
