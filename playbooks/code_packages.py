@@ -166,8 +166,9 @@ if [ -n "$requirements" ]; then
         program "$layer" "$below" "$shared"
         cp -a "$code" "$below/source"  # its lines may name folders of the code, also editable ones
         cd "$below/source"
+        program "$reader" "$requirements"
         echo "pip install -r $requirements"
-        pip_install "$below/bin/python" "$hint" -r "$packages/read.lines" -c "$packages/read.bounds"
+        pip_install "$below/bin/python" "$hint" -r "$requirements" -c "$packages/read.bounds"
         cd "$packages"
         : >"$below/.complete"
     fi

@@ -248,10 +248,35 @@ if [ -s "$folder/pip/cuda.txt" ]; then
     echo "pip install of CUDA's libraries"
     install -r "$folder/pip/cuda.txt" -c "$folder/pip/constraints.txt"
 fi
-if [ -s "$folder/pip/install.txt" ]; then
+# The user's own lines in files of their own, from their folder: pip names them as the user does.
+file= apart=
+if [ -e "$folder/pip/own-file.txt" ]; then
+    { read -r file; read -r apart; } <"$folder/pip/own-file.txt"
+fi
+install_own() {
+    folder=$(cd "$folder" && pwd)
+    cd "$folder/pip/own"
+    install "$@" -c ../constraints.txt
+    cd - >/dev/null
+}
+set --
+[ -z "$file" ] || [ -n "$apart" ] || set -- -r "$file"
+[ ! -e "$folder/pip/own/setup.packages" ] || set -- -r setup.packages "$@"
+base=
+[ ! -s "$folder/pip/install.txt" ] || base="-r ../install.txt"
+if [ $# -gt 0 ]; then
+    echo "pip install"
+    install_own $base "$@"
+elif [ -n "$base" ]; then
     echo "pip install"
     install -r "$folder/pip/install.txt" -c "$folder/pip/constraints.txt"
 fi
+# With an index of its own, which may lack TensorFlow: what is installed is found without one.
+# With hashes, which each line that comes along would need.
+case $apart in
+    index) echo "pip install -r $file"; install_own $base -r "$file";;
+    hashes) echo "pip install -r $file"; install_own -r "$file";;
+esac
 if [ -s "$folder/pip/install-alone.txt" ]; then
     install --no-deps -r "$folder/pip/install-alone.txt"
 fi

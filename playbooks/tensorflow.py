@@ -18,6 +18,7 @@ from cloudtrain.catalog import cuda
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import ClusterConfig, Node, Problem
 from cloudtrain.playbooks import nvidia, requirements, scripts, tensorflow_releases
+from cloudtrain.playbooks.requirements import Delivered
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
 from cloudtrain.strategies import strategy_of
@@ -186,21 +187,31 @@ class _Wanted:
     index: tuple[str, ...] = field(default=(), repr=False)
     """What to ask the package index first: the version, its package, and packages that come in the
     same minor versions. Empty if the tables know the release."""
+    packages: tuple[str, ...] = field(default=(), repr=False)
+    """Those of `install` that `setup.packages` has: pip gets them in a file of that name."""
+    own: Delivered = field(default_factory=Delivered, repr=False)
+    """The files of `setup.requirements`."""
     lines: tuple[str, ...] = field(default=(), repr=False)
     """`setup.run`, which may install into it: shared only with clusters that have the same."""
 
     def folder(self, node: Node) -> str:
         rest = (self.cuda, self.lines) if self.lines else (self.cuda,) if self.cuda else ()
-        text = repr((_RECIPE, self, *rest))
+        text = repr((_RECIPE, self, *rest, *([self.own] if self.own.main else [])))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:
         """Tar of the files that pip reads, and of a marker to disable its cache."""
         named: dict[str, tuple[str, ...]] = {
-            "install.txt": self.install,
+            "install.txt": tuple(line for line in self.install if line not in self.packages),
             "install-alone.txt": self.install_alone,
             "constraints.txt": self.constraints,
         }
+        if self.packages:
+            named["own/setup.packages"] = self.packages
+        for path, text in self.own.texts:
+            named[f"own/{path}"] = tuple(text.splitlines())
+        if self.own.main:
+            named["own-file.txt"] = (self.own.main, self.own.apart)
         if self.cuda:
             named["cuda.txt"] = self.cuda
         if not cache:
@@ -216,24 +227,26 @@ class _Wanted:
 
 
 def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
-    version = config.setup.tensorflow
-    own = requirements.lines(config)
+    version, packages = config.setup.tensorflow, config.setup.packages
     if version is None:
         with_code = requirements.of_code(config) is not None or config.setup.install
-        if not own and not with_code and config.setup.python == "auto":
+        own = requirements.delivered(config, ())
+        if not packages and not own.main and not with_code and config.setup.python == "auto":
             return None
         return _Wanted(
             label="python",
             python=_python(config, _ANY_PYTHON),
-            install=own,
+            install=packages,
+            packages=packages,
+            own=own,
             lines=config.setup.run,
         )
     legacy = keras_choice(config) == "legacy"
     library = strategy_of(config).library
-    given = {*_TENSORFLOW, *(["tf-keras"] if legacy else [])}
+    given = {*requirements.TENSORFLOW, *(["tf-keras"] if legacy else [])}
     given |= {library.package} if library else set()
-    own = requirements.without(own, given)
-    named = {requirements.package(line) for line in own}
+    packages = requirements.without(packages, given)
+    named = requirements.named(config) - given
     gpus = nvidia.wanted(config, node)
     build: tensorflow_releases.Build = "cuda" if gpus else "cpu"
     if strategy_of(config).tpus and is_cloud(config.provider):
@@ -251,9 +264,11 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         python=_python(config, (first, last)),
         install=(
             *requirements.without(tensorflow_releases.tensorflow(version, build), named),
-            *own,
+            *packages,
             *needs,
         ),
+        packages=packages,
+        own=requirements.delivered(config, given),
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
@@ -270,9 +285,6 @@ def _asked(version: str, build: tensorflow_releases.Build, *, legacy: bool) -> t
 
 
 _ANY_PYTHON = ("3.6", "3.99")
-_TENSORFLOW = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu"})
-"""Packages that `setup.tensorflow` decides on, not a requirements file: two builds in one
-environment mix files. A strategy's own library is built by its playbook, after TensorFlow."""
 
 
 def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.config.location import placed
 from cloudtrain.errors import CloudtrainError, ConfigError
 from cloudtrain.model import ClusterConfig, Problem
-from cloudtrain.playbooks import code_packages, folder, horovod, requirements, tensorflow
+from cloudtrain.playbooks import (
+    code_packages,
+    folder,
+    horovod,
+    requirement_forms,
+    requirements,
+    tensorflow,
+)
 
 
 def setup(config: ClusterConfig) -> str:
@@ -30,7 +38,7 @@ def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
     """
     found = [*tensorflow.problems(config), *horovod.problems(config)]
     try:
-        requirements.lines(config)
+        found += requirement_forms.problems(config)
     except ConfigError as error:
         found += error.problems
     if code_packages.named(config):
@@ -49,3 +57,10 @@ def _delivered(config: ClusterConfig) -> frozenset[str] | None:
         return frozenset(entry.path for entry in folder.entries(config, root))
     except CloudtrainError:
         return None
+
+
+def setup_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """Lines of requirements that give way to `setup.tensorflow`."""
+    with suppress(ConfigError):  # a finding of its own
+        return requirements.left_out_notes(config)
+    return ()

@@ -17,7 +17,7 @@ from cloudtrain.playbooks import requirements
 
 FORMAT = 1
 REQUIREMENTS = "requirements.txt"
-"""Beside the config; the lines of `setup.requirements` with the files that they include."""
+"""Beside the config, if `setup.requirements` names no other file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class Job:
     """Name of the desk's own cluster."""
     config: ClusterConfig
     """As the desk reads it."""
-    requirements: str = ""
+    requirements: Mapping[str, str] = field(default_factory=dict)
+    """The files of `setup.requirements` by their paths beside the config."""
     itself: ClusterConfig
     """Config of the desk's own cluster, which it deletes last."""
     public_key: str
@@ -99,8 +100,8 @@ def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> Cluster
     """The config with nothing that only this machine has. `code`: where the desk has the code;
     `internal`: its address for machines of its network.
     """
-    read = requirements.of_code(config) is not None or config.setup.requirements is None
-    setup = config.setup if read else replace(config.setup, requirements=REQUIREMENTS)
+    main = requirements.delivered(config, ()).main
+    setup = replace(config.setup, requirements=main) if main else config.setup
     token = config.code.token if code.git is None else None
     return replace(
         config,
@@ -119,10 +120,9 @@ def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> Cluster
     )
 
 
-def requirement_lines(config: ClusterConfig) -> str:
-    """Content of the file of `setup.requirements`; "" if it is not of this machine."""
-    alone = replace(config, setup=replace(config.setup, packages=()))
-    return "".join(f"{line}\n" for line in requirements.lines(alone))
+def requirement_files(config: ClusterConfig) -> Mapping[str, str]:
+    """The files of `setup.requirements`; none if it names none of this machine."""
+    return dict(requirements.delivered(config, ()).texts)
 
 
 def environment(config: ClusterConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -9,6 +9,7 @@ from cloudtrain import catalog
 from cloudtrain.ahead.commands import placeholder_notes
 from cloudtrain.ahead.fill_in import marked
 from cloudtrain.ahead.findings import found_ahead
+from cloudtrain.ahead.setup import setup_notes
 from cloudtrain.catalog import reported
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.cluster_offers import each_candidate
@@ -93,6 +94,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         access_note(config),
         evaluator_note(config),
         tensorflow.keras_warning(config),
+        *setup_notes(config),
         *marked(config),
         *placeholder_notes(config),
         *about_script,

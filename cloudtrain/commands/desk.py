@@ -60,7 +60,9 @@ def prepare(job: Job) -> None:
     os.environ.update(secrets_in(DeskPaths(name=job.name, desk=job.desk)))
     folder = job.config.folder
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / REQUIREMENTS).write_text(job.requirements, "utf-8")
+    for path, text in {REQUIREMENTS: "", **job.requirements}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
 
 
 def desk(

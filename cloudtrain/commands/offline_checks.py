@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cloudtrain.ahead.commands import placeholder_notes
 from cloudtrain.ahead.fill_in import marked
+from cloudtrain.ahead.setup import setup_notes
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
@@ -96,6 +97,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         access_note(config),
         evaluator_note(config),
         part_note(config),
+        *setup_notes(config),
         *marked(config),
         *placeholder_notes(config),
     )

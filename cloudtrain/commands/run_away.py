@@ -21,7 +21,7 @@ from cloudtrain.away.desk_cluster import (
     refuse_unfit,
     without_desks_share,
 )
-from cloudtrain.away.job import Job, config_for_desk, environment, requirement_lines
+from cloudtrain.away.job import Job, config_for_desk, environment, requirement_files
 from cloudtrain.away.orders import new_order_key
 from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published, Publisher
@@ -279,7 +279,7 @@ def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> J
         desk=away.id,
         name=itself.name,
         config=config_for_desk(paid, code_on_desk(config, away.code), node.internal),
-        requirements=requirement_lines(config),
+        requirements=requirement_files(config),
         itself=config_for_desk(itself, itself.code, node.internal),
         public_key=public_key,
         owner=current_owner(session.provider),

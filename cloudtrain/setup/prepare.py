@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.environments.sharing import Sharing
+from cloudtrain.errors import NodesError, StepFailed
 from cloudtrain.model import Node
 from cloudtrain.playbooks import (
     base,
@@ -17,6 +18,7 @@ from cloudtrain.playbooks import (
     horovod,
     nvidia,
     python,
+    requirements,
     tensorflow,
 )
 from cloudtrain.setup.apply import apply
@@ -30,8 +32,8 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     """
     source = code.resolve(session.config, delivered)
     note = tensorflow.keras_note(session.config)
-    if note is not None:
-        session.console.say(note)
+    for text in filter(None, (note, *requirements.left_out_notes(session.config))):
+        session.console.say(text)
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -49,7 +51,12 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
         session.console.stage("setup and code", len(session.nodes)) as stage,
         shared_environments(session) as sharing,
     ):
-        apply(steps, session.nodes, session.transport, stage, sharing=sharing)
+        try:
+            apply(steps, session.nodes, session.transport, stage, sharing=sharing)
+        except (StepFailed, NodesError) as error:
+            line = requirements.line_named(session.config, str(error))
+            hint = "; ".join(filter(None, (line, error.hint)))
+            raise error.copy_with(hint=hint or None) if line else error from None
     return source.digest
 
 

@@ -26,7 +26,7 @@ from cloudtrain.away.desk_cluster import (
     refuse_unfit,
     without_desks_share,
 )
-from cloudtrain.away.job import Job, config_for_desk, from_bytes, requirement_lines, to_bytes
+from cloudtrain.away.job import Job, config_for_desk, from_bytes, requirement_files, to_bytes
 from cloudtrain.away.orders import OrderInbox, answer_of, new_order, new_order_key, post_order
 from cloudtrain.away.outcome import Outcome, recorded_outcome
 from cloudtrain.away.program import pinned_requirements
@@ -221,7 +221,10 @@ def test_a_job_has_nothing_that_only_this_machine_has(tmp_path: Path) -> None:
     assert (made.network.ssh_from, made.limits.idle, made.env_file) == ("auto", None, "")
     assert (made.secrets, made.away, made.code) == ({"KEY": "MY_KEY"}, Away(), Code(path="~/code"))
     assert made.setup.requirements == "requirements.txt"
-    assert requirement_lines(given) == "six\nrich>=13\n"
+    assert requirement_files(given) == {
+        "requirements.txt": "-r inner.txt\nrich>=13\n",
+        "inner.txt": "six\n",
+    }
     assert config_for_desk(config(provider="gcp", project="p"), Code(), "").project == "p"
 
 
@@ -537,7 +540,11 @@ def test_a_desk_that_may_not_delete_itself_says_so(
 
 
 def test_a_job_travels_whole(desk: Desk, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace(desk.job, requirements="rich\n", environment={"AWS_ENDPOINT_URL": "http://x"})
+    given = replace(
+        desk.job,
+        requirements={"requirements.txt": "rich\n"},
+        environment={"AWS_ENDPOINT_URL": "http://x"},
+    )
     assert from_bytes(to_bytes(given)) == given
     secrets = home / "secrets.json"
     secrets.write_text(json.dumps({"MY_KEY": "k"}))

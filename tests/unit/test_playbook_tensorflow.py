@@ -109,7 +109,7 @@ def test_what_the_user_names_of_cuda_is_theirs() -> None:
     own = ["nvidia-cudnn-cu12==9.20.0.48", "torch"]
     (step,) = tensorflow.steps(config(tensorflow="2.21", accelerator=T4, packages=own), node())
     assert not [line for line in files(step)["cuda"] if "cudnn" in line]
-    assert own[0] in files(step)["install"]
+    assert own[0] in files(step)["own/setup.packages"]
 
 
 @pytest.mark.parametrize("accelerator", [T4, None])
@@ -138,9 +138,10 @@ def test_packages_alone_make_an_environment_without_tensorflow() -> None:
     (step,) = tensorflow.steps(config(packages=("six",)), node())
     assert step.name == "python"
     assert files(step) == {
-        "install": ["six"],
+        "install": [],
         "install-alone": [],
         "constraints": [],
+        "own/setup.packages": ["six"],
         "no-cache": [],
     }
 
@@ -149,9 +150,10 @@ def test_what_the_user_names_is_not_bounded_and_their_tensorflow_lines_give_way(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "more.txt").write_text("TF_Keras\nscipy>1 # why\n-r requirements.txt\n")
+    (tmp_path / "limits.txt").write_text("tensorflow==2.3\nml-dtypes<1\n")
     (tmp_path / "requirements.txt").write_text(
-        "# a comment\ntensorflow>=2.2\nTensorFlow_GPU==2.3\nNumPy==1.26.4 \\\n  --hash=x\n"
-        "\n-r more.txt\ngit+https://example.org/keras.git\n./tensorflow\n"
+        "# a comment\ntensorflow>=2.2\nTensorFlow_GPU==2.3 \\\n  --hash=sha256:1\n"
+        "NumPy==1.26.4 \\\n  --hash=x\n\n-r more.txt\n-c limits.txt\n"
     )
     wanted = config(
         tensorflow="2.21",
@@ -160,13 +162,16 @@ def test_what_the_user_names_is_not_bounded_and_their_tensorflow_lines_give_way(
         source=str(tmp_path / "mnist.yaml"),
     )
     (step,) = tensorflow.steps(wanted, node())
-    assert files(step)["install"][3:] == [
-        "tensorflow-datasets",
-        "NumPy==1.26.4    --hash=x",
-        "scipy>1 # why",
-        "git+https://example.org/keras.git",
-        "./tensorflow",
+    given = files(step)
+    assert given["own/setup.packages"] == ["tensorflow-datasets"]
+    assert given["own/requirements"] == [
+        "# a comment",
+        *("#", "#", "#"),
+        *("NumPy==1.26.4 \\", "  --hash=x", "", "-r more.txt", "-c limits.txt"),
     ]
+    assert given["own/more"] == ["#", "scipy>1 # why", "-r requirements.txt"]
+    assert given["own/limits"] == ["#", "ml-dtypes<1"]
+    assert given["own-file"] == ["requirements.txt", "hashes"]
     bounded = ["tensorflow==2.21.*", "keras<=3.15.1", "protobuf<=7.36.2", "h5py<3.15"]
     assert files(step)["constraints"] == bounded
 

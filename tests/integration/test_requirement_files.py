@@ -1,0 +1,104 @@
+"""The user's own requirements file with a real pip: it means what it means to pip elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.errors import StepFailed
+from cloudtrain.model import ClusterConfig
+from cloudtrain.playbooks import requirements, tensorflow, tensorflow_releases
+from cloudtrain.setup.apply import apply
+from tests.support.environments import quick_python
+from tests.support.nodes_here import HereTransport, Remembered, node
+from tests.support.tensorflow_parts import config
+from tests.support.wheels import wheel
+
+Make = Callable[[ClusterConfig], set[str]]
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    for name, version in (("extra", "1.0"), ("extra", "2.0"), ("more", "1.0")):
+        wheel(folder, name, version)
+    wheel(folder, "tensorflow_cpu", "2.21.0", "deep<2")
+    for version in ("1.0", "2.0"):
+        wheel(folder, "deep", version)
+    for line in tensorflow_releases.tensorflow("2.21", "cpu")[1:]:
+        wheel(folder, line.partition("=")[0].partition("<")[0].replace("-", "_"), "2.21.0")
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, wheels: Path) -> Make:
+    """Run the step on a node that finds these wheels alone; returns what it has installed."""
+    (tmp_path / "bin").mkdir()
+    quick_python(tmp_path / "bin" / "python3")
+    environ = {
+        "PATH": f"{tmp_path}/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        **dict.fromkeys(("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT"), ""),
+    }
+
+    def run(wanted: ClusterConfig) -> set[str]:
+        transport = HereTransport(tmp_path / "nodes", environ)
+        apply(lambda one: tensorflow.steps(wanted, one), [node()], transport, Remembered())
+        folder = tensorflow.environment_folder(wanted, node())
+        found = (tmp_path / "nodes").glob(f"*/{folder}/lib/python3*/site-packages/*.dist-info")
+        return {each.name.removesuffix(".dist-info") for each in found}
+
+    return run
+
+
+def of(tmp_path: Path, text: str | bytes, **setup: object) -> ClusterConfig:
+    (tmp_path / "needs.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    made = config("mirrored", provider="local", source=str(tmp_path / "m.yaml"), **setup)
+    return replace(made, setup=replace(made.setup, requirements="needs.txt"))
+
+
+def test_includes_limits_and_marks_mean_what_they_mean_to_pip(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "deps").mkdir()
+    (tmp_path / "deps" / "base.txt").write_bytes(b"\xef\xbb\xbfextra  # caf\xc3\xa9\n")
+    (tmp_path / "deps" / "limits.txt").write_bytes(b"# caf\xe9\nextra<2\n")
+    found = make(of(tmp_path, "-r deps/base.txt\r\n-c deps/limits.txt\r\n", packages=("more",)))
+    assert {"extra-1.0", "more-1.0"} <= found
+
+
+@pytest.mark.sweep(1, of="apart")
+def test_hashes_are_asked_of_the_users_lines_alone(
+    tmp_path: Path, wheels: Path, make: Make
+) -> None:
+    digest = sha256((wheels / "extra-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    text = f"tensorflow==2.15 --hash=sha256:{'0' * 64}\nextra==1.0 \\\n  --hash=sha256:{digest}\n"
+    assert {"extra-1.0", "tensorflow_cpu-2.21.0"} <= make(of(tmp_path, text, tensorflow="2.21"))
+
+
+@pytest.mark.sweep(1, of="apart")
+def test_a_companys_index_needs_no_tensorflow_and_replaces_nothing_below(
+    tmp_path: Path, wheels: Path, make: Make
+) -> None:
+    index = tmp_path / "index" / "extra"
+    index.mkdir(parents=True)
+    link = f"{wheels.as_uri()}/extra-1.0-py3-none-any.whl"
+    (index / "index.html").write_text(f'<a href="{link}">extra</a>')
+    options = f"--index-url {index.parent.as_uri()}\n"
+    found = make(of(tmp_path, f"{options}extra\ndeep\n", tensorflow="2.21"))
+    assert {"tensorflow_cpu-2.21.0", "deep-1.0"} <= found
+    assert {"extra-1.0", "extra-2.0"} & found
+
+
+def test_pip_names_the_line_of_the_users_own_file(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "base.txt").write_text("# one\n\nmore==9\n")
+    wanted = of(tmp_path, "extra\n-r base.txt\n", packages=("extra<2",))
+    with pytest.raises(StepFailed, match="No matching distribution found for more==9") as caught:
+        make(wanted)
+    assert "venvs" not in str(caught.value)
+    assert requirements.line_named(wanted, str(caught.value)) == "base.txt:3: more==9"
