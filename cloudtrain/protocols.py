@@ -42,6 +42,8 @@ class Finding:
     """False if it could not be checked."""
     place: str = ""
     """The candidate that it is about, `gcp us-central1`; "" if it is about all."""
+    lines: tuple[str, ...] = ()
+    """The text in short lines, for people; (): as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)

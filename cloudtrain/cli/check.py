@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,14 @@ from cloudtrain.cli.options import (
     print_json,
     shown,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
     from cloudtrain.protocols import Finding
+
+THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
+"""Findings of which nobody doubts that they are good."""
 
 
 @click.command(short_help=COMMANDS["check"], epilog="\b\nExample:\n  cloudtrain check gcp.yaml")
@@ -31,18 +36,20 @@ if TYPE_CHECKING:
     help="Also test the account, for a cent at most: azure validates the actual requests; on gcp"
     " and aws one small machine is created, logged in to and deleted.",
 )
+@click.option("--all", "every", is_flag=True, help="Show each finding about this machine, too.")
 @ignore_option
 @events_option
 @json_option
 @debug_option
-def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]) -> int:
+def command(
+    file: str | None, deep: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
+) -> int:
     """Find problems that would stop `up` or `train`, before anything is created: in the config,
     machines and their price, credentials, quota, code, secrets and the store. Changes nothing. The
     exit code is that of the most serious finding.
     """
     plan = plan_of(file)
     from cloudtrain.commands.check import check
-    from cloudtrain.console.lines import printable
 
     with shown(as_json=as_json) as progress:
         findings = check(plan, deep=progress if deep else None, ignore=ignore)
@@ -50,7 +57,7 @@ def command(file: str | None, deep: bool, as_json: bool, ignore: tuple[str, ...]
     if as_json:
         print_json({"ok": not code, "findings": [as_document(f) for f in findings]})
     else:
-        click.echo(printable("\n".join(screen(findings))))
+        print_lines(screen(findings, every=every), painted=painted)
     return code
 
 
@@ -63,13 +70,18 @@ def worst(findings: Sequence[Finding]) -> int:
     return max(codes.pop(""), min(codes.values(), default=0))
 
 
-def screen(findings: Sequence[Finding]) -> Iterator[str]:
-    """Good findings on a line each; then the bad ones in full, with hints; then a summary. Those of
-    each candidate below its name.
+def screen(findings: Sequence[Finding], *, every: bool = False) -> Iterator[str]:
+    """Good findings on a line each, those about this machine on one for all, unless `every`; then
+    the bad ones in full, with hints; then a summary. Those of each candidate below its name.
     """
-    width = max((len(finding.what) for finding in findings), default=0)
     of_all = [finding for finding in findings if not finding.place]
-    yield from lines(of_all, width)
+    folded = [] if every else [f for f in of_all if f.ok and f.told and f.what in THIS_MACHINE]
+    if len(folded) > 1:
+        yield f"ok    this machine ({len(folded)})"
+    else:
+        folded = []
+    width = max((len(each.what) for each in findings if each not in folded), default=0)
+    yield from lines([each for each in of_all if each not in folded], width)
     places = list(dict.fromkeys(finding.place for finding in findings if finding.place))
     for place in places:
         yield f"{place}:"
@@ -88,15 +100,30 @@ def screen(findings: Sequence[Finding]) -> Iterator[str]:
         yield "each candidate has findings that would stop `cloudtrain up`"
 
 
+SIGNS = {"ok": "green", "?": "yellow", "FAIL": "red"}
+
+
+def painted(text: str) -> str:
+    """The text with the sign of each finding in its colour."""
+    return re.sub(
+        r"^((?:  )?)(ok|\?|FAIL)(?= )",
+        lambda found: found[1] + click.style(found[2], SIGNS[found[2]]),
+        text,
+        flags=re.MULTILINE,
+    )
+
+
 def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
     for finding in findings:
         if finding.ok:
             first, *more = finding.text.splitlines() or [""]
+            shown = finding.lines or (f"{first} …" if more else first,)
             sign = "ok   " if finding.told else "?    "
-            yield f"{sign} {finding.what:{width}}  {first}{' …' if more else ''}".rstrip()
+            yield f"{sign} {finding.what:{width}}  {shown[0]}".rstrip()
+            yield from (f"      {'':{width}}  {line}" for line in shown[1:])
     wrong = [finding for finding in findings if not finding.ok]
     for finding in wrong:
-        first, *more = finding.text.splitlines() or [""]
+        first, *more = finding.lines or finding.text.splitlines() or [""]
         yield f"FAIL  {finding.what:{width}}  {first}"
         yield from (f"      {'':{width}}  {line}" for line in more)
         if finding.hint:

@@ -10,8 +10,8 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import name_of
-from cloudtrain.console.lines import printable
 from cloudtrain.console.times import clock, duration
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def command(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(as_document(report))
     else:
-        click.echo(printable("\n".join(lines(report, time.time()))))
+        print_lines(lines(report, time.time()))
 
 
 def lines(report: CostReport, now: float) -> Iterator[str]:

@@ -20,9 +20,9 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import ClusterTarget, is_file, target_of
 from cloudtrain.cloud import facts_of
-from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.state import Records
 
@@ -91,7 +91,7 @@ def show_owner(target: ClusterTarget, owner: str | None) -> None:
     except CloudtrainError:
         return  # `down` meets the same error, and reports it in context
     if lines:
-        click.echo(printable("\n  ".join([target.name, *lines])), err=True)
+        print_lines([target.name, *(f"  {line}" for line in lines)], err=True)
 
 
 def resolve_target(name: str | None, provider: str | None, project: str | None) -> ClusterTarget:

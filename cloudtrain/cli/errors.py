@@ -12,6 +12,7 @@ import click
 from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable
+from cloudtrain.console.wrapping import terminal_width, wrapped
 from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
 
 MAX_LINES = 24
@@ -101,7 +102,7 @@ def _text(failure: dict[str, Any], debug: bool) -> str:
 
 def _print(text: str) -> None:
     try:
-        sys.stderr.write(printable(text))
+        sys.stderr.write(wrapped(printable(text), terminal_width(sys.stderr)))
         sys.stderr.flush()
     except OSError:
         return  # stderr is closed; the exit code remains

@@ -18,8 +18,8 @@ from cloudtrain.cli.options import (
     shown,
     yes_option,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import is_file
-from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.state import Records
 
@@ -69,8 +69,7 @@ def command(
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
     found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
-        for line in (text(answers), *kept(answers, wanted)):
-            click.echo(printable(line), err=True)
+        print_lines((text(answers), *kept(answers, wanted)), err=True)
     collected: tuple[str, ...] = ()
     if found:
         names = ", ".join(held.holding.cluster for held in found)
@@ -105,8 +104,7 @@ def collect_environments(
 
     kept = Environments()
     if not as_json:
-        for line in kept.lines(unused_for):
-            click.echo(printable(line), err=True)
+        print_lines(kept.lines(unused_for), err=True)
     failed: dict[str, CloudtrainError] = {}
     if unused := kept.unused(unused_for):
         confirm(f"Delete {len(unused)} unused environments in stores?", yes=yes)

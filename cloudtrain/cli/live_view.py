@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-import click
-
 from cloudtrain.cli.event_lines import told_events
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.status_lines import (
     cluster_state,
     cost_so_far,
@@ -77,18 +76,18 @@ def draw(look: Callable[[], StatusReport]) -> None:
         with Live(get_renderable=picture, console=console, screen=True, refresh_per_second=2):
             poll_until(again, Retry(pause=EVERY))
     finally:
-        click.echo(printable(report_text(report, time.time())))
+        print_lines([report_text(report, time.time())])
 
 
 def print_changes(look: Callable[[], StatusReport]) -> None:
     """Print the whole state, then a line for each change."""
     report, changes = look(), Changes()
-    click.echo(printable(report_text(report, time.time())))
+    print_lines([report_text(report, time.time())])
     changes.of(report, time.time())
 
     def again() -> None:
         for line in changes.of(look(), time.time()):
-            click.echo(printable(line))
+            print_lines([line])
 
     poll_until(again, Retry(pause=EVERY))
 

@@ -9,6 +9,7 @@ import click
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import UsageError
 
@@ -37,7 +38,7 @@ def command(
     if as_json:
         print_json(document(answers))
     else:
-        click.echo(printable(text(answers)))
+        print_lines([text(answers)])
     return max((answer.exit_code for answer in answers), default=0)
 
 

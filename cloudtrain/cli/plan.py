@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from cloudtrain.cli.options import (
     print_json,
     refresh_prices_option,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import plan_of
 from cloudtrain.words import size_text
 
@@ -42,7 +44,6 @@ def command(
     """
     plan = plan_of(file)
     from cloudtrain.commands.plan import plan_report
-    from cloudtrain.console.lines import printable
 
     if refresh_prices:
         from cloudtrain.commands.plan import refresh_prices as fetch
@@ -52,14 +53,18 @@ def command(
     if as_json:
         print_json(as_document(report))
     else:
-        click.echo(printable("\n".join(text(as_document(report), every=every))))
+        print_lines(text(as_document(report), price_lines(report), every=every))
 
 
+NO_PRICE = "none: nothing is rented"
 MAX_SINGLE = 16
 """Nodes that are shown one by one; of a larger cluster, the first of each role."""
 
 
-def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
+def text(
+    plan: dict[str, Any], price: Sequence[str] | None = None, *, every: bool = True
+) -> list[str]:
+    """Lines about a plan; `price`: its price in lines, None as it is there."""
     lines = [f"{plan['name']}  {plan['provider']}  {plan['strategy']}"]
     if plan["offers"]:
         lines += offer_lines(plan)
@@ -77,7 +82,9 @@ def text(plan: dict[str, Any], *, every: bool = True) -> list[str]:
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  lands      {landing_text(plan['lands'])}")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
-    lines.append(f"  price      {plan['price']}")
+    lines += [
+        f"  {'' if n else 'price':9}  {line}" for n, line in enumerate(price or [plan["price"]])
+    ]
     lines += [f"  set        {override}" for override in plan["set"]]
     lines += [f"  default    {name}, from {place}" for name, place in plan["defaults"].items()]
     lines += [f"  differs    {line}" for line in plan["differs"]]
@@ -95,11 +102,18 @@ def landing_text(lands: dict[str, Any]) -> str:
     return f"what a task makes or changes in {places}, up to {limit} of each{more}"
 
 
+def price_lines(report: PlanReport) -> tuple[str, ...]:
+    from cloudtrain.console.prices import in_lines
+
+    return in_lines(report.bill, report.config) if report.bill else (NO_PRICE,)
+
+
 def offer_lines(plan: dict[str, Any]) -> list[str]:
     """A line for each offer, in the order in which `up` tries them; below, one is planned."""
     offers = plan["offers"]
     width = max(len(f"{each['provider']} {each['place']}") for each in offers)
     prices = [each["price"] for each in offers]
+    dates = {each["price_date"] for each in offers}  # of all: below, with that of the plan
     lines = []
     for number, each in enumerate(offers):
         title = plan["candidate_order"] if number == 0 else ""
@@ -107,7 +121,8 @@ def offer_lines(plan: dict[str, Any]) -> list[str]:
         line = (
             f"  {title:9}  {number + 1:2}  {place:{width}}  {each['price']:{max(map(len, prices))}}"
         )
-        line += f"  {each['machines']}  prices of {each['price_date']}"
+        line += f"  {each['machines']}"
+        line += f"  prices of {each['price_date']}" if len(dates) > 1 else ""
         line += f"  egress: {each['egress']}" if each["egress"] else ""
         lines.append(line)
         if each["refused"]:
@@ -182,7 +197,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
     from cloudtrain.console.prices import in_words
 
     config, cost = report.config, report.bill
-    words = in_words(cost, config) if cost else "none: nothing is rented"
+    words = in_words(cost, config) if cost else NO_PRICE
     return {
         "name": config.name,
         "provider": config.provider,

@@ -17,6 +17,7 @@ from cloudtrain.cli.options import (
     role_option,
     shown,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import config_of
 
 EPILOG = """\b
@@ -99,5 +100,5 @@ def command(
     if as_json:
         print_json(asdict(report))
     else:
-        click.echo("\n".join(table(report)))
+        print_lines(table(report))
     return 0 if report.came_through else 1

@@ -18,11 +18,11 @@ from cloudtrain.cli.options import (
     print_json,
     store_option,
 )
+from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
-from cloudtrain.console.lines import printable
 from cloudtrain.errors import UsageError
 from cloudtrain.run_record import Run, run_to_json
 
@@ -67,7 +67,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
     if as_json:
         print_json(report_json(report, time.time()))
     else:
-        click.echo(printable(report_text(report, time.time())))
+        print_lines([report_text(report, time.time())])
     return report.exit_code(time.time())
 
 

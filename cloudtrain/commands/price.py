@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cloudtrain.catalog.estimate import Estimate, budget_seconds, estimate
 from cloudtrain.cluster.budget_check import least_seconds
-from cloudtrain.console.prices import dollars, in_words
+from cloudtrain.console.prices import dollars, in_lines, in_words
 from cloudtrain.errors import UsageError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
@@ -18,11 +18,12 @@ def price(plan: Plan) -> tuple[Finding, ...]:
     if found is None:
         return ()
     text = in_words(found, plan.config)
+    first, *more = in_lines(found, plan.config)
     refused = _over_budget(plan, found, text)
     if refused is not None:
         return (refused,)
     if limit is None:
-        return (Finding(what="price", ok=True, text=text),)
+        return (Finding(what="price", ok=True, text=text, lines=(first, *more)),)
     if found.most is None:
         return (
             Finding(
@@ -40,11 +41,14 @@ def price(plan: Plan) -> tuple[Finding, ...]:
                 what="price",
                 ok=False,
                 text=f"{text}, more than limits.max_price: {limit:g} $/hour",
+                lines=(f"{first}: more than limits.max_price, {limit:g} $/hour", *more),
                 hint="use fewer or smaller machines, spot, another placement or a higher limit",
                 error=UsageError,
             ),
         )
-    return (Finding(what="price", ok=True, text=f"{text}; max_price is {limit:g} $/hour"),)
+    text = f"{text}; max_price is {limit:g} $/hour"
+    lines = (f"{first}; max_price is {limit:g} $/hour", *more)
+    return (Finding(what="price", ok=True, text=text, lines=lines),)
 
 
 def _over_budget(plan: Plan, found: Estimate, text: str) -> Finding | None:

@@ -15,17 +15,41 @@ def in_words(found: Estimate, config: ClusterConfig) -> str:
 
     The second price is that until `limits.max_lifetime`, if the cloud enforces it.
     """
-    lifetime = enforced_lifetime(config)
     text = f"not known: {', '.join(found.unknown)}"
     if found.per_hour is not None:
         text = f"{dollars(found.per_hour)}/hour in {found.place}"
     elif found.most is not None:
         text = f"{text}; at most {dollars(found.most)}/hour, the on-demand price"
-    if found.most is not None:
-        text += _at_most(found.most, lifetime, budget_seconds(found, config), config)
+    text += _limit(found, config)
     age = ", more than 180 days old: run `plan --refresh-prices`" if found.stale else ""
     known = f"{parts(found)}; " if found.per_hour is not None else ""
     return f"{text} ({known}prices of {found.date.isoformat()}{age}; without {EXCLUDED})"
+
+
+def in_lines(found: Estimate, config: ClusterConfig) -> tuple[str, ...]:
+    """The same, a line for each fact: the price, what it is made of or lacks, its age."""
+    missing = f"not known: {', '.join(found.unknown)}"
+    limit = _limit(found, config)
+    if found.per_hour is not None:
+        made_of = f"{parts(found)}, no {EXCLUDED}"
+        price: tuple[str, ...] = (
+            f"{dollars(found.per_hour)}/hour in {found.place}{limit}",
+            made_of,
+        )
+    elif found.most is not None:
+        price = (f"at most {dollars(found.most)}/hour (on demand){limit}", missing)
+    else:
+        price = (missing,)
+    age = ", over 180 days old: `plan --refresh-prices`" if found.stale else ""
+    return *price, f"prices of {found.date.isoformat()}{age}"
+
+
+def _limit(found: Estimate, config: ClusterConfig) -> str:
+    """What it costs at most in all; "" if no price is known."""
+    if found.most is None:
+        return ""
+    paid = budget_seconds(found, config)
+    return _at_most(found.most, enforced_lifetime(config), paid, config)
 
 
 def _at_most(most: float, lifetime: float | None, paid: float | None, config: ClusterConfig) -> str:

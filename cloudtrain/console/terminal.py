@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cloudtrain.console.lines import printable
 from cloudtrain.console.screen import Progress, TaskOutput
+from cloudtrain.console.wrapping import wrapped
 from cloudtrain.protocols import Stage
 
 ROWS = 8
@@ -46,10 +47,12 @@ class TerminalConsole:
         self._lock = threading.RLock()
 
     def say(self, text: str) -> None:
-        self._print(Text(printable(text)))
+        self._print(Text(self._wrapped(text)))
 
     def warn(self, text: str) -> None:
-        self._print(Text.assemble(("warning: ", "yellow"), printable(text)))
+        line = Text(self._wrapped(f"warning: {text}"))
+        line.stylize("yellow", 0, len("warning:"))
+        self._print(line)
 
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
@@ -97,8 +100,11 @@ class TerminalConsole:
                 text.append(self._out.prefix(task), self._out.colour(task)).append(line)
             self._print(text)
 
+    def _wrapped(self, text: str) -> str:
+        return wrapped(printable(text), self._rich.width)
+
     def _print(self, text: Text) -> None:
-        # soft_wrap: the terminal folds a long line, so that it can be copied whole
+        # soft_wrap: the terminal folds a long line of a task, so that it can be copied whole
         self._rich.print(text, soft_wrap=True)
 
     def _show(self, bar: _Bar) -> None:

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from cloudtrain import __version__, errors
 from cloudtrain.cli import confirm
 from cloudtrain.cli.app import COMMANDS, HIDDEN, LINES, cli
+from cloudtrain.cli.check import painted
 from cloudtrain.commands.execute import Executed
 from cloudtrain.model import Cluster, Node, Problem
 from cloudtrain.protocols import Finding
@@ -347,6 +348,32 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
     assert [finding["exit_code"] for finding in document["findings"]] == [0, 3, 4]
     verbs.answer("check", "check", findings[:1])
     assert cloudtrain("check", "mnist.yaml").exit_code == 0
+
+
+def test_good_findings_about_this_machine_are_one_line_unless_each_is_wanted(verbs: Verbs) -> None:
+    findings = [
+        Finding(what="system", ok=True, text="Linux"),
+        Finding(what="disk", ok=True, text="62 GB free"),
+        Finding(what="memory", ok=False, text="1 GB", error=errors.PreflightError),
+        Finding(what="code", ok=True, text="./src"),
+    ]
+    verbs.answer("check", "check", tuple(findings))
+    assert cloudtrain("check", write_config()).stdout.splitlines() == [
+        "ok    this machine (2)",
+        "ok    code    ./src",
+        "FAIL  memory  1 GB",
+        "1 of 4 findings would stop `cloudtrain up`",
+    ]
+    assert "ok    disk    62 GB free" in cloudtrain("check", "mnist.yaml", "--all").stdout
+    assert len(json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)["findings"]) == 4
+
+
+def test_the_signs_of_findings_have_colours() -> None:
+    text = "FAIL  disk  full\n  ?     quota  ok\nok    code  FAIL "
+    assert painted(text) == (
+        "\x1b[31mFAIL\x1b[0m  disk  full\n  \x1b[33m?\x1b[0m     quota  ok\n"
+        "\x1b[32mok\x1b[0m    code  FAIL "
+    )
 
 
 def test_what_nobody_tells_is_never_counted_as_enough(verbs: Verbs) -> None:
