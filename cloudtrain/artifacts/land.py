@@ -111,7 +111,7 @@ class Closing:
     def bring(self) -> Manifest:
         """Land every node's files, compared by checksum. Raises NotLanded or StoreError."""
         landing, ledger = self._landing, self._ledger
-        with landing.console.stage("artifacts", len(self._sources)) as stage:
+        with landing.console.stage("upload artifacts", len(self._sources)) as stage:
 
             def work(source: SyncSource, upload: Upload) -> None:
                 stage.node(source.node.name, "looking for new files")
@@ -407,8 +407,10 @@ def _is_record(path: str) -> bool:
 
 
 def _summary(synced: SyncResult) -> str:
+    if not synced.files:
+        return "nothing new"
     size = size_text(sum(file.size for file in synced.files))
-    return f"{len(synced.files)} new files, {size}"
+    return f"{'1 new file' if len(synced.files) == 1 else f'{len(synced.files)} new files'}, {size}"
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -12,16 +12,16 @@ SHOWN = 8
 
 
 def proof_lines(run: Run) -> Iterator[str]:
-    """`proof: chief0 58.1 TFLOP/s of 65, with the others 1.1 GB/s over gRPC, 11.2 with NCCL`."""
+    """`compute check: chief0 58.1 TFLOP/s of 65, with the others 1.1 GB/s over gRPC`."""
     proofs = [proof for proof in run.proof if proof.tflops]
     if len(proofs) <= SHOWN:
         names = {task.node: task.name for task in run.tasks}
-        yield from (f"proof: {names.get(p.node, p.node)} {_words([p])}" for p in proofs)
+        yield from (f"compute check: {names.get(p.node, p.node)} {_words([p])}" for p in proofs)
         return
     alike = sorted(proofs, key=_alike)
     for _, group in groupby(alike, key=_alike):
         same = list(group)
-        yield f"proof: {len(same)} nodes {_words(same)}"
+        yield f"compute check: {len(same)} nodes {_words(same)}"
 
 
 def _alike(proof: NodeProof) -> tuple[int, float, float]:

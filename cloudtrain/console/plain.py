@@ -1,4 +1,4 @@
-"""Plain timed lines: `06:41:07 + 12.3s  nodes: 2 of 3  mnist-worker1 ready`."""
+"""Plain timed lines: `06:41:07 + 12.3s  nodes: 3 of 3 ready  12.1s`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 from cloudtrain.console.lines import printable
-from cloudtrain.console.screen import Progress, TaskOutput
+from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.protocols import Stage
 
-MAX_SINGLE = 16
-"""Up to this many nodes, each finished node gets its own line."""
-
-INTERVAL = 1.0
-"""Seconds between lines on finished nodes in larger clusters."""
-
 SILENCE = 5.0
-"""Seconds of silence after which a node's current work is reported, or reported again."""
+"""Seconds after which a stage says what its nodes do, if that is new."""
+
+REPEATED = 60.0
+"""Seconds of silence after which it says so again."""
+
+LONGEST = 100
+"""Letters of what a node does that are shown."""
 
 
 class PlainConsole:
@@ -42,14 +42,13 @@ class PlainConsole:
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
         stage = _Lines(self, title, total, self._clock)
-        self.say(f"{title} …")
         try:
             with stage.repeated():
                 yield stage
         except BaseException:
-            self.say(f"{title}: failed {stage.after()}")
+            self.say(f"{title}: failed after {stage.seconds()}")
             raise
-        self.say(f"{title}: done {stage.after()}")
+        self.say(f"{title}: {stage.summary()}  {stage.seconds()}")
 
     def task_output(self, task: str, data: bytes) -> None:
         self._out.write(self._out.feed(task, data))
@@ -62,30 +61,29 @@ class PlainConsole:
 
 
 class _Lines:
-    """A stage as plain lines, limited in number."""
+    """A stage as one line at its end, and a line for each news of a longer one."""
 
     def __init__(
         self, console: PlainConsole, title: str, total: int, clock: Callable[[], float]
     ) -> None:
         self._console, self._title, self._total, self._clock = console, title, total, clock
         self._begun = self._said = clock()
-        self._done: set[str] = set()
+        self._done: dict[str, str] = {}
         self._doing: dict[str, str] = {}
+        self._told: set[str] = set()
         self._lock = threading.Lock()
 
     def node(self, name: str, text: str) -> None:
         with self._lock:
             self._doing[name] = text
-            if self._clock() - self._said >= SILENCE:
-                self._say(name, text)
+            self._say_news(name, text)
 
     def done(self, name: str, text: str = "") -> None:
         with self._lock:
             self._doing.pop(name, None)
-            self._done.add(name)
-            last = len(self._done) == self._total
-            if self._total <= MAX_SINGLE or last or self._clock() - self._said >= INTERVAL:
-                self._say(name, text)
+            self._done[name] = text
+            if len(self._done) < self._total:
+                self._say_news(name, text)
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
@@ -103,16 +101,27 @@ class _Lines:
             over.set()
 
     def break_silence(self) -> None:
-        """Report again what the first busy node does, if nothing was reported for SILENCE."""
+        """Report what the first busy node does, if that is new, and again after a minute."""
         with self._lock:
-            if self._clock() - self._said < SILENCE:
-                return
-            self._say(*next(iter(self._doing.items()), ("", "in progress")))
+            name, text = next(iter(self._doing.items()), ("", "in progress"))
+            if self._clock() - self._said >= REPEATED:
+                self._say(name, text)
+            else:
+                self._say_news(name, text)
 
-    def after(self) -> str:
-        return f"after {self._clock() - self._begun:.1f}s"
+    def summary(self) -> str:
+        return counted(self._done, self._total)
+
+    def seconds(self) -> str:
+        return f"{self._clock() - self._begun:.1f}s"
+
+    def _say_news(self, name: str, text: str) -> None:
+        if self._clock() - self._said >= SILENCE and text not in self._told:
+            self._say(name, text)
 
     def _say(self, name: str, text: str) -> None:
         self._said = self._clock()
+        self._told.add(text)
+        shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 2]} …"
         line = f"{self._title}: {len(self._done)} of {self._total}  "
-        self._console.say((line + f"{name} {text}".strip()).rstrip())
+        self._console.say((line + f"{name} {shown}".strip()).rstrip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TextIO
 
@@ -104,6 +104,18 @@ class Progress:
 
     def fileno(self) -> int:
         return self._stream.fileno()
+
+
+def counted(done: Mapping[str, str], total: int) -> str:
+    """`3 of 3, nothing new`: how many nodes are done, and what all of them said in the end.
+
+    Nothing with a figure, which would be that of one node.
+    """
+    said = set(done.values())
+    count = f"{len(done)} of {total}" if total else "done"
+    alike = said.pop() if len(said) == 1 else ""
+    figure = len(done) > 1 and any(letter.isdigit() for letter in alike)
+    return count if figure or not alike else f"{count}, {alike}"
 
 
 def can_write(stream: TextIO, text: str) -> bool:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloudtrain.console.lines import printable
-from cloudtrain.console.screen import Progress, TaskOutput
+from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.console.wrapping import wrapped
 from cloudtrain.protocols import Stage
 
@@ -156,19 +156,19 @@ class _Bar:
         self._title, self._total = printable(title), total
         self._begun = time.monotonic()
         self._doing: dict[str, str] = {}
-        self._done: set[str] = set()
+        self._done: dict[str, str] = {}
         self._spinner = Spinner("dots", style="cyan")
         self._lock = threading.Lock()
 
     def node(self, name: str, text: str) -> None:
         with self._lock:
-            self._done.discard(name)
+            self._done.pop(name, None)
             self._doing[name] = printable(text)
 
     def done(self, name: str, text: str = "") -> None:
         with self._lock:
             self._doing.pop(name, None)
-            self._done.add(name)
+            self._done[name] = printable(text)
 
     def head(self) -> RenderableType:
         row = Table.grid(padding=(0, 1))
@@ -197,7 +197,7 @@ class _Bar:
         return rows
 
     def summary(self) -> Text:
-        count = f"  {len(self._done)} of {self._total}" if self._total else ""
+        count = f"  {counted(self._done, self._total)}" if self._total else ""
         return Text.assemble(self._title, count, (f"  {self._seconds()}", "dim"))
 
     def _seconds(self) -> str:

@@ -136,8 +136,8 @@ def _announce(session: Session, members: Sequence[Member], version: str) -> None
     kinds = {member.gpus.kind for member in members if member.gpus and member.limits}
     if kinds:
         session.console.say(
-            f"TensorFlow {version} has no code for {', '.join(sorted(kinds))}: the proof compiles "
-            "it first, for up to an hour"
+            f"TensorFlow {version} has no code for {', '.join(sorted(kinds))}: the compute check "
+            "compiles it first, for up to an hour"
         )
 
 
@@ -222,7 +222,7 @@ def _computed(session: Session, orders: Sequence[ProofOrder], size: int) -> dict
     with ExitStack() as stack:
 
         def begins(number: int) -> Callable[[str], None]:
-            return stack.enter_context(session.console.stage("proof", number)).done
+            return stack.enter_context(session.console.stage("compute check", number)).done
 
         return compute(orders, session.transport, size=size, begins=begins)
 

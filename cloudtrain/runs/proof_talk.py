@@ -239,7 +239,7 @@ class _Board:
                 if talk.first is None and not talk.over:
                     words = f"no answer within {ANSWER:g} s"
                     name = talk.order.node.name
-                    talk.failures.append(Failure(node=name, phase="the proof", words=words))
+                    talk.failures.append(Failure(node=name, phase="the compute check", words=words))
 
     def begin(self, part: str) -> None:
         """Start a part on all its nodes and wait until all are through; between nodes, until a
@@ -295,5 +295,5 @@ class _Board:
                 talk.lines.put(None)
                 if error or (talk.first is None and not talk.failures):
                     words = error or "it did not answer"
-                    talk.failures.append(Failure(node=name, phase="the proof", words=words))
+                    talk.failures.append(Failure(node=name, phase="the compute check", words=words))
                 self._changed.notify_all()

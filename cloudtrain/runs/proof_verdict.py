@@ -115,7 +115,7 @@ def _failed(failure: Failure) -> Finding:
 
 
 _OTHERWISE = (
-    "run it again, or delete that node and run `cloudtrain up`; `setup.prove: off` skips the proof"
+    "run it again, or delete that node and run `cloudtrain up`; `setup.prove: off` skips this"
 )
 _WITHOUT = "the run goes on, and fails only if its script uses this"
 

@@ -97,9 +97,10 @@ def test_up_that_waits_creates_a_spot_node_again_that_is_taken_during_setup(
     values = yaml.safe_load(file.read_text())
     values["nodes"]["worker"]["spot"] = True
     file.write_text(yaml.safe_dump(values))
-    up = project.start("up", file, "--yes", "--wait", "10m")
+    events = file.with_name("events")
+    up = project.start("up", file, "--yes", "--wait", "10m", "--events", events)
     try:
-        until(lambda: "setup and code …" in project.stderr, 60)
+        until(lambda: events.exists() and "setup and code" in events.read_text(), 60)
         cloud.tell("interrupt", name=f"{project.name}-worker0")
         assert up.wait(timeout=200) == 0, project.stderr
     finally:

@@ -158,7 +158,7 @@ def test_a_node_that_does_not_answer_is_a_failure(
     monkeypatch.setattr(proof_talk, "END", 0.2)
     here.instead["mnist-worker0"] = command("sleep", "1000")
     [failure] = alone(here, WELL).failures
-    assert (failure.phase, failure.words) == ("the proof", "no answer within 0.2 s")
+    assert (failure.phase, failure.words) == ("the compute check", "no answer within 0.2 s")
 
 
 def test_a_phase_beyond_its_limit_is_killed_and_named(here: Here) -> None:
@@ -362,7 +362,7 @@ def test_a_proof_whose_program_on_the_node_is_killed_leaves_no_process(
         return lambda name: None
 
     [failure] = compute([order], here, size=1 << 20, begins=kill)["mnist-worker0"].failures
-    assert failure.phase == "the proof"
+    assert failure.phase == "the compute check"
     eventually(lambda: not processes_in(here.home))
 
 

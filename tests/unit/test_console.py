@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloudtrain.console import console
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole, _Lines
-from cloudtrain.console.screen import FOLDED, Screen
+from cloudtrain.console.screen import FOLDED, Screen, counted
 from tests.support.project import until
 
 
@@ -124,11 +124,8 @@ def test_plain_stages_are_timed_lines() -> None:
     screen.say("two\nlines")
     screen.warn("slow")
     assert err.getvalue().splitlines() == [
-        "06:41:07 +  0.0s  nodes …",
-        "06:41:08 +  1.5s  nodes: 1 of 2  mnist-chief0 ready",
         "06:41:14 +  7.5s  nodes: 1 of 2  mnist-worker0 booting",
-        "06:41:19 + 12.3s  nodes: 2 of 2  mnist-worker0 ready",
-        "06:41:19 + 12.3s  nodes: done after 12.3s",
+        "06:41:19 + 12.3s  nodes: 2 of 2, ready  12.3s",
         "06:41:19 + 12.3s  two",
         "                  lines",
         "06:41:19 + 12.3s  warning: slow",
@@ -148,11 +145,23 @@ def test_many_nodes_do_not_make_many_lines() -> None:
     screen, err, _ = plain(clock)
     with screen.stage("nodes", 128) as stage:
         for number in range(128):
-            clock.now += 0.02
-            stage.done(f"n{number}", "ready")
-    lines = err.getvalue().splitlines()
-    assert len(lines) == 5
-    assert "128 of 128" in lines[-2]
+            clock.now += 0.125
+            stage.done(f"n{number}", f"10.0.0.{number}")
+    lines = [line.partition("s  ")[2] for line in err.getvalue().splitlines()]
+    assert lines == [
+        "nodes: 40 of 128  n39 10.0.0.39",
+        "nodes: 80 of 128  n79 10.0.0.79",
+        "nodes: 120 of 128  n119 10.0.0.119",
+        "nodes: 128 of 128  16.0s",
+    ]
+
+
+def test_what_all_nodes_say_at_the_end_is_told_unless_it_has_the_figures_of_one() -> None:
+    assert counted({}, 0) == "done"
+    assert counted({"a": "nothing new", "b": "nothing new"}, 2) == "2 of 2, nothing new"
+    assert counted({"a": "1 new file", "b": "1 new file"}, 2) == "2 of 2"
+    assert counted({"a": "1 new file"}, 1) == "1 of 1, 1 new file"
+    assert counted({"a": "gone", "b": "kept"}, 3) == "2 of 3"
 
 
 def test_task_output_goes_to_stdout_line_by_line_with_the_tasks_name() -> None:
@@ -210,33 +219,29 @@ def test_an_ascii_stdout_gets_an_ascii_bar() -> None:
     assert out.read() == "chief0 | Gr\\xfc\\xdfe\n"
 
 
-def test_a_stage_that_has_nothing_to_report_breaks_its_silence() -> None:
+def test_a_long_stage_says_what_is_new_and_the_rest_once_a_minute() -> None:
     clock = Clock()
     screen, err, _ = plain(clock)
-    with screen.stage("artifacts", 2) as stage:
+    with screen.stage("setup", 2) as stage:
         assert isinstance(stage, _Lines)
-        stage.node("mnist-chief0", "looking for new files")
-        for _ in range(12):
+        for second in range(70):
+            for name in ("mnist-chief0", "mnist-worker0"):
+                stage.node(name, "Collecting" if second < 20 else "Installing " + "x" * 600)
             clock.now += 1.0
             stage.break_silence()
-        stage.done("mnist-chief0", "20000 new files")
-        clock.now += 6.0
-        stage.break_silence()
-    assert [line.partition("s  ")[2] for line in err.getvalue().splitlines()] == [
-        "artifacts …",
-        "artifacts: 0 of 2  mnist-chief0 looking for new files",
-        "artifacts: 0 of 2  mnist-chief0 looking for new files",
-        "artifacts: 1 of 2  mnist-chief0 20000 new files",
-        "artifacts: 1 of 2  in progress",
-        "artifacts: done after 18.0s",
-    ]
+        stage.done("mnist-chief0", "3 steps")
+        clock.now += 10.0
+    lines = [line.partition("s  ")[2] for line in err.getvalue().splitlines()]
+    assert lines[0] == "setup: 0 of 2  mnist-chief0 Collecting"
+    assert [line.endswith("xxx …") and len(line) < 150 for line in lines[1:2]] == [True]
+    assert lines[2:] == ["setup: 1 of 2  mnist-chief0 3 steps", "setup: 1 of 2, 3 steps  80.0s"]
 
 
 def test_silence_is_broken_while_a_stage_waits() -> None:
     err = io.StringIO()
     screen = PlainConsole(err=err, out=io.StringIO(), clock=itertools.count(0.0, 6.0).__next__)
     with screen.stage("artifacts", 2):
-        until(lambda: "in progress" in err.getvalue(), 20)
+        until(lambda: err.getvalue().count("in progress") > 1, 20)
 
 
 # ── which console ────────────────────────────────────────────────────────────

@@ -77,7 +77,7 @@ def test_every_message_and_step_is_an_event_and_is_shown_as_well() -> None:
     ]
     assert {each["time"] for each in valid(stream.getvalue())} == {7.5}
     assert out.getvalue() == "chief0 │ one\nchief0 │ two\nchief0 │ three\n"
-    assert "nodes: 1 of 1  mnist-chief0 10.0.0.4" in err.getvalue()
+    assert "nodes: 1 of 1, 10.0.0.4  " in err.getvalue()
 
 
 def test_a_step_that_fails_says_so_and_the_error_goes_on() -> None:

@@ -178,10 +178,10 @@ def test_status_shows_what_each_node_gives_and_should_give() -> None:
         gpus_gbytes_listed=300.0,
     )
     assert list(proof_lines(run(t4, a100, NodeProof(node="c", tflops=(0.0812,))))) == [
-        "proof: worker0 58.1 TFLOP/s of 65, with the others 1.1 GB/s over gRPC,"
+        "compute check: worker0 58.1 TFLOP/s of 65, with the others 1.1 GB/s over gRPC,"
         " 11.2 GB/s with NCCL of 12.5",
-        "proof: worker1 2 × 250 to 251 TFLOP/s of 312, its GPUs 231 GB/s of 300",
-        "proof: worker2 0.0812 TFLOP/s",
+        "compute check: worker1 2 × 250 to 251 TFLOP/s of 312, its GPUs 231 GB/s of 300",
+        "compute check: worker2 0.0812 TFLOP/s",
     ]
 
 
@@ -191,7 +191,7 @@ def test_status_has_one_line_for_many_nodes_of_a_kind() -> None:
         for i in range(9)
     ]
     assert list(proof_lines(run(*fast, NodeProof(node="silent")))) == [
-        "proof: 9 nodes 55 to 63 TFLOP/s of 65, with the others 5 GB/s with NCCL"
+        "compute check: 9 nodes 55 to 63 TFLOP/s of 65, with the others 5 GB/s with NCCL"
     ]
 
 
