@@ -183,7 +183,8 @@ store_option = click.option(
 full_log_option = click.option(
     "--full-log",
     is_flag=True,
-    help="Show TensorFlow's log about itself on a terminal too; files and pipes always have it.",
+    help="Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
+    " many print alike; files and pipes always have both.",
 )
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TextIO
 
 from cloudtrain import protocols
+from cloudtrain.console.alike import role_of
 from cloudtrain.console.folding import is_own_log
 from cloudtrain.console.lines import LogLines
 
@@ -74,6 +75,9 @@ class TaskOutput:
     def colour(self, task: str) -> str:
         """Colour of a task, the same throughout, in the order of their first lines."""
         known = list(self._tasks)
+        if task not in self._tasks:  # several: that of the first one
+            known = [role_of(each) for each in known]
+            task = role_of(task)
         return COLOURS[known.index(task) % len(COLOURS)]
 
     def _prefix(self, task: str) -> str:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
@@ -16,8 +16,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from cloudtrain.console.alike import HELD, AlikeLines
 from cloudtrain.console.lines import printable
-from cloudtrain.console.screen import Progress, TaskOutput, counted
+from cloudtrain.console.screen import Progress, TaskOutput, can_write, counted
 from cloudtrain.console.wrapping import wrapped
 from cloudtrain.protocols import Stage
 
@@ -40,7 +41,10 @@ class TerminalConsole:
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""
         colours = self._same and not os.environ.get("NO_COLOR")
-        self._out = TaskOutput(out, colours=colours, folds=self._same and not full_log)
+        folds = self._same and not full_log
+        self._out = TaskOutput(out, colours=colours, folds=folds)
+        self._alike = AlikeLines() if folds and can_write(out, "×") else None
+        self._release: threading.Timer | None = None
         self._stages: list[_Bar] = []
         self._below: Callable[[], Sequence[str]] | None = None
         self._live: Live | None = None
@@ -57,19 +61,39 @@ class TerminalConsole:
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Stage]:
         bar = _Bar(title, total)
-        self._show(bar)
+        self._begin(bar)
         try:
             yield bar
         except BaseException:
-            self._hide(bar, Text("✗ ", "red"))
+            self._end(bar, Text("✗ ", "red"))
             raise
-        self._hide(bar, Text("✓ ", "green"))
+        self._end(bar, Text("✓ ", "green"))
 
     def task_output(self, task: str, data: bytes) -> None:
-        self._write(self._out.feed(task, data))
+        self._show(self._out.feed(task, data))
 
     def flush(self) -> None:
-        self._write(self._out.rest())
+        self._show(self._out.rest())
+        if self._alike is not None:
+            with self._lock:
+                self._write(self._alike.rest())
+
+    def _show(self, lines: list[tuple[str, str]]) -> None:
+        """Show lines of tasks, after a moment in which other tasks may print the same."""
+        if self._alike is None:
+            self._write(lines)
+            return
+        with self._lock:
+            self._write(self._alike.add(lines, time.monotonic()))
+            if self._alike.waiting and self._release is None:
+                self._release = threading.Timer(HELD, self._show_held)
+                self._release.daemon = True
+                self._release.start()
+
+    def _show_held(self) -> None:
+        with self._lock, suppress(OSError, ValueError):  # a lost stdout is met by the next line
+            self._release = None
+            self._show([])
 
     @contextmanager
     def below(self, lines: Callable[[], Sequence[str]]) -> Iterator[None]:
@@ -107,12 +131,12 @@ class TerminalConsole:
         # soft_wrap: the terminal folds a long line of a task, so that it can be copied whole
         self._rich.print(text, soft_wrap=True)
 
-    def _show(self, bar: _Bar) -> None:
+    def _begin(self, bar: _Bar) -> None:
         with self._lock:
             self._stages.append(bar)
             self._draw()
 
-    def _hide(self, bar: _Bar, mark: Text) -> None:
+    def _end(self, bar: _Bar, mark: Text) -> None:
         with self._lock:
             self._stages.remove(bar)
             self._undraw()

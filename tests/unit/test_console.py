@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.console import console
+from cloudtrain.console.alike import HELD, AlikeLines
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole, _Lines
 from cloudtrain.console.screen import FOLDED, Screen, counted
@@ -354,6 +355,50 @@ def test_a_file_gets_every_line_and_so_does_a_terminal_that_asks_for_it(full_log
     screen = TerminalConsole(err=Terminal(), out=out, full_log=full_log)
     screen.task_output("chief0", OWN_LOG)
     assert len(out.getvalue().splitlines()) == len(OWN_LOG.splitlines())
+
+
+def test_what_many_tasks_print_alike_is_one_line_on_a_terminal() -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    for full_log, terminal_out in ((False, True), (True, True), (False, False)):
+        out = Terminal() if terminal_out else io.StringIO()
+        screen = TerminalConsole(err=Terminal(), out=out, full_log=full_log)
+        for task in ("chief0", *(f"worker{n}" for n in range(39))):
+            screen.task_output(task, b"Epoch 1/2\n")
+        screen.flush()
+        shown = clean(out.getvalue().replace("\n", " ")).split(" Epoch 1/2 ")
+        folded = not full_log and terminal_out
+        assert len(shown) - 1 == (2 if folded else 40)
+        assert ("worker ×39 │" in shown) is folded
+
+
+def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks() -> None:
+    from cloudtrain.console.terminal import TerminalConsole
+
+    out = Terminal()
+    screen = TerminalConsole(err=Terminal(), out=out, full_log=False)
+    screen.task_output("worker0", b"x\n")
+    until(lambda: out.getvalue().endswith("x\n"), 20)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.booleans())),
+)
+def test_no_line_is_lost_and_each_tasks_lines_keep_their_order(
+    printed: list[tuple[str, str, bool]],
+) -> None:
+    lines, now, shown = AlikeLines(), 0.0, []
+    for letter, line, later in printed:
+        now += HELD if later else 0.0
+        shown += lines.add([(f"{letter}1", line), (f"{letter}2", line), (f"{letter}3", line)], now)
+        shown += lines.add([(f"{letter}2", line)], now)
+    shown += lines.rest()
+    for letter in "abcd":
+        each = [line for one, line, _ in printed if one == letter]
+        assert [line for task, line in shown if task in (f"{letter} ×3", f"{letter}1")] == each
+        assert [line for task, line in shown if task in (f"{letter} ×3", f"{letter}2")] == [
+            line for line in each for _ in range(2)
+        ]
 
 
 def test_long_lines_are_left_for_the_terminal_to_fold() -> None:
