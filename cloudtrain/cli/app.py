@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from inspect import cleandoc
 from typing import Any, NoReturn
 
 import click
@@ -42,6 +43,17 @@ COMMANDS = {
     "docs": "Show a page of the documentation.",
     "completion": "Print the shell completion script.",
 }
+GROUPS = {
+    "Start": (("init", "check", "plan"), ("import", "gpus", "docs", "completion")),
+    "Run": (("run", "up", "train", "rehearse"), ("stop-run",)),
+    "Look": (
+        ("status", "logs", "fetch", "report"),
+        ("ssh", "tensorboard", "cost", "ls", "exec", "ssh-config"),
+    ),
+    "Clean up": (("down", "gc"), ("forget",)),
+}
+"""Every command, by what it is for: those with a line of their own on the help page, which fits 24
+lines of 80 columns, and the others."""
 MODULES = {"import": "import_file"}
 """Modules that cannot be named as their command."""
 LINES = frozenset({"logs"})
@@ -75,11 +87,7 @@ SYNONYMS = {
 }
 """Names that other tools use, for the hint to an unknown command."""
 
-EPILOG = """\b
-Example:
-  cloudtrain init local
-  cloudtrain run local.yaml
-"""
+END = "`cloudtrain COMMAND --help`: its flags and an example. Also: --version, --debug"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -149,9 +157,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return with_variables(command, cmd_name)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(
+            f"Usage: {ctx.command_path} COMMAND [ARGS]...\n\n{cleandoc(self.help or '')}\n\n"
+        )
+        for group, (named, others) in GROUPS.items():
+            for number, name in enumerate(named):
+                title = "" if number else group
+                formatter.write(f"{title:8}  {name:8}  {COMMANDS[name]}\n")
+            formatter.write(f"{'':8}  {'also':8}  {', '.join(others)}\n")
+        formatter.write(f"{END}\n")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -184,15 +199,14 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     invoke_without_command=True,
-    epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="cloudtrain")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Train TensorFlow on a cluster described in one YAML file: cloudtrain creates the nodes,
-    runs your script on all of them, lands the artifacts and leaves nothing behind.
+    """Train TensorFlow on a cluster described in one YAML file. To begin:
+    cloudtrain init local && cloudtrain run local.yaml
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-HELD = 0.25
+HELD = 0.5
 """Seconds for which a line waits for the same line of other tasks."""
 
 LEAST = 3

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain import __version__, errors
 from cloudtrain.cli import confirm
-from cloudtrain.cli.app import COMMANDS, HIDDEN, LINES, cli
+from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli
 from cloudtrain.cli.check import painted
 from cloudtrain.commands.execute import Executed
 from cloudtrain.model import Cluster, Node, Problem
@@ -110,11 +110,15 @@ def write_config(name: str = "mnist", provider: str = "local") -> str:
 # ── help ─────────────────────────────────────────────────────────────────────
 
 
-def test_help_lists_every_command_on_one_line() -> None:
+def test_help_names_every_command_by_what_it_is_for_and_fits_a_screen() -> None:
     done = cloudtrain("--help")
     assert done.exit_code == 0
-    listed = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", done.stdout.split("Commands:")[1], re.M)
-    assert dict(listed) == COMMANDS
+    assert sorted(c for of in GROUPS.values() for part in of for c in part) == sorted(COMMANDS)
+    assert [name for name in COMMANDS if name not in re.findall(r"[\w-]+", done.stdout)] == []
+    assert "Run       run       Up, train, land the artifacts, down" in done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) < 80
     assert cloudtrain().stdout == done.stdout
 
 
