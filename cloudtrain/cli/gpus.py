@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,8 @@ from cloudtrain.cli import candidates
 from cloudtrain.cli.accounts import CLOUDS, accounts_of, project_option
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
-from cloudtrain.console.lines import printable
+from cloudtrain.cli.printing import print_lines
+from cloudtrain.console.wrapping import terminal_width
 from cloudtrain.errors import UsageError
 from cloudtrain.words import some
 
@@ -79,9 +79,8 @@ def command(
         accounts = {"accounts": quota_json(answers)} if cloud else {}
         print_json({**as_document(report), **accounts})
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = text(report, answers, every=every, spot=spot, width=width)
-        click.echo(printable("\n".join(lines)))
+        width = terminal_width(sys.stdout)
+        print_lines(text(report, answers, every=every, spot=spot, width=width))
     return max((answer.exit_code for answer in answers), default=0)
 
 
@@ -193,7 +192,9 @@ MACHINE_HEAD = ("cloud", "machine", "GPUs", "vCPUs", "GiB", "$/hour", "spot", "$
 def machine_lines(
     machines: Sequence[GpuMachine], *, every: bool, spot: bool, width: int | None
 ) -> Iterator[str]:
-    """A line for each machine, or two where that is wider than the terminal."""
+    """A line for each machine, without its memory and vCPUs if it is wider than the terminal
+    otherwise, or two where that does not help.
+    """
     rows = [(m, p) for m in machines for p in (m.places if every else m.places[:1])]
     cells = [machine_cells(machine, place, spot=spot) for machine, place in rows]
     where = [place.region for _, place in rows]
@@ -202,8 +203,11 @@ def machine_lines(
             f"{name} +{len(machine.places) - 1}" if len(machine.places) > 1 else name
             for name, (machine, _) in zip(where, rows, strict=True)
         ]
-    lines = list(table([MACHINE_HEAD[:-1], *cells]))
-    fits = width is None or max(len(lines[0]) + 2 + len(name) for name in where) <= width
+    for omitted in (), ("GiB",), ("GiB", "vCPUs"), ():
+        lines = list(table(without(omitted, [MACHINE_HEAD[:-1], *cells])))
+        fits = width is None or max(len(lines[0]) + 2 + len(name) for name in where) <= width
+        if fits:
+            break
     yield f"{lines[0]}  {MACHINE_HEAD[-1]}" if fits else f"{lines[0]}"
     for line, name in zip(lines[1:], where, strict=True):
         if fits:
@@ -212,6 +216,12 @@ def machine_lines(
             yield line
             if name:
                 yield f"       {name}"
+
+
+def without(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows of a table without some columns."""
+    kept = [name not in names for name in rows[0]]
+    return [[cell for cell, keep in zip(row, kept, strict=True) if keep] for row in rows]
 
 
 def other_markets(machines: Sequence[GpuMachine], width: int | None) -> Iterator[str]:

@@ -16,6 +16,7 @@ from cloudtrain.cli.status_lines import (
     cost_so_far,
     desk_lines,
     failure_lines,
+    open_first,
     progress_line,
     report_text,
     role_figures,
@@ -98,7 +99,7 @@ def print_changes(look: Callable[[], StatusReport]) -> None:
 def screen(report: StatusReport, now: float, height: int) -> list[str]:
     """The lines of one screen, at most `height`; the terminal crops each to its width."""
     lines: list[str] = []
-    for cluster in report.clusters:
+    for cluster in open_first(report):
         lines += ["", *cluster_lines(cluster, now)] if lines else cluster_lines(cluster, now)
     if not lines:
         lines = ["no known clusters: `cloudtrain up FILE` creates one"]

@@ -51,7 +51,7 @@ def listed(as_json: bool) -> int:
     if as_json:
         print_json(report_json(report, time.time()))
         return 0
-    for cluster in report.clusters:
+    for cluster in sorted(report.clusters, key=lambda each: not each.open):
         is_open = "away" if cluster.is_away else "up"
         state = f"{is_open} (by the local record)" if cluster.open else "down"
         click.echo(printable(f"{cluster.name}  {cluster.provider or 'unknown'}  {state}"))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cloudtrain.commands.utilization import RoleUse, Utilization
     from cloudtrain.events import NothingMoves
 
+DOWN = "down"
 LATEST = 5
 """Runs shown of each cluster; the JSON has all."""
 
@@ -34,7 +35,12 @@ def report_text(report: StatusReport, now: float) -> str:
         if report.store is not None:
             return f"no run has landed in {report.store}"
         return "no known clusters: `cloudtrain up FILE` creates one"
-    return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in report.clusters)
+    return "\n\n".join("\n".join(_cluster(cluster, now)) for cluster in open_first(report))
+
+
+def open_first(report: StatusReport) -> list[ClusterStatus]:
+    """The clusters in their order, those that are down at the end."""
+    return sorted(report.clusters, key=lambda cluster: cluster_state(cluster) == DOWN)
 
 
 def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
@@ -166,7 +172,7 @@ def _when(left: float) -> str:
 def cluster_state(cluster: ClusterStatus) -> str:
     since = f", since {clock(cluster.since)}" if cluster.since is not None else ""
     if cluster.open is False and not cluster.nodes:
-        return "down"
+        return DOWN
     if cluster.nodes is None:
         return f"nodes not queried{since}"
     running = sum(node.state == "running" for node in cluster.nodes)

@@ -7,6 +7,7 @@ import sys
 import time
 import types
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
-from cloudtrain.commands.status import status
+from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
 from cloudtrain.events import NodeRequested
@@ -87,6 +88,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
 
 def use(fake: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the session's doors: the provider that any config leads to."""
+    import_module("cloudtrain.runs.background")  # with the real one, whichever test is first
     doors = types.ModuleType("cloudtrain.cluster.session")
     vars(doors).update(
         open_provider=lambda config: fake,
@@ -308,6 +310,23 @@ def a_node(task: str, **facts: Any) -> Node:
     role, index = task[:-1], int(task[-1])
     common = {"state": "running", "address": "192.0.2.1", "internal": "10.0.0.1"}
     return Node(name=f"mnist-{task}", role=role, index=index, **{**common, **facts})
+
+
+def test_clusters_that_are_down_come_last(provider: FakeProvider) -> None:
+    for name in ("a-old", "b-mine", "c-old"):
+        provider.cloud[name] = {}
+        if name == "b-mine":
+            known(name)
+        else:
+            known(name).close()
+    report = StatusReport(clusters=tuple(map(status_of, ("a-old", "b-mine", "c-old"))))
+    lines = report_text(report, BEGUN).splitlines()
+    assert [line.split()[0] for line in lines if line] == ["b-mine", "a-old", "c-old"]
+
+
+def status_of(name: str) -> ClusterStatus:
+    (found,) = status(name, offline=True).clusters
+    return found
 
 
 def said(now: float | None = None) -> list[str]:

@@ -213,10 +213,19 @@ def test_a_machine_that_is_only_sold_by_reservation_is_listed(
 RESERVED: tuple[Market, ...] = ("reservation",)
 
 
-def test_a_narrow_terminal_has_the_region_on_a_line_of_its_own() -> None:
-    wide = list(text(gpus("H100", 8)))
-    narrow = list(text(gpus("H100", 8), width=80))
-    assert any(line.endswith("  us-east-1 +10") for line in wide)
+def test_a_narrow_terminal_leaves_out_what_matters_less_than_the_region() -> None:
+    wide, narrow = list(text(gpus("H100", 8))), list(text(gpus("H100", 8), width=80))
+    assert wide[0].split()[3:5] == ["vCPUs", "GiB"]
+    assert [any(line.endswith("  us-east-1 +10") for line in each) for each in (wide, narrow)] == [
+        True,
+        True,
+    ]
+    assert {"vCPUs", "GiB"}.isdisjoint(narrow[0].split())
+    assert max(map(len, narrow)) <= 80
+
+
+def test_a_very_narrow_terminal_has_the_region_on_a_line_of_its_own() -> None:
+    wide, narrow = list(text(gpus("H100", 8))), list(text(gpus("H100", 8), width=60))
     assert "       us-east-1 +10" in narrow
     assert all(line.split()[:4] in [each.split()[:4] for each in narrow] for line in wide)
 
