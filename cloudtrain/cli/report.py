@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +22,12 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import landed_target
 from cloudtrain.errors import UsageError
 
+if TYPE_CHECKING:
+    from cloudtrain.report.facts import Report
+
+AGAIN_AFTER = 30.0
+"""Seconds between two pages of a run that goes on."""
+
 
 @click.command(
     short_help=COMMANDS["report"], epilog="\b\nExample:\n  cloudtrain report mnist --open"
@@ -32,6 +40,9 @@ from cloudtrain.errors import UsageError
     type=click.Path(path_type=Path),
     help="File to write (default: NAME-RUN.html).",
 )
+@click.option(
+    "--watch", is_flag=True, help="Write it again every 30 seconds until the run has ended."
+)
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @store_option
 @json_option
@@ -40,6 +51,7 @@ def command(
     name: str | None,
     run_id: str | None,
     output: Path | None,
+    watch: bool,
     opens: bool,
     store: str | None,
     as_json: bool,
@@ -50,6 +62,8 @@ def command(
     """
     if opens and as_json and output is None:
         raise click.UsageError("--open requires a page: with --json, add --output FILE")
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other")
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.report import report
     from cloudtrain.report.landed import to_json
@@ -58,13 +72,33 @@ def command(
     found = report(cluster, config=config, store=store, run=run_id)
     path = output if output is not None or as_json else Path(f"{cluster}-{found.run.id}.html")
     if path is not None:
-        write(path, page(found))
+        write(path, page(found, again_after=AGAIN_AFTER if watch and runs(found) else None))
     if as_json:
         print_json(to_json(found))
     elif path is not None:
         click.echo(f"{path}: {found.verdict}")
     if opens and path is not None:
         click.launch(path.absolute().as_uri())
+    if watch and path is not None and runs(found):
+        write_again(path, lambda: report(cluster, config=config, store=store, run=found.run.id))
+
+
+def write_again(path: Path, look: Callable[[], Report]) -> None:
+    """Write the page until its run has ended; Ctrl-C ends only this."""
+    from cloudtrain.report.page import page
+    from cloudtrain.retry import Retry, poll_until
+
+    def written() -> bool | None:
+        found = look()
+        write(path, page(found, again_after=AGAIN_AFTER if runs(found) else None))
+        return None if runs(found) else True
+
+    with suppress(KeyboardInterrupt):
+        poll_until(written, Retry(pause=AGAIN_AFTER))
+
+
+def runs(report: Report) -> bool:
+    return report.run.ended is None
 
 
 def write(path: Path, text: str) -> None:

@@ -10,6 +10,14 @@ def clock(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
+def exact_duration(seconds: float) -> str:
+    """`1m13s`, where two durations are to be told apart."""
+    whole = round(seconds)
+    if whole < 60 or whole >= 3600:
+        return duration(whole)
+    return f"{whole // 60}m{whole % 60:02d}s"
+
+
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f}s"

@@ -27,6 +27,9 @@ FEWEST = 3
 ROWS = 12
 """Points of each curve in its table."""
 
+TIMES = ("second", "minute")
+"""Units of `x` that are times."""
+
 INK = "#010203"
 """Stands for the page's own text colour while matplotlib draws."""
 
@@ -109,6 +112,10 @@ def _svg(name: str, chart: Chart, drawn: Sequence[Series]) -> Html:
             mark = "o" if len(series.x) < 3 else ""
             axes.plot(series.x, series.y, line, marker=mark, color=_stand_in(colour), linewidth=1.8)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.unit in ("step", "epoch")))
+        if chart.unit in TIMES:  # how busy nodes were
+            axes.set_ylim(bottom=0.0, top=100.0 if chart.metric.endswith("%") else None)
+            for curve in axes.lines:
+                curve.set_clip_on(False)
         axes.tick_params(colors=INK, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, color=INK, alpha=0.15)

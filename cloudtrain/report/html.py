@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -36,13 +37,24 @@ def joined(content: Iterable[str | Iterable[str]]) -> Html:
     return Html("".join(found))
 
 
+def with_code(text: str) -> Html:
+    """Text in which what stands in backticks is code."""
+    parts = re.split(r"`([^`]+)`", text)
+    return joined(element("code", part) if n % 2 else part for n, part in enumerate(parts))
+
+
 def table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> Html:
-    """A table that a narrow screen scrolls; the first cell of a row is its heading."""
-    titles = element("tr", [element("th", title, scope="col") for title in head])
+    """A table, of which a narrow screen shows each row as a list; the first cell of a row is its
+    heading.
+    """
+    names = tuple(head)
+    titles = element("tr", [element("th", title, scope="col") for title in names])
     lines = []
     for row in rows:
         first, *rest = row
-        cells = [element("th", first, scope="row"), *(element("td", cell) for cell in rest)]
+        named = zip(names[1:], rest, strict=True)
+        cells = [element("th", first, scope="row")]
+        cells += [element("td", cell, data_name=name) for name, cell in named]
         lines.append(element("tr", cells))
     body = (element("caption", caption), element("thead", titles), element("tbody", lines))
     return element(

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from cloudtrain.console.times import duration
+from cloudtrain.console.times import exact_duration
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
 from cloudtrain.report.facts import LostWork, NodeTimes, Pace, Phase, Report, TaskUse
-from cloudtrain.report.html import Html, element, facts, folded, joined, table
+from cloudtrain.report.html import Html, element, facts, folded, joined, table, with_code
 from cloudtrain.run_record import RunAttempt
 from cloudtrain.spent import CostSoFar, total
 
@@ -33,8 +33,10 @@ KINDS = {
 }
 
 
-def page(report: Report) -> str:
-    """The whole file."""
+def page(report: Report, *, again_after: float | None = None) -> str:
+    """The whole file. `again_after`: seconds until it is written again, and a browser is to load it
+    again; None if it is not.
+    """
     run = report.run
     title = f"Run {run.id} of {run.cluster}: {run.state}"
     head = (
@@ -42,11 +44,14 @@ def page(report: Report) -> str:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Html('<meta name="color-scheme" content="light dark">'),
+        *([] if again_after is None else [_reload(again_after)]),
         element("title", title),
         element("style", Html(STYLE.read_text(encoding="utf-8"))),
     )
     sections = [found for found in _sections(report) if found]
     made = f"Written {utc(report.made)} by cloudtrain {report.cloudtrain}."
+    if again_after is not None:
+        made += f" The run goes on: every {again_after:g} s this page is written and shown again."
     body = (
         element("header", element("h1", title), _verdict(report)),
         element("main", sections),
@@ -56,9 +61,13 @@ def page(report: Report) -> str:
     return f"<!DOCTYPE html>\n{document}\n"
 
 
+def _reload(after: float) -> Html:
+    return Html(f'<meta http-equiv="refresh" content="{after:g}">')
+
+
 def _sections(report: Report) -> Iterator[Html]:
     yield (
-        _section("Notes", element("ul", [element("li", note) for note in report.notes]))
+        _section("Notes", element("ul", [element("li", with_code(note)) for note in report.notes]))
         if (report.notes)
         else Html()
     )
@@ -78,11 +87,11 @@ def _section(title: str, *content: str) -> Html:
 
 def _verdict(report: Report) -> Html:
     run = report.run
-    shown = [element("p", report.verdict, class_=f"verdict {run.state}")]
+    shown = [element("p", with_code(report.verdict), class_=f"verdict {run.state}")]
     cause = run.attempts[-1].cause if run.attempts else None
     if cause is not None and run.state != "succeeded":
         if cause.hint:
-            shown.append(element("p", element("strong", "Hint: "), cause.hint))
+            shown.append(element("p", element("strong", "Hint: "), with_code(cause.hint)))
         if cause.last_lines:
             shown.append(element("pre", "\n".join(cause.last_lines)))
         if cause.collateral:
@@ -110,10 +119,10 @@ def _roles(report: Report) -> list[str]:
 def _attempts(report: Report) -> Html:
     rows = []
     for attempt in report.run.attempts:
-        took = duration((attempt.ended or report.made) - attempt.started)
-        after = duration(attempt.started - report.run.created)
+        took = exact_duration((attempt.ended or report.made) - attempt.started)
+        after = exact_duration(attempt.started - report.run.created)
         formed = "not known" if attempt.formed_after is None else f"{attempt.formed_after:g} s"
-        rows.append((str(attempt.number), after, took, formed, _outcome(attempt)))
+        rows.append((str(attempt.number), after, took, formed, with_code(_outcome(attempt))))
     head = ("attempt", "began after", "took", "cluster formed after", "outcome")
     found = table("Attempts of the run", head, rows)
     lost = report.lost
@@ -122,10 +131,10 @@ def _attempts(report: Report) -> Html:
 
 def _lost(lost: LostWork) -> str:
     """`2 restarts: 14 steps again, 7s, 0.02 $; 3m between attempts, 0.04 $.`"""
-    texts = [f"{duration(lost.between_seconds)} between attempts{_for(lost.between_cost)}"]
+    texts = [f"{exact_duration(lost.between_seconds)} between attempts{_for(lost.between_cost)}"]
     if lost.repeated is not None:
         seconds = lost.repeated_seconds
-        took = "" if seconds is None else f", {duration(seconds)}"
+        took = "" if seconds is None else f", {exact_duration(seconds)}"
         units = lost.unit if lost.repeated == 1 else f"{lost.unit}s"
         cost = _for(lost.repeated_cost)
         texts.insert(0, f"{lost.repeated} {units} again, by the log{took}{cost}")
@@ -177,7 +186,7 @@ def _phase_row(phase: Phase, begin: float, end: float) -> tuple[str, str, str, H
     part = element("span", class_=f"part {_kind(phase.name)}", style=where)
     share = 100.0 * phase.seconds / (end - begin) if end > begin else 0.0
     bar = element("div", part, class_="bar", aria_hidden="true")
-    after, took = duration(phase.begin - begin), duration(phase.seconds)
+    after, took = exact_duration(phase.begin - begin), exact_duration(phase.seconds)
     return phase.name, after, took, joined([bar, f"{share:.0f} %"])
 
 
@@ -199,12 +208,12 @@ def _node_row(node: NodeTimes, begin: float, end: float) -> tuple[str, str, Html
             "span",
             class_=f"part {each.kind}",
             style=_place(each.begin, each.end, begin, end),
-            title=f"{KINDS[each.kind]} {duration(each.end - each.begin)} {each.text}",
+            title=f"{KINDS[each.kind]} {exact_duration(each.end - each.begin)} {each.text}",
         )
         for each in node.segments
     ]
     words = "; ".join(
-        f"{each.text or KINDS[each.kind]} {duration(each.end - each.begin)}"
+        f"{each.text or KINDS[each.kind]} {exact_duration(each.end - each.begin)}"
         for each in node.segments
     )
     bar = element("div", parts, class_="bar", aria_hidden="true")
@@ -225,8 +234,10 @@ def _curves(report: Report) -> Iterator[Html]:
     if not report.charts:
         yield element(
             "p",
-            "No metric was found: neither in landed TensorBoard event files, nor in the log as "
-            "`loss: 0.5`.",
+            with_code(
+                "No metric was found: neither in landed TensorBoard event files, nor in the log as "
+                "`loss: 0.5`."
+            ),
         )
         return
     yield element("p", f"From {report.charts_from}. One curve for each attempt.")
@@ -312,8 +323,10 @@ def _cost(report: Report) -> Iterator[Html]:
     yield table("Cost by phase", ("phase", "cost", "node hours", of), rows)
     yield element(
         "p",
-        "Computed from the prices agreed at `up` and the hours on record, without traffic and "
-        "stores: not the cloud's bill.",
+        with_code(
+            "Computed from the prices agreed at `up` and the hours on record, without traffic and "
+            "stores: not the cloud's bill."
+        ),
     )
 
 

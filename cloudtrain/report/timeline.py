@@ -148,10 +148,13 @@ def _made(node: str, events: Sequence[Event]) -> Iterator[Segment]:
         elif isinstance(event, NodeCreated) and event.node == node and requested is not None:
             yield Segment(kind="create", begin=requested, end=time)
             created = time
-        elif isinstance(event, NodesPlaced) and node in event.places and created is not None:
-            yield Segment(kind="boot", begin=created, end=time)
-            created, placed = None, time
-        elif isinstance(event, UpCompleted) and placed is not None:
+        elif isinstance(event, NodesPlaced) and node in event.places and requested is not None:
+            if created is not None:
+                yield Segment(kind="boot", begin=created, end=time)
+            else:  # as of a local node
+                yield Segment(kind="create", begin=requested, end=time)
+            requested, created, placed = None, None, time
+        elif isinstance(event, UpCompleted | AttemptBegun) and placed is not None:
             yield Segment(kind="setup", begin=placed, end=time)
             placed = None
         elif isinstance(event, NodeDeletionBegun) and event.node == node:

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.artifacts.manifest import Manifest, write_manifest
+from cloudtrain.cli import report as report_command
 from cloudtrain.cli.app import cli
 from cloudtrain.codec import decode
+from cloudtrain.console.times import exact_duration
 from cloudtrain.events import (
     AttemptBegun,
     AttemptStarted,
@@ -221,7 +223,9 @@ def test_what_restarts_cost_is_on_the_page() -> None:
     assert lost.repeated_cost.exact == pytest.approx(2 * 3.6 / 3600 * 8.0)
     assert (lost.between_seconds, lost.between_cost) == (100.0, CostSoFar(least=0.2, most=0.2))
     shown = Parsed(page(report)).text
-    assert "1 restart: 4 steps again, by the log, 8s, 0.02 $; 1m between attempts, 0.20 $." in shown
+    assert (
+        "1 restart: 4 steps again, by the log, 8s, 0.02 $; 1m40s between attempts, 0.20 $." in shown
+    )
     assert made(replace(RUN, attempts=RUN.attempts[:1])).lost is None
 
 
@@ -264,6 +268,21 @@ def test_each_node_has_its_times_from_its_creation_to_its_deletion() -> None:
         ("start", 90, ""),
         ("train", 2100, "attempt 2: exit code 0"),
         ("delete", 0, ""),
+    ]
+
+
+def test_a_local_node_that_run_creates_has_its_creation_and_setup_too() -> None:
+    """No cloud says that it was made, and `run` goes on without a word that all is ready."""
+    journal = [
+        (at, event) for at, event in JOURNAL if not isinstance(event, NodeCreated | UpCompleted)
+    ]
+    _, worker = made(
+        journal=[to_line(event, time=START + at, pid=1) for at, event in journal]
+    ).nodes
+    assert [(each.kind, each.end - each.begin) for each in worker.segments[:3]] == [
+        ("create", 99),
+        ("setup", 500),
+        ("start", 100),
     ]
 
 
@@ -403,6 +422,53 @@ def test_charts_have_a_title_a_description_and_their_values() -> None:
     assert "1: 2, 2: 1, 3: 0.667" in parsed.text
     labels = [value for name, value in parsed.attributes if name == "aria-labelledby"]
     assert all(set(value.split()) <= set(parsed.ids) for value in labels)
+
+
+@pytest.mark.usefixtures("drawing")
+def test_how_busy_nodes_were_is_drawn_from_0_to_100_percent() -> None:
+    figures = [sample(RUN.created + n, 99.0) for n in range(9)]
+    text = page(made(samples=lambda _: figures))
+    (gpu,) = re.findall(r"<figcaption>GPU, % by second.*?</svg>", text, re.DOTALL)
+    (network,) = re.findall(r"<figcaption>network, MB/s by second.*?</svg>", text, re.DOTALL)
+    ticks = re.findall(r"<text[^>]*>([^<]*)</text>", gpu)
+    assert ticks[-6:] == ["0", "20", "40", "60", "80", "100"]
+    assert not re.findall(r"<text[^>]*>\N{MINUS SIGN}", network)
+
+
+def test_what_stands_in_backticks_is_code_and_a_hint_stays_text() -> None:
+    cause = replace(CAUSE, hint="set `--set a=<b>`; see `docs` or <this>")
+    text = page(
+        made(replace(RUN, state="failed", attempts=(replace(RUN.attempts[0], cause=cause),)))
+    )
+    assert "set <code>--set a=&lt;b&gt;</code>; see <code>docs</code> or &lt;this&gt;" in text
+
+
+def test_durations_that_differ_by_seconds_look_different() -> None:
+    assert [exact_duration(each) for each in (7.4, 60, 73.4, 3599.7, 7260)] == [
+        "7s",
+        "1m00s",
+        "1m13s",
+        "1h 00m",
+        "2h 01m",
+    ]
+
+
+def test_the_page_of_a_run_that_goes_on_is_written_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_command, "AGAIN_AFTER", 0.01)
+    pages: list[str] = []
+    monkeypatch.setattr(report_command, "write", lambda _path, text: pages.append(text))
+    reports = iter([made(replace(RUN, ended=None, state="running")), made()])
+    report_command.write_again(tmp_path / "page.html", lambda: next(reports))
+    assert ['http-equiv="refresh"' in text for text in pages] == [True, False]
+
+
+def test_the_page_of_a_run_that_goes_on_is_loaded_again() -> None:
+    assert 'http-equiv="refresh"' not in page(made())
+    text = page(made(), again_after=30.0)
+    assert '<meta http-equiv="refresh" content="30">' in text
+    assert "every 30 s this page is written" in text
 
 
 def test_without_the_extra_the_page_has_tables_and_says_how_to_get_curves() -> None:
@@ -555,6 +621,8 @@ def test_report_writes_the_page_of_a_run_on_record_or_in_its_store(
     facts = json.loads(CliRunner().invoke(cli, ["report", "mnist", "--json"]).output)
     assert "what has landed is not known" in facts["notes"][0]
     # From the store alone: what has landed at the run's end.
+    done = CliRunner().invoke(cli, ["report", "mnist", "--watch"], catch_exceptions=False)
+    assert (done.exit_code, 'http-equiv="refresh"' in path.read_text("utf-8")) == (0, False)
     from cloudtrain.artifacts.run_index import index, record_of
 
     pages = written(sources())
