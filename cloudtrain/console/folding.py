@@ -11,10 +11,12 @@ _OWN_LOG = re.compile(
     r"|To enable the following instructions: .* rebuild TensorFlow"
     r"|\S+ .*\.cc:\d+\] Unable to register cu(?:DNN|FFT|BLAS) factory: "
     r"|\S+ .*\.cc:\d+\] computation placer already registered"
+    r"|\S+ .*dataset\.cc:\d+\] Input of \S+ will not be optimized because the dataset does not "
 )
 """Information by the two loggers of TensorFlow (tsl/platform/default/logging.cc in 1.15 to 2.17,
-absl's log_format.cc since; read), and the three messages of every start that are no fault:
-https://github.com/tensorflow/tensorflow/issues/62075. Python's loggers name a .py file."""
+absl's log_format.cc since; read), the three messages of every start that are no fault
+(https://github.com/tensorflow/tensorflow/issues/62075), and that a dataset made in Python is not
+optimized (framework/dataset.cc; read). Python's loggers name a .py file."""
 
 
 def is_own_log(line: str) -> bool:

@@ -42,7 +42,7 @@ def main() -> None:
     model.fit(data, epochs=options.epochs, steps_per_epoch=16, verbose=2 if chief else 0)
 
     # Every task takes part in saving; only the chief's copy is kept.
-    model.save(Path(options.output if chief else tempfile.mkdtemp()) / "model.h5")
+    model.save(Path(options.output if chief else tempfile.mkdtemp()) / "model.keras")
 
 
 if __name__ == "__main__":

@@ -323,6 +323,8 @@ To enable the following instructions: AVX2 FMA, in other operations, rebuild Ten
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
 I0000 00:00:1795440874.092680   20067 port.cc:153] oneDNN custom operations are on.
 E0000 00:00:1795440874.1 20067 cuda_blas.cc:1407] Unable to register cuBLAS factory: Attempting
+W0000 00:00:1795440875.0 9899 dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be \
+optimized because the dataset does not implement the AsGraphDefInternal() method needed to apply it
 """
 A_SCRIPTS = b"""\
 Epoch 1/2
