@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_builds_and_lists_every_page(site: Path) -> None:
     first = (site / "index.html").read_text()
     captions = re.findall(r'class="caption-text">([^<]+)<', first)
-    assert captions[:3] == ["First steps", "Strategies", "How-to"]
+    assert captions[:3] == ["Read these five, in this order", "Something is wrong", "Look it up"]
     navigation = set(re.findall(r'class="reference internal" href="([\w-]+)\.html"', first))
     assert navigation == {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
 

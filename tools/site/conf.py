@@ -23,10 +23,10 @@ html_use_index = False
 
 
 def with_navigation(page: str) -> str:
-    """The first page with a toctree for each of its sections: its lists are the navigation."""
+    """The first page with a toctree for each of its sections: its links are the navigation."""
     trees = []
     for section in re.split(r"^## ", page, flags=re.M)[1:]:
-        links = re.findall(r"^- \[([^\]]+)\]\(([\w-]+)\.md\)", section, flags=re.M)
+        links = re.findall(r"\[([^\]]+)\]\(([\w-]+)\.md\)", section)
         rows = "\n".join(f"{title} <{name}>" for title, name in links)
         caption = section.partition("\n")[0]
         trees.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{rows}\n```")
