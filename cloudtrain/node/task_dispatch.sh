@@ -1,5 +1,6 @@
 # Starts, watches and ends tasks on their node: sh -c THIS sh VERB ARGUMENTS (see task_commands.py).
-# Needs a POSIX sh, coreutils, grep and awk. Its records are described in task_watcher.sh.
+# Needs a POSIX sh, coreutils, grep and awk; comes after task_processes.sh. Its records are described
+# in task_watcher.sh.
 mask=$(umask)
 umask 077
 default_ifs=$IFS
@@ -7,13 +8,18 @@ boot_here=
 read -r boot_here </proc/sys/kernel/random/boot_id
 boot_here=${boot_here%%-*}
 
-# start WATCHER FOLDER WORK PORT SAMPLER: answers started PID, already, stopped or failed WHY.
+# start WATCHER SUBREAPER FOLDER WORK PORT SAMPLER TAG GRACE: answers started PID, already, stopped
+# or failed WHY.
 start() {
-  case $2 in /*) folder=$2 ;; *) folder=$PWD/$2 ;; esac
+  case $3 in /*) folder=$3 ;; *) folder=$PWD/$3 ;; esac
   mkdir -p "$folder" || { echo "failed $folder cannot be created"; return; }
   payload=$(cat)
   # Private pipes: a socket of the SSH server held by the watcher would keep the channel open.
-  printf '%s\n' "$payload" | (umask "$mask"; detach /bin/sh -c "$1" sh "$folder" "$3" "$4" "$5") |
+  set -- "$2" /bin/sh -c "$1" sh "$folder" "$4" "$5" "$6" "$7" "$8"
+  python=$(command -v python3)
+  case $python in */shims/*) [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 ;; esac
+  if [ -n "$python" ]; then set -- "$python" -I -S -c "$@"; else shift; fi
+  printf '%s\n' "$payload" | (umask "$mask"; detach "$@") |
     { answer=; read -r answer; echo "${answer:-failed the start was interrupted}"; }
 }
 
@@ -25,15 +31,16 @@ detach() {
   "$@" <&5 5<&- 2>/dev/null &
 }
 
-# look FOLDER: sets state, code, pid (0: gone), keeper (whose end ends the attempt), root and born.
+# look FOLDER: sets state, code, pid (0: gone), keeper (whose end ends the attempt), and
+# root, born, watcher and watched: members go by them.
 look() {
-  state=absent code=- pid=0 keeper=0 root=0 born=0
+  state=absent code=- pid=0 keeper=0 root=0 born=0 watcher=0 watched=0
   record=$(readlink "$1/task") || return 0
   if [ "$record" != stopped ]; then
     IFS=:
     set -- "$1" $record
     IFS=$default_ifs
-    [ "$4" != "$boot_here" ] || root=$2 born=$3
+    [ "$4" != "$boot_here" ] || root=$2 born=$3 watcher=$5 watched=$6
     ! alive "$2" "$3" "$4" || pid=$2 keeper=$2
     ! alive "$5" "$6" "$4" || keeper=$5
   fi
@@ -47,42 +54,6 @@ look() {
   fi
 }
 
-# alive PID START BOOT: whether it is that very process, and not a zombie.
-alive() {
-  [ "$3" = "$boot_here" ] || return 1
-  read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
-  set -- "$2" ${stat##*) }
-  [ "${21}" = "$1" ] && [ "$2" != Z ] && [ "$2" != X ]
-}
-
-# members TAGS ROOT BORN: lines `PID STATE TICKS COMMAND` of every live process that has one of
-# the tags (one a line; may be empty), is ROOT, is in its session, or descends from one of these.
-members() {
-  bearers=
-  [ -z "$1" ] || bearers=$(grep -lsxzF -e "$1" /proc/[0-9]*/environ)
-  cat /proc/[0-9]*/stat 2>/dev/null | BEARERS=$bearers awk -v root="$2" -v born="$3" '
-    BEGIN { n = split(ENVIRON["BEARERS"], path, /[^0-9]+/); for (i = 1; i <= n; i++) tagged[path[i]] }
-    {
-      if (!match($0, /.*\)/)) next
-      split(substr($0, RLENGTH + 2), f, " ")
-      if (f[1] == "Z" || f[1] == "X") next
-      pid = $1 + 0; state[pid] = f[1]; parent[pid] = f[2]; session[pid] = f[4]
-      ticks[pid] = f[12] + f[13]; start[pid] = f[20]
-      comm = substr($0, length($1) + 3, RLENGTH - length($1) - 3)
-      gsub(/[^A-Za-z0-9_.:+-]/, "_", comm); name[pid] = comm
-    }
-    END {
-      other = (root in start) && start[root] != born
-      for (p in start)
-        if ((p in tagged) || (root > 0 && !other && (p == root || session[p] == root))) mine[p]
-      do {
-        grown = 0
-        for (p in start) if (!(p in mine) && (parent[p] in mine)) { mine[p]; grown = 1 }
-      } while (grown)
-      for (p in mine) print p, state[p], ticks[p], name[p]
-    }'
-}
-
 # status FOLDER…: for each, a line `STATE CODE PID SIZE STARTED ENDED FOLDER`, then its processes.
 status() {
   for folder do
@@ -91,7 +62,7 @@ status() {
     started=$(stat -c %Y "$folder/task" 2>/dev/null) || started=0
     ended=$(stat -c %Y "$folder/exit" 2>/dev/null) || ended=0
     echo "$state $code $pid $size $started $ended $folder"
-    [ "$state" != running ] || members "" "$root" "$born" | sed 's/^/- /'
+    [ "$state" != running ] || members "" "$root" "$born" "$watcher" "$watched" | sed 's/^/- /'
   done
 }
 
@@ -142,7 +113,7 @@ beats() {
   sent=$3
   while look "$1"; [ "$state" = running ]; do
     size=$(stat -c %s "$1/log") || return
-    echo "beat $size" $(members "" "$root" "$born" | tr ' ' /) >&2 || return
+    echo "beat $size" $(members "" "$root" "$born" "$watcher" "$watched" | tr ' ' /) >&2 || return
     noticed "$1"
     measured "$1"
     timeout "$2" tail -f -s 0.1 --pid="$keeper" /dev/null 2>/dev/null
@@ -158,38 +129,14 @@ stop() {
   before=$state
   end "CLOUDTRAIN_TASK=$2" "$3"
   # Its watcher records the exit; if that was killed too, nobody does.
-  clock
+  moment
   deadline=$((now + 500))
   while look "$1"; [ "$state" = running ] && [ -z "$left" ] && [ $now -lt $deadline ]; do
     sleep 0.05
-    clock
+    moment
   done
   [ "$before/$state" != running/lost ] || ln -sn "$verdict" "$1/exit"
   echo "stopped $termed $killed" $left
-}
-
-# end TAGS SECONDS: ends all members of root, born and TAGS; sets termed, killed, left, verdict.
-end() {
-  termed=0 killed=0 verdict=143
-  clock
-  grace_over=$((now + $2 * 100)) given_up=$((now + $2 * 100 + 1000))
-  left=$(members "$1" "$root" "$born" | cut -d' ' -f1)
-  for p in $left; do kill -TERM "$p" 2>/dev/null && termed=$((termed + 1)); done
-  for p in $left; do kill -CONT "$p" 2>/dev/null; done
-  while [ -n "$left" ] && clock && [ $now -lt $given_up ]; do
-    if [ $now -ge $grace_over ]; then
-      verdict=137
-      for p in $left; do kill -KILL "$p" 2>/dev/null && killed=$((killed + 1)); done
-    fi
-    sleep 0.05
-    left=$(members "$1" "$root" "$born" | cut -d' ' -f1)
-  done
-}
-
-# clock: sets now, hundredths of a second since the boot.
-clock() {
-  read -r now rest </proc/uptime
-  now=${now%.*}${now#*.}
 }
 
 # orphans CLUSTER RUNS SECONDS KEPT…: ends what is left of every attempt on this node except KEPT.
@@ -207,7 +154,7 @@ orphans() {
     tags="$tags${tags:+
 }CLOUDTRAIN_TASK=$tag"
   done
-  root=0
+  root=0 watcher=0
   end "$tags" "$grace"
   [ $termed = 0 ] || echo "- stopped $termed $killed" $left
 }
@@ -215,7 +162,7 @@ orphans() {
 # stacks FOLDER TAG: what each process of the task is doing, for a person to read.
 stacks() {
   look "$1"
-  members "CLOUDTRAIN_TASK=$2" "$root" "$born" | while read -r p letter ticks name; do
+  members "CLOUDTRAIN_TASK=$2" "$root" "$born" "$watcher" "$watched" | while read -r p letter ticks name; do
     echo "== $p $name, state $letter, $ticks ticks, waits in $(cat "/proc/$p/wchan" 2>/dev/null)"
     if own_stack "$p" "$letter" "$1/stacks"; then
       :

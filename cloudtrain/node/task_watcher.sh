@@ -1,7 +1,8 @@
 # Runs one attempt of one task in a session of its own and records how it ended.
-# sh -c THIS sh FOLDER WORK PORT SAMPLER; stdin: the task's environment and its exec line (see
-# task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task, or empty;
-# SAMPLER the text of sampler.py, which writes FOLDER/metrics.
+# sh -c THIS sh FOLDER WORK PORT SAMPLER TAG GRACE; stdin: the task's environment and its exec line
+# (see task_commands.py). PORT is the one, in hex, that TensorFlow opens in this task, or empty;
+# SAMPLER the text of sampler.py, which writes FOLDER/metrics; TAG marks the task's processes, of
+# which none outlives the attempt: TERM, after GRACE seconds KILL. Comes after task_processes.sh.
 #
 # Records are symlinks: created atomically, by the first to try, also on a full disk.
 #   FOLDER/task -> PID:START:BOOT:WATCHER:WATCHER_START   (the lock: no task runs without it)
@@ -9,7 +10,7 @@
 #   FOLDER/served -> TIME after the start when PORT was seen open, or `never TIME` after its end;
 #   FOLDER/oom -> LIMIT:PEAK:RSS in bytes, each may be empty: the kernel killed it, out of memory
 #   FOLDER/elsewhere -> TIME when it listened on another port, all in hundredths of a second
-folder=$1 work=$2 port=$3 sampler=$4
+folder=$1 work=$2 port=$3 sampler=$4 tag=$5 grace=$6
 read -r boot </proc/sys/kernel/random/boot_id
 boot=${boot%%-*}
 read -r stat </proc/self/stat
@@ -143,6 +144,28 @@ sampling() {
   exec "$python" -I -S -c "$sampler" "$folder" $$
 }
 
+# left_behind: ends what the task has left, and says so in its log. What is about to end by itself,
+# such as a tee, gets three seconds for that.
+left_behind() {
+  IFS=: read -r root born _ watcher watched <<END
+$(readlink "$folder/task")
+END
+  moment
+  patience=$((now + ${CLOUDTRAIN_LEFT_PATIENCE:-300}))
+  while found=$(members "CLOUDTRAIN_TASK=$tag" "$root" "$born" "$watcher" "$watched") &&
+    [ -n "$found" ] && moment && [ $now -lt $patience ]; do
+    sleep 0.2
+  done
+  [ -n "$found" ] || return
+  found=$(named $(echo "$found" | cut -d' ' -f1))
+  end "CLOUDTRAIN_TASK=$tag" "$grace"
+  task=${folder%/*}
+  {
+    [ -z "$(tail -c 1 "$folder/log")" ] || echo
+    echo "[cloudtrain: ended ${found%%:*} that ${task##*/} left behind:${found#*:}]"
+  } >>"$folder/log"
+}
+
 [ -r /proc/net/tcp ] || port=
 log_most=${CLOUDTRAIN_LOG_MIB:-1024} log_every=${CLOUDTRAIN_LOG_EVERY:-5}
 bounding </dev/null >/dev/null 2>&1 &
@@ -196,6 +219,7 @@ if [ -n "$port" ]; then
   ln -sn "$past" "$folder/served" 2>/dev/null
 fi
 if [ $code = 137 ] && starved; then ln -sn "$limit:$peak:$rss" "$folder/oom" 2>/dev/null; fi
+left_behind </dev/null >/dev/null 2>&1
 until ln -sn "$code" "$folder/exit" || [ -L "$folder/exit" ] || ! [ -d "$folder" ]; do
   sleep 1
 done

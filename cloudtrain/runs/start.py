@@ -268,6 +268,7 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
         if launch.task.name in serving_tasks(run.tasks, session.config)
         else None,
         nccl_address=launch.nccl_address,
+        grace=session.config.train.grace,
     )
     done = AWAY.call(
         lambda: session.transport.run(node, remote.command, stdin=remote.stdin, timeout=60.0),

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 from cloudtrain.errors import NodeError
 from cloudtrain.layout import runs_folder
 from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command, Secret, exports
-from cloudtrain.ship import inline, shell, text
+from cloudtrain.shell import Command, Secret, exports, script
+from cloudtrain.ship import inline, text
 
 TAG = "CLOUDTRAIN_TASK"
 """Variable whose value (`layout.tag`) marks every process of an attempt."""
@@ -42,9 +42,11 @@ def start(
     environment: Mapping[str, str | Secret],
     port: int | None = None,
     nccl_address: str | None = None,
+    grace: float = 5.0,
 ) -> RemoteCommand:
     """Start one attempt in the existing folder `work`, once: safe to repeat after a lost reply.
 
+    What the command leaves behind is ended with it: TERM, after `grace` seconds KILL.
     `port` is the one that TensorFlow opens in it: `PortState` reports whether it did. NCCL uses the
     interface that has `nccl_address`. `command` is a shell line for the node's bash, or its sh if
     there is none. It and the environment travel on stdin: secrets are on no command line and on no
@@ -59,11 +61,14 @@ def start(
     return RemoteCommand(
         command=_dispatch(
             "start",
-            text("task_watcher.sh"),
+            text("task_processes.sh") + text("task_watcher.sh"),
+            inline("subreaper"),
             folder,
             work,
             f"{port:04X}" if port else "",
             inline("sampler"),
+            tag,
+            str(ceil(grace)),
         ),
         stdin=exports({**environment, TAG: tag}) + line,
     )
@@ -423,7 +428,7 @@ def changed_file(work: str, minutes: int) -> Command:
 
 
 def _dispatch(verb: str, *arguments: str) -> Command:
-    return shell("task_dispatch.sh", verb, *arguments)
+    return script(text("task_processes.sh") + text("task_dispatch.sh"), verb, *arguments)
 
 
 def _invalid_answer(node: str, what: str, completed: Completed) -> NodeError:

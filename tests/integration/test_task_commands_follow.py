@@ -63,7 +63,7 @@ def abandon(follower: subprocess.Popen[bytes]) -> None:
 
 def followers(attempt: Attempt) -> list[str]:
     lines = attempt.machine.marked().values()
-    return [line for line in lines if " follow " in line or "tail " in line]
+    return [line for line in lines if " follow " in line or line.startswith("tail ")]
 
 
 def test_a_log_is_followed_to_its_end_and_the_exit_code_comes_last(attempt: Attempt) -> None:

@@ -15,7 +15,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually
 from tests.support.processes import words
-from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
+from tests.support.supervising import DAEMON, PYTHON, SHELLS, Attempt, Machine
 
 pytestmark = pytest.mark.sweep(1, over="machine")  # one of the shells
 
@@ -79,24 +79,15 @@ def test_a_stop_before_the_start_refuses_the_start(attempt: Attempt) -> None:
     assert_nothing_is_left(attempt.machine)
 
 
-DAEMON = """
-import os, sys, time
-if os.fork(): os._exit(0)
-os.setsid()
-if os.fork(): os._exit(0)
-print("daemon", flush=True)
-time.sleep(600)
-"""
-
-
-def test_daemons_of_a_task_that_has_ended_are_ended_too(attempt: Attempt) -> None:
+def test_daemons_of_a_task_whose_watcher_is_gone_too_are_ended(attempt: Attempt) -> None:
     (attempt.machine.home / "work" / "daemon.py").write_text(DAEMON)
-    attempt.start(f"{PYTHON} daemon.py; setsid sleep 601 & exit 0")
+    attempt.start(f"{PYTHON} daemon.py; setsid sleep 601 & echo up; exec sleep 602")
     attempt.wait_for_log(b"daemon")
-    assert attempt.wait().exit_code == 0
-    eventually(lambda: len(attempt.machine.marked()) == 2)
+    attempt.wait_for_log(b"up")
+    attempt.kill_watcher()
+    os.kill(attempt.status().pid or 0, signal.SIGKILL)
+    attempt.wait()
     assert attempt.stop().termed == 2
-    assert attempt.status().exit_code == 0
     assert_nothing_is_left(attempt.machine)
 
 
@@ -118,7 +109,10 @@ def test_children_with_a_cleared_environment_are_found_by_session_and_descent(
 
 
 def test_what_remains_of_a_session_is_ended_after_its_leader(attempt: Attempt) -> None:
-    attempt.start("env -i sleep 604 & echo $!; exit 0")
+    attempt.start("env -i sleep 604 & echo $!; while [ ! -e go ]; do sleep 0.05; done")
+    attempt.wait_for_log(b"\n")
+    attempt.kill_watcher()
+    (attempt.machine.home / "work" / "go").touch()
     attempt.wait()
     orphan = int(attempt.log)
     assert lives(orphan)
@@ -131,7 +125,7 @@ def test_a_task_whose_watcher_was_killed_is_stopped_and_its_end_is_recorded(
 ) -> None:
     attempt.start("trap '' TERM; echo up; while :; do sleep 0.05; done")
     attempt.wait_for_log(b"up")
-    os.kill(int(str((attempt.path / "task").readlink()).split(":")[3]), signal.SIGKILL)
+    attempt.kill_watcher()
     attempt.stop(grace=1)
     status = attempt.status()
     assert (status.state, status.exit_code) == ("exited", -9)
@@ -150,7 +144,10 @@ def test_orphans_of_earlier_attempts_are_ended_and_the_kept_one_runs_on(machine:
     running, daemon, kept = Attempt(machine, 1), Attempt(machine, 2), Attempt(machine, 3)
     finished, foreign = Attempt(machine, 4), Attempt(machine, 1, run="elsewhere")
     running.start("sleep 60")
-    daemon.start("setsid sleep 60 & exit 0")
+    daemon.start("setsid sleep 60 & echo up; while [ ! -e go ]; do sleep 0.05; done")
+    daemon.wait_for_log(b"up")
+    daemon.kill_watcher()
+    (machine.home / "work" / "go").touch()
     daemon.wait()
     kept.start("sleep 60")
     finished.start("exit 0")

@@ -24,6 +24,15 @@ PYTHON = quote(sys.executable)
 SHELLS = tuple(filter(None, (which("dash"), which("bash"))))
 """Every POSIX shell here that a node's /bin/sh may be."""
 
+DAEMON = """
+import os, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+print("daemon", flush=True)
+time.sleep(600)
+"""
+
 
 class Machine:
     """Runs commands as a node does: in its home, with `/bin/sh` being the shell under test."""
@@ -131,6 +140,9 @@ class Attempt:
     def stop(self, grace: float = 5) -> task_commands.StopResult:
         command = task_commands.stop(self.folder, tag=self.tag, grace=grace)
         return task_commands.parse_stop("n", self.machine.run(command))
+
+    def kill_watcher(self) -> None:
+        os.kill(int(str((self.path / "task").readlink()).split(":")[3]), signal.SIGKILL)
 
     def wait_for_log(self, text: bytes) -> None:
         eventually(lambda: text in self.log)
