@@ -146,6 +146,8 @@ class Setup:
     install: tuple[str, ...] = ()
     """Folders of the delivered code that pip installs."""
     run: tuple[str, ...] = ()
+    timeout: float = 1800.0
+    """Seconds for each line of `run`."""
     cache: Literal["auto", "off"] = "auto"
     """Whether nodes get environments from each other and from the store of the artifacts."""
     prove: Literal["auto", "off"] = "auto"

@@ -302,23 +302,8 @@ pip_install() {
 }
 """
 
-OWN_LINE = (
-    """\
-set -eu
-done=$1 environment=$2 line=$3
-if [ -n "$environment" ]; then
-    case $environment in /*) ;; *) environment=$PWD/$environment;; esac
-    PATH=$environment/bin:$PATH VIRTUAL_ENV=$environment
-    export PATH VIRTUAL_ENV
-fi
-/bin/sh -c "$line" </dev/null
-"""
-    + SEAL
-    + """\
-mkdir -p "$(dirname "$done")"
-: >"$done"
-"""
-)
+OWN_LINE_DONE = SEAL + ': >"$done"\n'
+"""After node/setup_line.sh."""
 
 CODE_THERE = """test -f "$1.complete" && test -d "$1\""""
 

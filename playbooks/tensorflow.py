@@ -11,9 +11,10 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 from typing import Literal
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.catalog import cuda
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.model import ClusterConfig, Node, Problem
@@ -340,13 +341,15 @@ def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) 
     It is run again in a new environment, as it may install into it, and on each machine of a
     shared home.
     """
-    of = (folder, line, node.host) if node.home else (folder, line)
-    done = f"{layout.cluster_folder(config.name)}/setup/{_digest(repr(of))}"
+    of = _digest(repr((folder, line, node.host) if node.home else (folder, line)))
+    done, limit = f"{layout.cluster_folder(config.name)}/setup/{of}", ceil(config.setup.timeout)
+    run = ship.text("task_processes.sh") + ship.text("setup_line.sh") + scripts.OWN_LINE_DONE
     return Step(
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",
-        run=script(scripts.OWN_LINE, done, folder or "", line),
+        run=script(run, done, folder or "", line, str(limit), f"{config.name}/{of}"),
         unless=command("test", "-f", done),
         once_per_host=True,  # two at once would compete for apt's lock or one environment
+        timeout=limit + 120.0,
     )
 
 

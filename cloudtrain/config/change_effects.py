@@ -75,6 +75,7 @@ EFFECT: dict[str, Effect] = {
     "setup.requirements": _SETUP,
     "setup.install": _SETUP,
     "setup.run": _SETUP,
+    "setup.timeout": _RUN,
     "setup.cache": _RUN,
     "setup.prove": _RUN,
     "code.git": _RUN,

@@ -152,6 +152,7 @@ class SetupSection(Section):
         "`setup.py`; for its runs alone."
     )
     run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
+    timeout: kinds.Duration | None = optional("Time for each line of `run`; then it is ended.")
     cache: kinds.AutoOrOff | None = optional(
         "`auto`: one node creates the environment, the other nodes and later clusters get it from "
         "there or from `artifacts.store`. `off`: each node creates its own."

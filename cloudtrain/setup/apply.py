@@ -22,6 +22,8 @@ KEPT_LINES = 20
 SHOWN_LINES = 4
 HINT = "hint: "
 """Prefix of a line of a failing step that becomes the error's hint."""
+NOTE = "note: "
+"""Prefix of a line that stays on the screen."""
 
 
 class Sharing(Protocol):
@@ -43,9 +45,11 @@ def apply(
     *,
     sharing: Sharing | None = None,
     clock: Clock | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> None:
     """Run steps on every node until all their checks pass; steps that already pass are skipped.
 
+    `note` gets what steps have to say for longer than a progress line lasts.
     A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError with every
     node's failure. Ctrl-C closes the transport, so that a long step is not waited for.
     """
@@ -55,7 +59,7 @@ def apply(
     reboots = Reboots(transport=transport, stage=stage, clock=clock)
 
     def ready(node: Node) -> None:
-        work = _Work(node, transport, stage, hosts, reboots, clock, sharing)
+        work = _Work(node, transport, stage, hosts, reboots, clock, sharing, note)
         work.do(steps(node))
 
     def interrupt() -> None:
@@ -78,6 +82,7 @@ class _Work:
     reboots: Reboots
     clock: Clock
     sharing: Sharing | None
+    note: Callable[[str], None] | None
 
     def do(self, steps: Sequence[Step]) -> None:
         started = self.clock.monotonic()
@@ -135,6 +140,8 @@ class _Work:
         return self.sharing.provide(self.node, step.shared, partial(self._create, step), say)
 
     def _say(self, step: Step, text: str) -> None:
+        if text.startswith(NOTE) and self.note is not None:
+            self.note(f"{self.node.name}: {step.name}: {text.removeprefix(NOTE)}")
         self.stage.node(self.node.name, f"{step.name}: {text}")
 
     def _create(self, step: Step) -> None:

@@ -51,8 +51,9 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
         session.console.stage("setup and code", len(session.nodes)) as stage,
         shared_environments(session) as sharing,
     ):
+        say = session.console.say
         try:
-            apply(steps, session.nodes, session.transport, stage, sharing=sharing)
+            apply(steps, session.nodes, session.transport, stage, sharing=sharing, note=say)
         except (StepFailed, NodesError) as error:
             line = requirements.line_named(session.config, str(error))
             hint = "; ".join(filter(None, (line, error.hint)))

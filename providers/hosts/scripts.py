@@ -62,8 +62,9 @@ UNMARK_HOME = 'rm -f -- "$1"'
 """`$1`: what `MARK_HOME` answered."""
 
 END_TASKS = r"""
-place="$HOME/.cloudtrain/$1"
+place="$HOME/.cloudtrain/$1" tag="CLOUDTRAIN_SETUP=$1/"
 ours() {
+    grep -lsz "^$tag" /proc/[0-9]*/environ | cut -d/ -f3
     for process in /proc/[0-9]*; do
         case "$(readlink "$process/cwd" 2>/dev/null)" in
             "$place" | "$place"/*) echo "${process#/proc/}" ;;
@@ -79,7 +80,8 @@ for signal in TERM KILL KILL; do
 done
 readlink "$place/home" || true
 """
-"""Ends what works in the cluster's folder; answers with the home's name."""
+"""Ends what works in the cluster's folder, or was started by `setup.run`; answers with the name of
+the home."""
 
 CLEAR = r"""
 set -eu

@@ -24,7 +24,7 @@ from tests.support.tensorflow_parts import config, python
 
 TOOLS = (
     *("sh", "dirname", "mkdir", "cp", "rm", "mv", "cat", "tar", "sed", "tr", "flock", "id", "env"),
-    *("chmod", "true"),
+    *("chmod", "true", "awk", "cut", "grep", "head", "setsid", "sleep", "stat", "tail"),
 )
 
 

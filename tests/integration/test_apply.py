@@ -291,3 +291,10 @@ def test_ctrl_c_ends_the_wait_for_a_reboot(tmp_path: Path) -> None:
             Remembered(),
             clock=Clock(monotonic=stopped_clock, sleep=lambda _: True),
         )
+
+
+def test_a_note_of_a_step_stays_on_the_screen(tmp_path: Path) -> None:
+    step = Step(name="one", run=command("sh", "-c", "echo installing; echo note: one still runs"))
+    notes: list[str] = []
+    apply(lambda _: [step], [node()], HereTransport(tmp_path), Remembered(), note=notes.append)
+    assert notes == [f"{node().name}: one: one still runs"]

@@ -27,6 +27,7 @@ from cloudtrain.retry import Retry
 from cloudtrain.shell import command
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.ssh.transport import SshTransport
+from tests.support import processes
 from tests.support.fakes import key_pair, make_identity, make_plan, no_journal
 from tests.support.lent import hosts_config, lent_home
 from tests.support.project import Project, until
@@ -104,13 +105,17 @@ def test_tasks_that_still_run_there_are_ended(machines: list[SshdNode], tmp_path
     plan, hosts = make_plan(), provider(machines)
     identity = create_identity(tmp_path / "cluster", [node.name for node in plan.nodes])
     node = hosts.create(plan, identity, no_journal)[0]
-    script = "cd ~/.cloudtrain/mnist && nohup sleep 600 >/dev/null 2>&1 & echo $!"
+    task = "cd ~/.cloudtrain/mnist && nohup sleep 600 >/dev/null 2>&1 & echo $!"
+    service = "cd / && CLOUDTRAIN_SETUP=mnist/0 nohup sleep 601 >/dev/null 2>&1 & echo $!"
+    another = service.replace("mnist/", "mnist-2/")
     with SshTransport(identity) as transport:
-        pid = int(transport.run(node, command("sh", "-c", script)).stdout)
-    assert Path(f"/proc/{pid}").exists()
+        pids = [
+            int(transport.run(node, command("sh", "-c", script)).stdout)
+            for script in (task, service, another)
+        ]
+    assert [processes.words(pid)[:1] for pid in pids] == [["sleep"]] * 3
     hosts.destroy("mnist", no_journal)
-    status = Path(f"/proc/{pid}/stat")
-    assert not status.exists() or " Z " in status.read_text()
+    assert [processes.words(pid)[:1] for pid in pids] == [[], [], ["sleep"]]
 
 
 def test_a_machine_whose_host_key_is_not_known_is_never_trusted(

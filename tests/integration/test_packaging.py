@@ -116,6 +116,8 @@ def test_the_sources_include_what_is_no_python() -> None:
         "cloudtrain/py.typed",
         "cloudtrain/node/uploader.py",
         "cloudtrain/node/task_dispatch.sh",
+        "cloudtrain/node/setup_line.sh",
+        "cloudtrain/node/task_processes.sh",
         "cloudtrain/node/task_watcher.sh",
         "cloudtrain/node/user_file.sh",
         "cloudtrain/providers/aws/machines.csv",

@@ -298,8 +298,9 @@ def test_own_lines_are_steps_after_the_environment() -> None:
     folder = (tensorflow.bin_folder(wanted, node()) or "").removesuffix("/bin")
     assert own == Step(
         name=f"setup.run: {line}",
-        run=script(scripts.OWN_LINE, done, folder, line),
+        run=script(own.run.arguments[2], done, folder, line, "1800", f"mnist/{Path(done).name}"),
         unless=command("test", "-f", done),
         once_per_host=True,
+        timeout=1920.0,
     )
     assert done.startswith(".cloudtrain/mnist/setup/")
