@@ -13,7 +13,7 @@ from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.path_notes import path_notes
-from cloudtrain.commands.script_notes import script_notes
+from cloudtrain.commands.script_notes import PARTS, script_notes
 from cloudtrain.config.location import placed
 from cloudtrain.datasets.dataset import is_for
 from cloudtrain.env_file import environment_of
@@ -96,13 +96,15 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         code_packages.note(config),
         access_note(config),
         evaluator_note(config),
-        part_note(config),
         *setup_notes(config),
         *marked(config),
         *placeholder_notes(config),
     )
-    about_run = (*script_notes(config), *bucket_notes(config), *path_notes(config))
-    return (*filter(None, found), *about_run, *_unset_secrets(config))
+    of_script = script_notes(config)
+    saves = any(PARTS in note for note in of_script)
+    about_run = (*of_script, *bucket_notes(config), *path_notes(config))
+    parts = () if saves else filter(None, [part_note(config)])
+    return (*filter(None, found), *parts, *about_run, *_unset_secrets(config))
 
 
 def evaluator_note(config: ClusterConfig) -> str | None:
@@ -119,7 +121,7 @@ def part_note(config: ClusterConfig) -> str | None:
     if "ps" not in config.nodes or config.train.checkpoints is None:
         return None
     return (
-        "train.checkpoints: each ps writes its part of a checkpoint to its own disk: save with "
+        f"train.checkpoints: {PARTS}: save with "
         "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'), in "
         "TensorFlow 1 with Saver(sharded=False) unless there is one ps, or to a folder that all "
         "nodes share or, with `identity`, a bucket"

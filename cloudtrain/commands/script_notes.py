@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from cloudtrain.catalog import interconnect
-from cloudtrain.cloud import cloud_of, is_cloud
+from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.commands.bucket_notes import INSTEAD
 from cloudtrain.commands.script_code import (
     StartedScript,
@@ -18,6 +18,7 @@ from cloudtrain.commands.script_code import (
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.runs.log_text import NCCL, OLD_NCCL
+from cloudtrain.script import saving
 from cloudtrain.script.arguments import argument_problems
 from cloudtrain.script.facts import ScriptFacts, Use
 from cloudtrain.script.releases import Need, missing_in
@@ -147,6 +148,56 @@ def _chief(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
         )
 
 
+def _by_index(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if not _gets_tf_config(config) or not {"chief", "worker"} <= config.nodes.keys():
+        return
+    for use in facts.by_index[:1]:
+        yield (
+            f"{use}: decides by the index alone, which is 0 for chief0 and for worker0: both take "
+            "themselves for the chief; ask for the type 'chief', too"
+        )
+
+
+def _own_addresses(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if _training_tasks(config) < 2 or facts_of(config.provider).on_this_machine:
+        return
+    for use in facts.own_addresses[:1]:
+        yield (
+            f"{use}: {use.name} is given to the tasks as an address: on several nodes, each would "
+            "look for it on its own; use the TF_CONFIG that is set, or placeholders such as "
+            "`{worker.hosts}` in `train.command`"
+        )
+
+
+def _saves_on_ps(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """What was run with each way of saving: docs/artifacts.md."""
+    if "ps" not in config.nodes or any(
+        use.name.endswith(".CheckpointOptions") for use in facts.names
+    ):
+        return
+    kept = config.train.checkpoints is not None and config.nodes["ps"].count == 1
+    for use in facts.saves:
+        what = use.name.rpartition(".")[2]
+        if saving.way_of(use.name) == "object":
+            yield (
+                f"{use}: {what}: {PARTS}, and TensorFlow fails to merge them: save with "
+                "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'"
+                "), or to a folder that all nodes share or, with `identity`, a bucket"
+            )
+            return
+        if not kept or facts.reads_back:
+            yield (
+                f"{use}: {what}: {PARTS}, so that no task can read a whole one (to evaluate, to "
+                "export, after a restart): with one ps name the folder in `train.checkpoints`, "
+                "with more use Saver(sharded=False); or save to a folder that all nodes share or, "
+                "with `identity`, a bucket"
+            )
+            return
+
+
+PARTS = "each ps writes its part of a checkpoint to its own disk"
+
+
 def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     own = [use for use in facts.names if ".estimator." in use.name]
     version = config.setup.tensorflow
@@ -164,8 +215,12 @@ def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 
 def _restores(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
-    use = next((use for use in facts.names if use.name.endswith(".BackupAndRestore")), None)
+    own = (use for use in facts.names if use.name.endswith(_RESTORERS))
+    use = next(own, None)
     if use is None or config.train.checkpoints is not None:
+        return
+    what_by = use.name.rpartition(".")[2]
+    if not config.train.max_restarts and what_by != "BackupAndRestore":
         return
     if not config.train.max_restarts:
         what = "nothing resumes from it without `train.checkpoints` and `train.max_restarts`"
@@ -175,7 +230,10 @@ def _restores(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
         what = "without `train.checkpoints`, a restart on a new node starts from the beginning"
     else:
         return
-    yield f"{use}: BackupAndRestore: {what}"
+    yield f"{use}: {what_by}: {what}"
+
+
+_RESTORERS = (".BackupAndRestore", ".train.CheckpointManager")
 
 
 def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
@@ -233,6 +291,9 @@ _NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
     _keras,
     _uris,
     _chief,
+    _by_index,
+    _own_addresses,
+    _saves_on_ps,
     _evaluator,
     _restores,
     _tf_config,

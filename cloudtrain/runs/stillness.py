@@ -173,10 +173,12 @@ class StillnessWatch:
             self._next = now + AGAIN
             return
         self._told, quiet = found, now - found.since
-        name = self._session.config.name
+        config = self._session.config
+        limit = config.train.stall_timeout
+        set_to = "`train.stall_timeout: 10m`" if limit is None else "`train.stall_timeout`"
         self._session.console.warn(
-            f"nothing has moved for {ago(quiet)}: {text}; `cloudtrain stop-run {name}`, or "
-            "`train.stall_timeout: 10m`, ends it"
+            f"nothing has moved for {ago(quiet)}: {text}; `cloudtrain stop-run {config.name}`, or "
+            f"{set_to}, ends it"
         )
         since = time.time() - quiet
         self._session.records.journal(NothingMoves(run=run.id, since=since, text=text))

@@ -78,6 +78,15 @@ class ScriptFacts:
     """The same with 'master', if nothing speaks of 'chief'."""
     tf_config: tuple[Use, ...] = ()
     """Keys of TF_CONFIG that are read with `[…]`, dotted (`task.trial`); "" is TF_CONFIG itself."""
+    by_index: tuple[Use, ...] = ()
+    """What is decided by `index == 0` alone, if nothing speaks of roles."""
+    own_addresses: tuple[Use, ...] = ()
+    """`localhost:PORT` that the script gives to its own tasks."""
+    saves: tuple[Use, ...] = ()
+    """Calls by which TensorFlow writes checkpoints from where the variables are
+    (`script/saving`)."""
+    reads_back: bool = False
+    """Whether it exports what its checkpoints hold."""
     default_collectives: tuple[Use, ...] = ()
     """Calls of MultiWorkerMirroredStrategy that do not say how gradients are exchanged."""
     arguments: Arguments = field(default_factory=Arguments)
@@ -102,6 +111,12 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
         chief_only=tuple(use for facts in programs for use in facts.chief_only),
         master_only=tuple(use for facts in programs for use in facts.master_only),
         tf_config=tuple(dict.fromkeys(use for facts in programs for use in facts.tf_config)),
+        by_index=tuple(dict.fromkeys(use for facts in programs for use in facts.by_index)),
+        own_addresses=tuple(
+            dict.fromkeys(use for facts in programs for use in facts.own_addresses)
+        ),
+        saves=tuple(dict.fromkeys(use for facts in programs for use in facts.saves)),
+        reads_back=any(facts.reads_back for facts in programs),
         default_collectives=tuple(
             dict.fromkeys(use for facts in programs for use in facts.default_collectives)
         ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cloudtrain.script import roles
+from cloudtrain.script import addresses, decides, roles, saving
 from cloudtrain.script.facts import Option, Use
 from cloudtrain.script.names import absolute, aliases
 from cloudtrain.script.options import OptionReader
@@ -60,6 +60,9 @@ class ModuleFacts:
     uris: list[Use] = field(default_factory=list)
     roles: roles.Roles = field(default_factory=roles.Roles)
     tf_config: list[Use] = field(default_factory=list)
+    own_addresses: list[Use] = field(default_factory=list)
+    saves: list[Use] = field(default_factory=list)
+    reads_back: bool = False
     default_collectives: list[Use] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
     computed: bool = False
@@ -105,6 +108,13 @@ class _Reader(ast.NodeVisitor):
         self.options = OptionReader(file, self.aliases)
         self.tf_config = roles.TfConfigReader(file)
         self.seen: dict[str, Use] = {}
+        self.without_effect: set[ast.AST] = set()
+        """Comparisons of an `if` or `… if … else …` of which nothing of consequence follows."""
+        self.tests: set[ast.AST] = set()
+        """Comparisons of an `if` of which something follows."""
+        self.decides = 0
+        """Depth of what gives a name such as `is_chief` its value."""
+        self.literals: dict[str, ast.expr] = {}
 
     def finished(self) -> ModuleFacts:
         facts, options = self.facts, self.options
@@ -112,7 +122,7 @@ class _Reader(ast.NodeVisitor):
         facts.options, facts.computed = options.options, options.computed
         facts.tolerant, facts.parsed = options.tolerant, options.parsed
         facts.abbreviations = options.abbreviations
-        facts.tf_config = list(self.tf_config.found.values())
+        facts.tf_config = self.tf_config.required
         return facts
 
     @contextmanager
@@ -149,7 +159,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Try(self, node: ast.Try) -> None:
         with self._in(unsure=bool(node.handlers)):
-            self._all(node.body)
+            with self.tf_config.caught(node.handlers):
+                self._all(node.body)
             for handler in node.handlers:
                 self.visit(handler)
         self._all([*node.orelse, *node.finalbody])
@@ -158,11 +169,41 @@ class _Reader(ast.NodeVisitor):
         if is_main_guard(node.test) and not self.is_main:
             self._all(node.orelse)
             return
+        if not decides.branch(node.body):
+            self.without_effect |= decides.comparisons(node.test)
+        else:
+            self.tests |= decides.comparisons(node.test)
         with self._in(unsure=_asks_what_is_there(node.test)):
             self.visit(node.test)
             with self.tf_config.guarded_by(node.test):
                 self._all(node.body)
-            self._all(node.orelse)
+                self._all(node.orelse)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        if not decides.value(node.body):
+            self.without_effect |= decides.comparisons(node.test)
+        self.visit(node.test)
+        with self.tf_config.guarded_by(node.test):
+            self._all([node.body, node.orelse])
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for number, value in enumerate(node.values):
+            with self.tf_config.guarded_by(*node.values[:number]):
+                self.visit(value)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self.visit(node.iter)
+        self._all(node.ifs)
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
+        self._all_nodes(node.generators)
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        with self.tf_config.guarded_by(*(test for each in node.generators for test in each.ifs)):
+            self._all(results)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring
@@ -182,7 +223,7 @@ class _Reader(ast.NodeVisitor):
         self.options.decorated(node)
         self._all(node.decorator_list)
         self._all([*node.args.defaults, *filter(None, node.args.kw_defaults)])
-        with self.facts.roles.function():
+        with self.facts.roles.function(), self._deciding(decides.name(node.name)):
             self._all(node.body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
@@ -196,11 +237,45 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.tf_config.assigned(node.targets, node.value)
-        self.generic_visit(node)
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            self.literals[node.targets[0].id] = node.value
+        if any(addresses.is_tf_config(target) for target in node.targets):
+            self._own_addresses(node.value)
+        with self._deciding(any(decides.name(decides.shown(each)) for each in node.targets)):
+            self.generic_visit(node)
 
-    def _all(self, nodes: list[ast.stmt] | list[ast.expr]) -> None:
-        for node in nodes:
-            self.visit(node)
+    @contextmanager
+    def _deciding(self, decides: bool) -> Iterator[None]:
+        self.decides += decides
+        try:
+            yield
+        finally:
+            self.decides -= decides
+
+    def _own_addresses(self, value: ast.expr) -> None:
+        """Addresses of this machine that the script gives to its tasks."""
+        if self.unsure or self.tf_config.is_guarded:
+            return
+        for text, line in addresses.own(value, self.literals):
+            self.facts.own_addresses.append(Use(name=text, file=self.facts.file, line=line))
+
+    def _all(self, nodes: Sequence[ast.stmt] | Sequence[ast.expr]) -> None:
+        self._all_nodes(nodes)
+
+    def _all_nodes(self, nodes: Sequence[ast.AST]) -> None:
+        """Visit them in order; what follows an `if` that leaves is guarded by its test."""
+        with ExitStack() as passed:
+            for node in nodes:
+                self.visit(node)
+                if isinstance(node, ast.If) and (_leaves(node.body) or _leaves(node.orelse)):
+                    passed.enter_context(self.tf_config.guarded_by(node.test))
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                self._all_nodes([each for each in value if isinstance(each, ast.AST)])
+            elif isinstance(value, ast.AST):
+                self.visit(value)
 
     # ── expressions ──
 
@@ -226,7 +301,12 @@ class _Reader(ast.NodeVisitor):
         if name == "isinstance":
             return
         self.options.call(node)
+        self.tf_config.asks(node)
         self._collectives(node)
+        self._saving(node, name)
+        if name == "ClusterSpec":
+            for value in node.args[:1]:
+                self._own_addresses(value)
         self.visit(node.func)
         with self._in(quiet=name in _MESSAGES):
             self._all(node.args)
@@ -252,12 +332,33 @@ class _Reader(ast.NodeVisitor):
             use = Use(name=name, file=self.facts.file, line=node.lineno)
             self.facts.default_collectives.append(use)
 
+    def _decides(self, node: ast.Compare) -> bool:
+        """Whether a comparison of the index is a test, or gives a name such as `is_chief` a value;
+        elsewhere it may be for a log.
+        """
+        return self.decides > 0 or node in self.tests
+
+    def _saving(self, node: ast.Call, name: str) -> None:
+        whole, _ = self.aliases.resolve(node.func)
+        if saving.way(whole, node) is not None and not self.unsure:
+            self.facts.saves.append(Use(name=whole, file=self.facts.file, line=node.lineno))
+        self.facts.reads_back = self.facts.reads_back or name in saving.READS_BACK
+
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.tf_config.subscript(node)
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        self.facts.roles.compare(node, self.facts.file)
+        self.tf_config.asks(node)
+        in_test = node in self.without_effect
+        sides = (node.left, *node.comparators)
+        of_index = any(self.tf_config.is_index(side) for side in sides)
+        self.facts.roles.compare(
+            node,
+            self.facts.file,
+            decides=not in_test and (not of_index or self._decides(node)),
+            of_index=of_index,
+        )
         with self._in(quiet=True):
             self.generic_visit(node)
 
@@ -275,6 +376,14 @@ class _Reader(ast.NodeVisitor):
     def _text(self, text: str, line: int) -> None:
         if not self.quiet and _URI.fullmatch(text.strip()):
             self.facts.uris.append(Use(name=text.strip(), file=self.facts.file, line=line))
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    """True if nothing after these statements of a block is reached."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return called(last.value) in ("exit", "_exit", "abort", "quit")
+    return isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break)
 
 
 def called(node: ast.Call) -> str:

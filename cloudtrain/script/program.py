@@ -106,8 +106,14 @@ def _together(
         names=tuple(names.values()),
         libraries=libraries,
         uris=tuple(use for module in modules for use in module.uris),
+        by_index=() if spoken else tuple(use for each in roles for use in each.by_index),
+        own_addresses=tuple(use for module in modules for use in module.own_addresses),
+        saves=tuple(use for module in modules for use in module.saves),
+        reads_back=any(module.reads_back for module in modules),
         chief_only=() if any(each.first_worker for each in roles) else tuple(chiefs),
-        master_only=() if "chief" in spoken else tuple(masters),
+        master_only=()
+        if "chief" in spoken or any(each.first_worker for each in roles)
+        else tuple(masters),
         tf_config=tuple(keys.values()),
         default_collectives=tuple(use for module in modules for use in module.default_collectives),
         arguments=_arguments(modules, complete and not unreadable),

@@ -18,6 +18,8 @@ class Roles:
     """`chief`, `master` → comparisons with it alone."""
     spoken: set[str] = field(default_factory=set)
     """Roles that are compared with in any way."""
+    by_index: list[Use] = field(default_factory=list)
+    """What is decided by the task's index alone: that it is 0."""
     first_worker: bool = False
     """Whether some function compares with 'worker' and with the index 0, or asks if there is a
     chief: worker 0 may take its place."""
@@ -33,7 +35,8 @@ class Roles:
         finally:
             self._workers, self._zeros = outer
 
-    def compare(self, node: ast.Compare, file: str) -> None:
+    def compare(self, node: ast.Compare, file: str, *, decides: bool, of_index: bool) -> None:
+        """`decides`: something of consequence follows; `of_index`: a side is the task's index."""
         sides = [node.left, *node.comparators]
         values = {value for side in sides for value in _constants(side)}
         named = {value for value in values if isinstance(value, str)} & {
@@ -47,7 +50,10 @@ class Roles:
         self._workers = self._workers or "worker" in named
         self._zeros = self._zeros or any(value == 0 and value is not False for value in values)
         self.first_worker = self.first_worker or (self._workers and self._zeros)
-        if isinstance(operator, ast.Eq) and len(named) == 1:
+        zero = any(value == 0 and value is not False for value in values)
+        if isinstance(operator, ast.Eq) and of_index and zero and decides:
+            self.by_index.append(Use(name="index", file=file, line=node.lineno))
+        if isinstance(operator, ast.Eq) and len(named) == 1 and decides:
             (role,) = named
             use = Use(name=role, file=file, line=node.lineno)
             self.only.setdefault(role, []).append(use)
@@ -75,15 +81,53 @@ class TfConfigReader:
         self._values: dict[str, Path] = {}
         """Name → the part of it that it holds; () is all of it."""
         self._guards: list[set[object]] = []
+        self._asked: set[str] = set()
+        """Keys that the module asks for in any way."""
+        self._caught = 0
+
+    @property
+    def required(self) -> list[Use]:
+        """What is read although the module never asks whether it is there."""
+        last = {key: key.rpartition(".")[2] or "TF_CONFIG" for key in self.found}
+        return [use for key, use in self.found.items() if last[key] not in self._asked]
 
     @contextmanager
-    def guarded_by(self, test: ast.expr) -> Iterator[None]:
-        """Keys that an `if` asks for are not required below it."""
-        self._guards.append({n.value for n in ast.walk(test) if isinstance(n, ast.Constant)})
+    def guarded_by(self, *tests: ast.expr) -> Iterator[None]:
+        """Keys that a test asks for are not required where it has been passed."""
+        constants = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Constant))
+        self._guards.append({each.value for each in constants})
         try:
             yield
         finally:
             self._guards.pop()
+
+    @contextmanager
+    def caught(self, handlers: Sequence[ast.ExceptHandler]) -> Iterator[None]:
+        """Nothing is required in a `try:` that catches a missing key."""
+        names = {name for each in handlers for name in _named(each.type)}
+        catches = bool(handlers) and bool(names & _MISSING_KEY)
+        self._caught += catches
+        try:
+            yield
+        finally:
+            self._caught -= catches
+
+    def asks(self, node: ast.Compare | ast.Call) -> None:
+        """Note `"ps" in …` and `.get("ps")`."""
+        if isinstance(node, ast.Compare):
+            if isinstance(node.ops[0], ast.In | ast.NotIn) and (key := _key(node.left)):
+                self._asked.add(key)
+        elif getattr(node.func, "attr", "") in ("get", "pop", "setdefault", "getenv"):
+            self._asked |= {key for key in map(_key, node.args[:1]) if key}
+
+    @property
+    def is_guarded(self) -> bool:
+        """True where the module has asked whether there is a TF_CONFIG."""
+        return any("TF_CONFIG" in guard for guard in self._guards)
+
+    def is_index(self, node: ast.expr) -> bool:
+        """True for the index of this task, of TF_CONFIG or of a cluster resolver."""
+        return self._path(node) == ("task", "index")
 
     def assigned(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
         if len(targets) != 1:
@@ -115,7 +159,7 @@ class TfConfigReader:
 
     def _read(self, path: Path, line: int) -> None:
         asked = set().union(*self._guards) if self._guards else set()
-        if asked & {path[-1] if path else "TF_CONFIG", "TF_CONFIG"}:
+        if self._caught or asked & {path[-1] if path else "TF_CONFIG", "TF_CONFIG"}:
             return
         key = ".".join(path)
         self.found.setdefault(key, Use(name=key, file=self.file, line=line))
@@ -124,6 +168,8 @@ class TfConfigReader:
         """The part of TF_CONFIG that an expression is; None if it is none, or not known."""
         if isinstance(node, ast.BoolOp):
             return self._path(node.values[0])
+        if _is_resolvers_id(node):
+            return ("task", "index")
         if isinstance(node, ast.Name | ast.Attribute):
             return self._values.get(_shown(node))
         if isinstance(node, ast.Subscript):
@@ -136,6 +182,24 @@ class TfConfigReader:
             text = node.args[0]
             return () if _names_it(text) or _shown(text) in self._texts else None
         return None
+
+
+def _is_resolvers_id(node: ast.expr) -> bool:
+    """True for `cluster_resolver.task_id`."""
+    if not isinstance(node, ast.Attribute) or node.attr != "task_id":
+        return False
+    return "resolver" in _shown(node.value).rpartition(".")[2]
+
+
+_MISSING_KEY = frozenset({"", "KeyError", "LookupError", "Exception", "BaseException"})
+
+
+def _named(node: ast.expr | None) -> list[str]:
+    """Names of what an `except` catches; "" for everything."""
+    if node is None:
+        return [""]
+    each = node.elts if isinstance(node, ast.Tuple) else [node]
+    return [_shown(one).rpartition(".")[2] for one in each]
 
 
 def _below(path: Path | None, key: str | None) -> Path | None:

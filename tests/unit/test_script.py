@@ -196,7 +196,7 @@ CHIEFS = [
     ("def f(kind, i):\n  if kind == 'worker':\n    return i == 0\n  return kind == 'chief'", None),
     ("if kind == 'chief' or 'chief' not in cluster:\n  pass", None),
     ("if kind in ('chief', 'master'):\n  pass", None),
-    ("if kind in ('worker', 'ps'):\n  join()\nif kind == 'chief':\n  pass", 3),
+    ("if kind in ('worker', 'ps'):\n  join()\nif kind == 'chief':\n  save()", 3),
 ]
 
 
@@ -209,7 +209,7 @@ def test_a_script_that_knows_only_a_chief_is_told_from_one_that_knows_worker_0(
 
 
 def test_only_a_master_is_known() -> None:
-    assert facts_of("if kind == 'master': pass").master_only
+    assert facts_of("if kind == 'master': save()").master_only
     assert not facts_of("if kind == 'master' or kind == 'chief': pass").master_only
 
 

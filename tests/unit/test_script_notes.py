@@ -19,6 +19,7 @@ from cloudtrain.script.program import Entry, read_program
 from cloudtrain.script.strategy import strategy_in
 from cloudtrain.strategies import STRATEGIES
 from tests.support.offline_checks_parts import written
+from tests.support.stranger_notes import Program, programs
 
 ROOT = Path(__file__).parents[2]
 STRANGERS = ROOT / "tests" / "strangers"
@@ -115,6 +116,7 @@ def test_parameter_servers_of_tensorflow_1_are_no_contradiction(tmp_path: Path) 
 def test_an_estimators_evaluator_needs_the_others_cluster(tmp_path: Path) -> None:
     source = "import tensorflow as tf\ntf.estimator.train_and_evaluate(e, t, v)\n"
     values: dict[str, Any] = {
+        "train": {"checkpoints": "ckpt"},
         "strategy": "parameter_server",
         "nodes": {"chief": {}, "worker": {}, "ps": {}, "evaluator": {}},
         "setup": {"tensorflow": "2.15"},
@@ -123,11 +125,49 @@ def test_an_estimators_evaluator_needs_the_others_cluster(tmp_path: Path) -> Non
         "train.py:2: the evaluator of an Estimator refuses a cluster without a chief: set "
         "`train.tf_config: estimator`"
     ]
-    assert notes_of(tmp_path, source, **values, train={"tf_config": "estimator"}) == []
+    as_estimator = {"train": {"tf_config": "estimator", "checkpoints": "ckpt"}}
+    assert notes_of(tmp_path, source, **{**values, **as_estimator}) == []
     assert notes_of(tmp_path, source, **{**values, "setup": {"tensorflow": "1.15"}}) == []
     assert notes_of(tmp_path, "import tensorflow as tf\n", **values) == []
     without = {"chief": {}, "worker": {}, "ps": {}}
     assert notes_of(tmp_path, source, **{**values, "nodes": without}) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("tf.train.Checkpoint(model=m)", "fails to merge them"),
+        ("tf.keras.callbacks.ModelCheckpoint(path)", "fails to merge them"),
+        ("tf.keras.callbacks.ModelCheckpoint(path, options=at_chief)", None),
+        ("tf.keras.callbacks.ModelCheckpoint('m.keras')", None),
+        ("tf.keras.callbacks.ModelCheckpoint(**options)", None),
+        ("tf.compat.v1.train.Saver(sharded=True)", "no task can read a whole one"),
+        ("tf.compat.v1.train.Saver()", None),
+        ("tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=d)", "no task can read"),
+        ("tf.compat.v1.train.MonitoredTrainingSession(master=t)", None),
+        ("isinstance(x, tf.train.Checkpoint)", None),
+    ],
+)
+def test_a_script_that_saves_from_the_ps_is_told_so_with_its_line(
+    tmp_path: Path, call: str, words: str | None
+) -> None:
+    source = f"import tensorflow as tf\n{call}\n"
+    ps = {"strategy": "custom", "nodes": {"chief": {}, "worker": {}, "ps": {}}}
+    told = [note for note in notes_of(tmp_path, source, **ps) if "writes its part" in note]
+    assert len(told) == (1 if words else 0)
+    for note in told:
+        assert note.startswith("train.py:2: ")
+        assert str(words) in note
+    assert not [note for note in notes_of(tmp_path, source) if "writes its part" in note]
+
+
+def test_the_note_on_checkpoints_of_a_ps_is_given_once(tmp_path: Path) -> None:
+    ps = {"strategy": "custom", "nodes": {"chief": {}, "worker": {}, "ps": {}}}
+    saves = "import tensorflow as tf\ntf.train.Checkpoint(model=m)\n"
+    for source in (saves, "print(1)\n"):
+        config = coded(tmp_path, source, train={"checkpoints": "ckpt"}, **ps)
+        notes = as_document(plan_report(make_plan(config)))["notes"]
+        assert sum("writes its part" in note for note in notes) == 1
 
 
 def test_the_tensorflow_that_its_names_need_is_named_once(tmp_path: Path) -> None:
@@ -308,61 +348,21 @@ def test_nothing_is_said_of_arguments_that_are_not_all_in_view(tmp_path: Path, l
 
 # ── no false alarm ───────────────────────────────────────────────────────────
 
-PS = {"chief": {}, "worker": {"count": 2}, "ps": {}}
-TWO = {"chief": {}, "worker": {}}
-WORKERS = {"chief": False, "worker": {"count": 2}}
-ONE = {"chief": {}}
-MULTI = "multi_worker_mirrored"
-FITTING: list[tuple[str, str, dict[str, Any], list[str]]] = [
-    ("examples/mirrored.py", "mirrored", ONE, []),
-    ("examples/multi_worker_mirrored.py --output {output} --epochs 8", MULTI, TWO, []),
-    ("examples/parameter_server.py --epochs 200", "parameter_server", PS, []),
-    ("examples/horovod_keras.py --output {output}", "horovod", {"worker": {}}, []),
-    ("tests/strangers/keras_fit_experimental.py", MULTI, TWO, []),
-    ("tests/strangers/ai_platform_trainer.py --job-dir {output} --x=y", MULTI, TWO, []),
-    ("tests/strangers/custom_loop.py", MULTI, TWO, []),
-    ("tests/strangers/estimator.py", MULTI, TWO, ["estimator.py:21: tensorflow.estimator is not"]),
-    (
-        "tests/strangers/estimator_roles.py --model-dir m --output {output}",
-        "parameter_server",
-        PS,
-        ["estimator_roles.py:26: tensorflow.compat.v1.estimator is not"],
-    ),
-    ("tests/strangers/parameter_server_v2.py", "parameter_server", PS, []),
-    ("tests/strangers/parameter_server_fit.py", "parameter_server", PS, []),
-    ("tests/strangers/tf_config_popped.py", MULTI, TWO, []),
-    ("tests/strangers/with_evaluator.py", MULTI, {**TWO, "evaluator": {}}, []),
-    ("tests/strangers/mirrored_notebook.py", "mirrored", ONE, []),
-    ("tests/strangers/mirrored_custom_training.py", "mirrored", ONE, []),
-    ("tests/strangers/two_files/main.py", MULTI, WORKERS, []),
-    ("tests/strangers/between_graph.py --ps_hosts={ps.hosts}", "custom", {"ps": {}, **TWO}, []),
-    ("tests/strangers/package -m trainer.task --job-dir {output}", MULTI, TWO, []),
-]
 
-
-@pytest.mark.parametrize(("script", "strategy", "nodes", "expected"), FITTING)
-def test_scripts_that_run_are_left_in_peace(
-    tmp_path: Path, script: str, strategy: str, nodes: dict[str, Any], expected: list[str]
+@pytest.mark.parametrize("program", tuple(programs()), ids=lambda program: program.script)
+def test_a_program_gets_the_notes_that_it_is_owed_and_no_other(
+    tmp_path: Path, program: Program
 ) -> None:
-    path, _, arguments = script.partition(" ")
-    folder, name = (ROOT / path).parent, (ROOT / path).name
-    if not name.endswith(".py"):
-        folder, name = ROOT / path, ""
-    config = written(
-        tmp_path,
-        strategy=strategy,
-        nodes=nodes,
-        setup={"tensorflow": "2.15" if strategy == "horovod" else "2.21"},
-        code={"path": str(folder)},
-        train={"command": f"python {name} {arguments}", "checkpoints": "ckpt"},
-    )
-    found = script_notes(config)
-    assert len(found) == len(expected)
-    assert all(note.startswith(words) for note, words in zip(found, expected, strict=True))
+    _, false, missed = program.judged(tmp_path)
+    assert (false, missed) == ([], [])
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len({program.path for program in programs()}) >= 30
 
 
 def others() -> list[Path]:
-    named = {script.partition(" ")[0] for script, *_ in FITTING} | {"examples/digits.py"}
+    named = {str(one.path.relative_to(ROOT)) for one in programs()} | {"examples/digits.py"}
     scripts = [*(ROOT / "examples").glob("*.py"), *STRANGERS.glob("*.py")]
     return sorted(path for path in scripts if str(path.relative_to(ROOT)) not in named)
 
