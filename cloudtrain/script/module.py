@@ -340,9 +340,23 @@ class _Reader(ast.NodeVisitor):
 
     def _saving(self, node: ast.Call, name: str) -> None:
         whole, _ = self.aliases.resolve(node.func)
-        if saving.way(whole, node) is not None and not self.unsure:
+        if name in ("save", "write") and isinstance(node.func, ast.Attribute):
+            whole = self._checkpoint(node.func.value)
+            saves = bool(whole) and not any(each.arg in ("options", None) for each in node.keywords)
+        else:
+            saves = saving.way(whole, node) is not None
+        if saves and not self.unsure:
             self.facts.saves.append(Use(name=whole, file=self.facts.file, line=node.lineno))
         self.facts.reads_back = self.facts.reads_back or name in saving.READS_BACK
+
+    def _checkpoint(self, node: ast.expr) -> str:
+        """The full name of tf.train.Checkpoint, if the value is one; else ""."""
+        if isinstance(node, ast.Name):
+            node = self.literals.get(node.id, node)
+        if not isinstance(node, ast.Call):
+            return ""
+        whole, _ = self.aliases.resolve(node.func)
+        return whole if whole.endswith(saving.CHECKPOINT) else ""
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self.tf_config.subscript(node)

@@ -10,12 +10,15 @@ Way = Literal["object", "graph"]
 whose data and index stay on the ps (docs/artifacts.md has what was run)."""
 
 _OBJECT = (
-    *(".callbacks.ModelCheckpoint", ".train.Checkpoint", ".train.experimental.Checkpoint"),
+    *(".callbacks.ModelCheckpoint", ".train.CheckpointManager"),
     *(".callbacks.BackupAndRestore", ".callbacks.experimental.BackupAndRestore"),
 )
 _GRAPH = (".train.MonitoredTrainingSession", ".train.Saver")
 _WHOLE = (".h5", ".hdf5", ".keras")
 """Files that Python writes, on the chief."""
+
+CHECKPOINT = (".train.Checkpoint", ".train.experimental.Checkpoint")
+"""Often made only to restore: what counts is `save` or `write` of it."""
 
 READS_BACK = frozenset(
     {"export_saved_model", "export_savedmodel", "experimental_export_all_saved_models"}
@@ -28,6 +31,8 @@ def way(name: str, node: ast.Call) -> Way | None:
     if None in keywords:  # **options
         return None
     kind = way_of(name)
+    if name.endswith(CHECKPOINT):
+        return None
     if kind == "object":
         texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
         whole = any(isinstance(text, str) and text.endswith(_WHOLE) for text in texts)
@@ -44,6 +49,6 @@ def way(name: str, node: ast.Call) -> Way | None:
 
 def way_of(name: str) -> Way | None:
     """How that class or function saves, whatever its arguments."""
-    if name.endswith(_OBJECT):
+    if name.endswith((*_OBJECT, *CHECKPOINT)):
         return "object"
     return "graph" if name.endswith(_GRAPH) or ".estimator." in name else None

@@ -136,7 +136,12 @@ def test_an_estimators_evaluator_needs_the_others_cluster(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        ("tf.train.Checkpoint(model=m)", "fails to merge them"),
+        ("tf.train.Checkpoint(model=m).save('ckpt/a')", "fails to merge them"),
+        ("c = tf.train.Checkpoint(model=m); c.write('ckpt/a')", "fails to merge them"),
+        ("c = tf.train.Checkpoint(model=m); c.write('ckpt/a', options=at_chief)", None),
+        ("tf.train.Checkpoint(model=m).restore('ckpt/a')", None),
+        ("c = tf.train.Checkpoint(model=m); c.restore('ckpt/a')", None),
+        ("tf.train.CheckpointManager(c, 'ckpt')", "fails to merge them"),
         ("tf.keras.callbacks.ModelCheckpoint(path)", "fails to merge them"),
         ("tf.keras.callbacks.ModelCheckpoint(path, options=at_chief)", None),
         ("tf.keras.callbacks.ModelCheckpoint('m.keras')", None),
@@ -163,7 +168,7 @@ def test_a_script_that_saves_from_the_ps_is_told_so_with_its_line(
 
 def test_the_note_on_checkpoints_of_a_ps_is_given_once(tmp_path: Path) -> None:
     ps = {"strategy": "custom", "nodes": {"chief": {}, "worker": {}, "ps": {}}}
-    saves = "import tensorflow as tf\ntf.train.Checkpoint(model=m)\n"
+    saves = "import tensorflow as tf\ntf.train.Checkpoint(model=m).save('ckpt/a')\n"
     for source in (saves, "print(1)\n"):
         config = coded(tmp_path, source, train={"checkpoints": "ckpt"}, **ps)
         notes = as_document(plan_report(make_plan(config)))["notes"]
