@@ -262,8 +262,8 @@ class TrainSection(Section):
     )
     grace: kinds.Duration | None = optional("Time between TERM and KILL when a task is ended.")
     evaluator_grace: kinds.Duration | None = optional(
-        "Time for the evaluator to score the last checkpoint after success. On a cloud without "
-        "`checkpoints` there is no wait, as the evaluator gets none."
+        "Longest time for the evaluator to score the last checkpoint after success; it is ended as "
+        "soon as it has. On a cloud without `checkpoints` there is no wait, as it gets none."
     )
 
     def to_model(self, **changes: Any) -> Any:

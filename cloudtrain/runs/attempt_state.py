@@ -123,6 +123,8 @@ class AttemptState:
     collectives: Collectives | None = None
     """`grpc` once the user has been warned of it, in any attempt of the run."""
     succeeded_at: float | None = None
+    evaluator_given: float | None = None
+    """When the evaluator got the checkpoint that the chief left at its success."""
     stop_asked: bool = False
     warned: set[str] = field(default_factory=set)
     tolerated: list[str] = field(default_factory=list)

@@ -61,9 +61,12 @@ class PeriodicSync:
         self._noticed: set[str] = set()
         self._lifetime_ends = False
         self._given: Mapping[str, Artifact] = {}
+        self._given_at: float | None = None
+        self._end_given: float | None = None
         self._thread: threading.Thread | None = None
 
     def look(self, state: AttemptState) -> None:
+        state.evaluator_given = self._end_given
         if self._thread and self._thread.is_alive():
             return
         if not self._knows_the_beginning:
@@ -115,7 +118,10 @@ class PeriodicSync:
                 land_so_far(landing_of(session), run, nodes_of(session, run), logs)
                 store_record(run, session.store, session.clock.now())
             if self._evaluators and self._folder:
+                at_end = self._knows_the_end
                 self._give(self._folder)
+                if at_end:
+                    self._end_given = self._given_at
         except CloudtrainError as error:
             self._session.console.warn(f"cannot land artifacts yet: {error}")
 
@@ -129,4 +135,4 @@ class PeriodicSync:
             return
         held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}
         put_checkpoints(run, held, folder, session.transport, session.store)
-        self._given = landed
+        self._given, self._given_at = landed, session.clock.now()

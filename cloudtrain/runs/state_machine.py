@@ -18,6 +18,7 @@ from cloudtrain.runs.attempt_state import (
     not_joined_yet,
     serves,
 )
+from cloudtrain.runs.evaluator_end import has_scored_last
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.log_text import last_lines
 from cloudtrain.runs.restart_alone import may_restart, never_served_again, note_connected, schedule
@@ -66,7 +67,9 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
     over = tuple(
         view.task.name
         for view in running
-        if waited >= grace_after_success(state.config, view.task) or view.stopped_since is not None
+        if waited >= grace_after_success(state.config, view.task)
+        or view.stopped_since is not None
+        or (view.task.role == "evaluator" and has_scored_last(state, view, now))
     )
     state.warned.update(over)  # how they end is our doing
     late = [

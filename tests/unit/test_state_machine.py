@@ -14,6 +14,7 @@ from cloudtrain.runs.cluster_formation import (
     separate_trainings_note,
     trained_as_one,
 )
+from cloudtrain.runs.evaluator_end import QUIET, STILL_AFTER
 from cloudtrain.runs.root_cause import is_retryable
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
@@ -99,6 +100,39 @@ def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace()
     assert decision.verdict == "go_on"
     assert decision.warnings == (), "we ended them"
     assert decide(run, 40.0).verdict == "done"
+
+
+def succeeded_with_evaluator() -> AttemptState:
+    """A run whose chief has succeeded at 10 s, and of which only the evaluator is left."""
+    run = attempt("parameter_server", evaluator_grace=600.0, checkpoints="ckpt")
+    ended(run, "chief0", 0, 10.0, b"INFO:tensorflow:Saving checkpoints for 300 into m/ckpt.\n")
+    for name in ("worker0", "worker1", "ps0"):
+        ended(run, name, -15, 11.0)
+    decide(run, 10.0)
+    return run
+
+
+def test_an_estimators_evaluator_is_ended_once_it_has_scored_the_last_step() -> None:
+    run = succeeded_with_evaluator()
+    evaluator = run.tasks["evaluator0"]
+    evaluator.saw(b"Saving dict for global step 200: loss = 1\n", 20.0)
+    assert decide(run, 100.0).verdict == "go_on"
+    evaluator.saw(b"Saving dict for global step 300: loss = 1\n", 110.0)
+    assert decide(run, 110.0 + QUIET - 1).verdict == "go_on", "it may export"
+    assert decide(run, 110.0 + QUIET).verdict == "done"
+
+
+def test_an_evaluator_that_has_worked_on_the_last_checkpoint_and_stands_still_is_ended() -> None:
+    run = succeeded_with_evaluator()
+    run.tasks["chief0"].tail = b""
+    evaluator = run.tasks["evaluator0"]
+    evaluator.moved_at = 12.0
+    assert decide(run, 300.0).verdict == "go_on", "it has not got it yet"
+    run.evaluator_given = 300.0
+    assert decide(run, 500.0).verdict == "go_on", "it sleeps before it scores"
+    evaluator.moved_at = 510.0
+    assert decide(run, 510.0 + STILL_AFTER - 1).verdict == "go_on"
+    assert decide(run, 510.0 + STILL_AFTER).verdict == "done"
 
 
 def test_an_evaluator_that_was_given_nothing_is_not_waited_for() -> None:
