@@ -130,6 +130,11 @@ _MASTER = (
 )
 """https://github.com/tensorflow/tensorflow/blob/v2.16.1/tensorflow/python/distribute/multi_worker_util.py"""
 
+_MASTER_OF_1 = (
+    "TensorFlow 1's 'master' needs `strategy: custom` and `train.tf_config: true`; with 'chief' in "
+    "its place only an Estimator trains, not code that asks for 'master' itself"
+)
+
 
 def _roles(file: ConfigFile) -> Found:
     """Rules of tf.distribute on the roles that each strategy can start with (docs/config.md)."""
@@ -139,7 +144,8 @@ def _roles(file: ConfigFile) -> Found:
     found = counts(file)
     for role in found:
         if role == "master" and (strategy.roles or strategy.single_node):
-            yield _at(file, role), _MASTER
+            version = file.setup.tensorflow if file.setup is not None else None
+            yield _at(file, role), _MASTER_OF_1 if str(version or "").startswith("1.") else _MASTER
         elif strategy.roles and role not in strategy.roles:
             yield _at(file, role), _no_such_role(strategy, role)
         elif not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):

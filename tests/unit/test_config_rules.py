@@ -373,6 +373,12 @@ def test_an_ini_files_master_is_told_to_be_the_chief(tmp_path: Path) -> None:
     ]
 
 
+def test_a_master_of_tensorflow_1_is_sent_to_the_strategy_that_has_it(tmp_path: Path) -> None:
+    text = cluster("parameter_server", "{master: {}, worker: {}, ps: {}}")
+    (problem,) = problems(tmp_path, text + 'setup: {tensorflow: "1.15"}\n')
+    assert "nodes.master: TensorFlow 1's 'master' needs `strategy: custom`" in problem
+
+
 # ── resources of the account ─────────────────────────────────────────────────
 
 
