@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,13 @@ from cloudtrain.cloud import providers
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import Dockerfile
 from cloudtrain.importers.command_line import put_code
-from cloudtrain.importers.compose_text import environment_file, interpolated, passed_on
+from cloudtrain.importers.compose_text import (
+    environment_file,
+    interpolated,
+    passed_on,
+    read_variables,
+    split_words,
+)
 from cloudtrain.importers.containers import (
     Container,
     find_dockerfile,
@@ -55,6 +60,7 @@ def read_compose(values: Values, options: Options) -> Draft:
     """Raises ConfigError without a service that has TF_CONFIG, or with different clusters."""
     draft = Draft(kind="a compose file with TF_CONFIG", file=values.file)
     draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
+    read_variables(draft, options.folder)
     name = values.take("name")
     draft.put("name", name.text if name else None, name)
     for top in values.names():
@@ -170,7 +176,7 @@ def _environment(draft: Draft, service: Values, folder: Path) -> dict[str, Value
         else:
             name, raw = key, value
         assert where
-        text = passed_on(name) if raw is None else interpolated(draft, raw)
+        text = passed_on(draft, name) if raw is None else interpolated(draft, raw)
         found[name] = with_text(raw or where, text)
     return found
 
@@ -184,7 +190,7 @@ def _words(draft: Draft, service: Values, key: str) -> list[str]:
         return []
     text = interpolated(draft, value)
     try:
-        return shlex.split(text)
+        return split_words(text)
     except ValueError as error:
         raise refuse(value, f"cannot be split into words: {error}") from None
 
@@ -211,7 +217,9 @@ def _container(
         role=task.role,
         index=task.index,
         where=where,
-        image=with_text(image, shell_words.plain(interpolated(draft, image))) if image else None,
+        image=with_text(image, shell_words.with_defaults(interpolated(draft, image)))
+        if image
+        else None,
         entrypoint=_words(draft, service, "entrypoint"),
         arguments=_words(draft, service, "command"),
         environment=environment,

@@ -19,7 +19,7 @@ from cloudtrain.importers.values import Value
 GPU = "T4"
 """Stands for the kind that no container names."""
 
-_SECRET = re.compile(r"(?i)(token|secret|passw(or)?d|api_?key|access_?key|private_?key)")
+SECRET = re.compile(r"(?i)(token|secret|passw(or)?d|api_?key|access_?key|private_?key)")
 _INDEX_FLAG = re.compile(r"-+[\w-]*(index|rank|task[_-]?id|worker[_-]?id)")
 _ROLE_FLAG = re.compile(r"-+[\w-]*(job[_-]?name|role|task[_-]?type|job[_-]?type|type)")
 
@@ -99,7 +99,7 @@ def put_variable(draft: Draft, name: str, value: Value) -> None:
     """One variable of the tasks. The value of a secret is never copied."""
     if name == "GOOGLE_APPLICATION_CREDENTIALS":
         draft.lose(value, "a key file is not delivered: see `identity:`")
-    elif _SECRET.search(name):
+    elif SECRET.search(name):
         marked = re.fullmatch(r"\ue000(\w+)(:-)?\ue001", value.text)
         variable = marked[1] if marked else name
         draft.put(("secrets", name), f"${{{variable}}}", value)

@@ -41,6 +41,8 @@ class Draft:
     asked_the_code: bool = False
     workdir: str = ""
     """The image's working folder."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """Variables that the source's own files set, for those that the environment does not."""
 
     def put(
         self,

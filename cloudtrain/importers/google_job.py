@@ -40,13 +40,33 @@ def known(draft: Draft, value: Value) -> bool:
 
 
 def put_store(draft: Draft, output: Value | None) -> None:
-    """The artifacts' store; a local output folder is no store."""
-    if output is None or not known(draft, output):
+    """The artifacts' store; a local output folder is no store. What the submitting shell alone
+    knows of it is to be filled in; the rest stays.
+    """
+    if output is None:
         return
-    if output.text.startswith("gs://"):
-        draft.put("artifacts.store", output.text.rstrip("/"), output)
-    else:
+    uri = shell_words.quoted(output.text.rstrip("/"))
+    unknown = dict.fromkeys(shell_words.unknown(uri))
+    if not uri.startswith(("gs://", shell_words.VARIABLE[0])):
         draft.lose(output, "is no gs:// URI: set artifacts.store")
+        return
+    for name in unknown:
+        draft.lose(output, f"{name} of the submitting shell: export it, or fill in its value")
+    text = shell_words.marked_text(shell_words.literal(_with_bucket(uri)))
+    comment = f"{', '.join(unknown)} of the submitting shell" if unknown else ""
+    draft.put("artifacts.store", text, output, comment, fill_in=bool(unknown))
+
+
+def _with_bucket(uri: str) -> str:
+    """A bucket that the submitting shell alone knows is called as in the templates until it is
+    set."""
+    opening, closing = shell_words.VARIABLE
+    if uri.startswith(opening):
+        return re.sub(rf"^{opening}(\w+){closing}", rf"{opening}\1:-gs://my-bucket{closing}", uri)
+    bucket, slash, rest = uri.removeprefix("gs://").partition("/")
+    bucket = re.sub(rf"{opening}(\w+){closing}", rf"{opening}\1:-my-bucket{closing}", bucket)
+    bucket = re.sub("\ue002[^\ue003]*\ue003", "my-bucket", bucket)
+    return f"gs://{bucket}{slash}{rest}"
 
 
 def put_rights(draft: Draft, account: Value | None, network: Value | None) -> None:
@@ -61,15 +81,17 @@ def put_arguments(
     draft: Draft, arguments: list[Value], output: Value | None, folder: str = JOB_DIR
 ) -> list[str]:
     """The script's arguments: what it writes below the job's folder goes to {output}."""
-    base = output.text.rstrip("/") if output else ""
+    base = shell_words.quoted(output.text.rstrip("/")) if output else ""
     found = []
     for value in arguments:
         text = value.text
-        if base.startswith("gs://"):
-            text = re.sub(rf"{re.escape(base)}(?=/|$)", lambda _: folder, text)
-        names = shell_words.unknown(text)
-        for name in dict.fromkeys(names):
-            draft.lose(value, f"{name} of the submitting shell: export it, or fill in its value")
+        if base.startswith(("gs://", shell_words.VARIABLE[0])) and base in shell_words.quoted(text):
+            whole = rf"{re.escape(base)}(?=/|$)"
+            text = re.sub(whole, lambda _: folder, shell_words.quoted(text))
+        for name in dict.fromkeys(shell_words.unknown(text)):
+            if ":-" not in name:
+                why = f"{name} of the submitting shell: export it, or fill in its value"
+                draft.lose(value, why)
         name_uris(draft, value, text)
         found.append(text)
     return found

@@ -11,16 +11,22 @@ import shlex
 
 VARIABLE = ("\ue000", "\ue001")
 """Around a variable's name in a word, or a name with its default: `NAME:-text`."""
+UNQUOTED = ("\ue007", "\ue008")
+"""The same around one that is not quoted: its value may be several words, or none."""
 SUBSTITUTION = ("\ue002", "\ue003")
 """Around the text of a `$(…)`."""
 OPERATORS = "\ue004"
 """Before an operator such as `&&`, which is a word of its own."""
 OURS = ("\ue005", "\ue006")
 """Around the name of a placeholder of ours, such as output."""
-_PRIVATE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006"
+_PRIVATE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007\ue008"
 _SAFE = re.compile(r"[\w@%+=:,./\ue005\ue006-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
-_MARKED = re.compile("\ue000([^\ue000-\ue004]*)\ue001|\ue002([^\ue000-\ue004]*)\ue003")
+_MARKED = re.compile(
+    "[\ue000\ue007]([^\ue000-\ue004\ue007\ue008]*)[\ue001\ue008]|\ue002([^\ue000-\ue004]*)\ue003"
+)
+_SPLIT = re.compile("(\ue007[^\ue007\ue008]*\ue008)")
+_DEFAULT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):?-([^$`{}\"'\\]*)")
 _PLACEHOLDER = re.compile(r"\{(?=[a-z][A-Za-z0-9_.]*\})")
 _FILLED = r"(output|role|index|run|chief\.ip|data\.[A-Za-z0-9_-]+|[a-z]+\.hosts)\}"
 
@@ -72,7 +78,7 @@ class _Lexer:
         elif char == "\\":
             self.escape(self.text[self.at + 1 : self.at + 2])
         elif char in "$`":
-            self.add(self.dollar())
+            self.add(unquoted(self.dollar()))
         else:
             self.at += 1
             self.add(char)
@@ -106,6 +112,8 @@ class _Lexer:
             return SUBSTITUTION[0] + self.bracket("(", ")") + SUBSTITUTION[1]
         if rest.startswith("${"):
             inside = self.bracket("{", "}")
+            if default := _DEFAULT.fullmatch(inside):
+                return f"{VARIABLE[0]}{default[1]}:-{default[2]}{VARIABLE[1]}"
             name = _NAME.match(inside)
             mark = VARIABLE if name and name[0] == inside else SUBSTITUTION
             return mark[0] + inside + mark[1]
@@ -143,14 +151,72 @@ class _Lexer:
         self.word = None
 
 
+def unquoted(text: str) -> str:
+    """The text with its variables as those that no quotes surround."""
+    return text.translate(_UNQUOTED)
+
+
+def quoted(text: str) -> str:
+    """The text with its variables as parts of one word."""
+    return text.translate(_QUOTED)
+
+
+_UNQUOTED = {ord(a): b for a, b in zip(VARIABLE, UNQUOTED, strict=True)}
+_QUOTED = {ord(a): b for a, b in zip(UNQUOTED, VARIABLE, strict=True)}
+
+
 def unknown(word: str) -> list[str]:
     """Variables and substitutions in a word, as a shell writes them."""
-    return [f"${name}" if name else f"$({text})" for name, text in _MARKED.findall(word)]
+    return [_shown(name, text) for name, text in _MARKED.findall(word)]
 
 
-def filled(word: str, known: dict[str, str]) -> str:
-    """The word with the variables that are known; the others stay marked."""
-    return _MARKED.sub(lambda found: known.get(found[1] or "", found[0]), word)
+def filled(word: str, known: dict[str, str]) -> list[str]:
+    """The words that a word becomes with the variables that are known; the others stay marked.
+
+    As in a shell, the value of an unquoted one is split, and a word of nothing else may vanish.
+    """
+    found, open_word = [""], False
+    for piece in _SPLIT.split(word):
+        name = piece[1:-1].partition(":-")[0]
+        if not _SPLIT.fullmatch(piece) or name not in known:
+            found[-1] += _MARKED.sub(lambda mark: _value(mark, known), piece)
+            open_word = open_word or bool(piece)
+            continue
+        value = unquoted(known[name])
+        first, *more = _fields(value)
+        if first:
+            found[-1] += first
+            open_word = True
+        for part in more:
+            if open_word:
+                found.append("")
+            found[-1] += part
+            open_word = bool(part)
+    if not open_word and (len(found) > 1 or _SPLIT.search(word)):
+        found.pop()
+    return found
+
+
+def _value(mark: re.Match[str], known: dict[str, str]) -> str:
+    name = (mark[1] or "").partition(":-")[0]
+    return quoted(known[name]) if name in known else mark[0]
+
+
+def _fields(value: str) -> list[str]:
+    """The value split at its white space, but not within a mark."""
+    whole = re.sub(
+        f"\ue002[^\ue003]*\ue003|{_SPLIT.pattern}",
+        lambda mark: re.sub(r"[ \t\n]", "\ue004", mark[0]),
+        value,
+    )
+    return [part.replace("\ue004", " ") for part in re.split(r"[ \t\n]+", whole)]
+
+
+def with_defaults(word: str) -> str:
+    """The word with the defaults of its variables; a variable without one as a shell writes it."""
+    return _MARKED.sub(
+        lambda found: (found[1] or "").partition(":-")[2] or _shown(found[1], found[2]), word
+    )
 
 
 def without_marks(word: str) -> str:
@@ -160,7 +226,13 @@ def without_marks(word: str) -> str:
 
 def plain(word: str) -> str:
     """The word as a shell writes it, for messages."""
-    return _MARKED.sub(lambda found: f"${found[1]}" if found[1] else f"$({found[2]})", word)
+    return _MARKED.sub(lambda found: _shown(found[1], found[2]), word)
+
+
+def _shown(name: str | None, substitution: str) -> str:
+    if not name:
+        return f"$({substitution})"
+    return f"${{{name}}}" if ":-" in name else f"${name}"
 
 
 def shell_line(argv: list[str]) -> str:
@@ -186,10 +258,31 @@ def placeholders(text: str) -> list[str]:
 
 
 def _quoted(word: str) -> str:
+    pieces = _SPLIT.split(word)
+    return "".join(
+        marked_text(_plain_default(piece)) if at % 2 else _quoted_piece(piece)
+        for at, piece in enumerate(pieces)
+        if piece or len(pieces) == 1
+    )
+
+
+def _quoted_piece(word: str) -> str:
     quoted = word if _SAFE.fullmatch(word) else shlex.quote(word)
     if "{" in word:
         quoted = _PLACEHOLDER.sub("{''", quoted)
     return marked_text(quoted.replace("${", "$${"))
+
+
+def _plain_default(mark: str) -> str:
+    """An unquoted variable whose default the shell splits into words, and does no more with."""
+    name, given, default = mark.partition(":-")
+    default = default.removesuffix(UNQUOTED[1])
+    if not given or re.fullmatch(r"[\w@%+=:,./ -]*", default, re.ASCII):
+        return mark
+    try:
+        return f"{name}:-{shlex.join(shlex.split(default))}{UNQUOTED[1]}"
+    except ValueError:
+        return f"{name}:-{shlex.quote(default)}{UNQUOTED[1]}"
 
 
 def marked_text(text: str) -> str:

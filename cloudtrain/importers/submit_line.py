@@ -60,7 +60,7 @@ def read_submit(line: str) -> Submit:
     except ValueError as error:
         raise UsageError(f"--submit cannot be read: {error}") from None
     found, known = _command(found)
-    found = [shell_words.filled(word, known) for word in found]
+    found = [part for word in found for part in shell_words.filled(word, known)]
     head = [word for word in found if word not in ("alpha", "beta")]
     if head[1:5] in (["ai-platform", "jobs", "submit", "training"],) or head[1:5] in (
         ["ml-engine", "jobs", "submit", "training"],
@@ -88,7 +88,8 @@ def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
             return rest[:end], known
         assignment = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)
         if assignment:
-            known[assignment[1]] = shell_words.filled(assignment[2], known)
+            (value,) = shell_words.filled(shell_words.quoted(assignment[2]), known)
+            known[assignment[1]] = value
     return [], known
 
 

@@ -280,12 +280,55 @@ def test_variables_of_the_submitting_shell_are_named(desk: Desk) -> None:
     assert lost(found) == [
         "--submit: JOB: $(date +%s) of the submitting shell is not known here: fill in its value",
         "--submit: --region: $REGION of the submitting shell is not known here: fill in its value",
-        "--submit: --job-dir: $BUCKET of the submitting shell is not known here: fill in its value",
+        "--submit: --job-dir: $BUCKET of the submitting shell: export it, or fill in its value",
         "--submit: -- …: $EPOCHS of the submitting shell: export it, or fill in its value",
     ]
     assert found.config.train.command == (
-        "python -m trainer.task --epochs 'FILL_IN_EPOCHS' --literal '$EPOCHS'"
-        " --job-dir {output}/job"
+        "python -m trainer.task --epochs FILL_IN_EPOCHS --literal '$EPOCHS' --job-dir {output}/job"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('--layers $LAYERS --one "$LAYERS"', "--layers 64 32 --one '64 32'"),
+        ('$FLAGS --out=$NAME/x $NONE "$NONE"', "--a 1 --b=2 --out=m/x ''"),
+        ("p$LAYERS", "p64 32"),
+        ("'$LAYERS' \\$LAYERS", "'$LAYERS' '$LAYERS'"),
+        ("$MORE", "--c 64 32"),
+        ('${EPOCHS:-3 4} "${EPOCHS:-3 4}"', "3 4 '3 4'"),
+    ],
+)
+def test_what_is_quoted_there_is_quoted_here_and_the_rest_is_split(
+    desk: Desk, arguments: str, expected: str
+) -> None:
+    found = desk.imported(
+        None,
+        'LAYERS="64 32"\nFLAGS="--a 1 --b=2"\nNAME=m\nNONE=\nMORE="--c $LAYERS"\n'
+        f"gcloud ai-platform jobs submit training j --module-name a.b -- {arguments}",
+    )
+    assert found.config.train.command == f"python -m a.b {expected}"
+
+
+@pytest.mark.parametrize(
+    ("job_dir", "store"),
+    [
+        ("gs://$BUCKET/mnist/x", "gs://my-bucket/mnist/x"),
+        ("gs://b-$PROJECT/x", "gs://b-my-bucket/x"),
+        ("gs://bucket/$WHO/x", "gs://bucket/FILL_IN_WHO/x"),
+        ("$BUCKET/mnist", "gs://my-bucket/mnist"),
+    ],
+)
+def test_a_bucket_path_keeps_what_is_known_of_it(desk: Desk, job_dir: str, store: str) -> None:
+    found = desk.imported(
+        None,
+        f"gcloud ai-platform jobs submit training j --job-dir {job_dir} --module-name a.b"
+        f' -- --model "{job_dir}/model"',
+    )
+    assert found.config.artifacts.store == store
+    assert "artifacts.store" in found.fill_in
+    assert found.config.train.command == (
+        "python -m a.b --model {output}/job/model --job-dir {output}/job"
     )
 
 

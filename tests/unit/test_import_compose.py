@@ -197,7 +197,39 @@ def test_variables_are_interpolated_as_compose_does(desk: Desk) -> None:
 def test_a_command_keeps_its_words_and_its_variables(desk: Desk) -> None:
     command = """python t.py --a "b c" --e ${E:-3} --h $$HOME"""
     found = desk.imported(compose({"chief": ["c:2222"]}, command=command))
-    assert found.config.train.command == "python t.py --a 'b c' --e '3' --h '$HOME'"
+    assert found.config.train.command == "python t.py --a 'b c' --e 3 --h '$HOME'"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("${COMMAND}", "python t.py --layers 64 32"),
+        ("python t.py $EXTRA", "python t.py"),
+        ("python t.py ${LAYERS} \"${LAYERS}\" '$LAYERS'", "python t.py 64 32 '64 32' '64 32'"),
+        (["python", "t.py", "$LAYERS", "$EXTRA"], "python t.py '64 32' ''"),
+        ("python t.py --out=$NAME/x", "python t.py --out=m/x"),
+        ("python t.py ${NONE:-a 'b c'} ${NAME:-other}", "python t.py a 'b c' m"),
+        ("python t.py ${NONE:-${NAME}}", "python t.py m"),
+        ("sh -c 'python t.py $LAYERS $$HOME'", "python t.py 64 32 $HOME"),
+    ],
+)
+def test_a_variable_is_split_where_compose_splits_it(
+    desk: Desk, command: object, expected: str
+) -> None:
+    desk.write({".env": "COMMAND=python t.py --layers 64 32\nLAYERS='64 32'\nEXTRA=\nNAME=m\n"})
+    found = desk.imported(compose({"chief": ["c:2222"]}, command=command))
+    assert found.config.train.command.strip() == expected
+
+
+def test_the_environment_wins_over_composes_own_file(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.write({".env": "LAYERS=8\nMY_TOKEN=s3cret\n"})
+    monkeypatch.setenv("LAYERS", "16 4")
+    found = desk.imported(compose({"chief": ["c:2222"]}, command="python t.py $LAYERS $MY_TOKEN"))
+    assert found.config.train.command.strip() == "python t.py 16 4"
+    assert "s3cret" not in found.text
+    assert "looks like a secret: export MY_TOKEN; its value is not copied" in lost(found)[0]
 
 
 @pytest.mark.parametrize(
