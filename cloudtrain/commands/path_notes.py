@@ -60,14 +60,29 @@ def path_notes(config: ClusterConfig) -> tuple[str, ...]:
         text = _note(config, each)
         if text is not None:
             found.append(f"{at_field(config, each.field)}{each.path}: {text}")
-    return tuple(found)
+    return (*_without_system(config), *found)
+
+
+def _without_system(config: ClusterConfig) -> Iterator[str]:
+    """A PATH of the run without the folders of the system's programs: no shell fills it in."""
+    path = config.train.env.get("PATH")
+    if path is not None and not {"/bin", "/usr/bin"} & set(path.split(":")):
+        yield (
+            f"{at_field(config, 'train.env.PATH')}replaces the node's own and lacks /usr/bin, so "
+            "that programs of the system are not found: begin train.command with "
+            "`export PATH=/your/bin:$PATH && ` instead"
+        )
 
 
 def paths_of(config: ClusterConfig) -> Iterator[AbsolutePath]:
     """Each absolute path of `train.command`, then those of `train.env`, once."""
     seen = set()
     lines = [(field, "", line) for field, line in config.train.lines().items()]
-    lines += [(f"train.env.{name}", name, value) for name, value in config.train.env.items()]
+    lines += [
+        (f"train.env.{name}", name, value)
+        for name, value in config.train.env.items()
+        if name != "PATH"
+    ]
     for field, name, text in lines:
         for found in _PATH.finditer(text):
             path = found["path"].rstrip("/.")

@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 
 from cloudtrain.importers import google_job
-from cloudtrain.importers.code_folder import put_image, read_dockerfile
-from cloudtrain.importers.command_line import line_of, put_code, put_command
+from cloudtrain.importers.code_folder import put_image
+from cloudtrain.importers.command_line import line_of, put_command
+from cloudtrain.importers.dockerfile import read_dockerfile
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.machines import TIERS, TPUS, put_machine
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.submit_line import IGNORED, Submit, pairs
@@ -195,10 +197,8 @@ def _put_container(draft: Draft, image: Value, folders: tuple[Path, ...], base: 
     for folder in dict.fromkeys(folder.resolve() for folder in folders):
         found = read_dockerfile(draft, folder / "Dockerfile")
         if found is not None:
-            put_code(draft, folder, base, image)
-            words = [*found.entrypoint, *found.command]
-            draft.container = tuple(words)
-            draft.workdir = found.folder
+            put_image_code(draft, found, folder, base, image)
+            draft.container = (*found.entrypoint, *found.command)
             draft.lose(image, f"the image is not used: {folder / 'Dockerfile'} is mapped instead")
             return
     put_image(draft, image)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from cloudtrain.importers import shell_words
@@ -16,29 +17,67 @@ _URI = re.compile(r"(?:gs|s3|abfss?|az|hdfs)://[^\s'\"]+")
 _PYTHON = re.compile(r"(?:/\S*/)?python[\d.]*")
 
 
-def line_of(words: list[str]) -> str:
+def line_of(words: list[str], exports: Iterable[str] = ()) -> str:
     """The line that runs these words. `sh -c LINE` is LINE itself; a path of the image's Python is
-    `python`, the node's environment."""
-    if len(words) > 2 and words[0] in _SHELLS and re.fullmatch(r"-[a-z]*c", words[1]):
-        lines = words[3:] if words[2] == "--" else words[2:]
-        if len(lines) == 1:
-            return shell_words.marked_text(shell_words.script_line(lines[0].strip()))
+    `python`, the node's environment.
+    """
+    first = "".join(f"{export} && " for export in exports)
+    if _is_shell_line(words):
+        line = words[3] if words[2] == "--" else words[2]
+        return first + shell_words.marked_text(shell_words.script_line(line.strip()))
     if words and _PYTHON.fullmatch(words[0]):
         words = ["python", *words[1:]]
-    return shell_words.shell_line(words)
+    return first + shell_words.shell_line(words)
 
 
-def relative_to_workdir(words: list[str], workdir: str) -> list[str]:
-    """The words with a script below the image's working folder made relative to it, as the code
-    is delivered to another folder."""
-    if not workdir.startswith("/"):
-        return words
-    return [
-        posixpath.relpath(word, workdir)
-        if word.endswith(".py") and word.startswith(workdir.rstrip("/") + "/")
-        else word
-        for word in words
-    ]
+def _is_shell_line(words: list[str]) -> bool:
+    """Whether they are `sh -c LINE`."""
+    if len(words) < 3 or words[0] not in _SHELLS or not re.fullmatch(r"-[a-z]*c", words[1]):
+        return False
+    return len(words) == (4 if words[2] == "--" else 3)
+
+
+def with_code_paths(draft: Draft, words: list[str], workdir: str) -> list[str]:
+    """The words with the image's paths of what is delivered as paths here: relative to the folder
+    in which the program starts, as the code is delivered to another folder."""
+    if _is_shell_line(words):
+        line = re.sub(
+            r"(?<![\w./$}-])/[\w.][^\s'\"`;|&<>(),:\\{}$]*",
+            lambda found: _path_here(draft, found[0], workdir) or found[0],
+            words[-1],
+        )
+        if draft.placed is not None and draft.placed.own_workdir != draft.placed.workdir:
+            line = re.sub(
+                r"(?<![\w./$}-])\w[\w./-]*\.py(?!\w)",
+                lambda found: _program_here(draft, found[0]) or found[0],
+                line,
+            )
+        return [*words[:-1], line]
+    found = []
+    for at, word in enumerate(words):
+        name, equals, path = word.partition("=") if word.startswith("-") else ("", "", word)
+        here = _path_here(draft, path, workdir) if path.startswith("/") else None
+        if path.endswith(".py") and not path.startswith("/"):
+            here = _program_here(draft, path)
+        if here is not None and not at and "/" not in here:
+            here = f"./{here}"
+        found.append(word if here is None else f"{name}{equals}{here}")
+    return found
+
+
+def _program_here(draft: Draft, path: str) -> str | None:
+    """A program by its path relative to the image's working folder."""
+    if draft.placed is None:
+        return None
+    return draft.placed.here(posixpath.join(draft.placed.own_workdir, path))
+
+
+def _path_here(draft: Draft, path: str, workdir: str) -> str | None:
+    if draft.placed is not None:
+        return draft.placed.here(path)
+    if path.endswith(".py") and workdir.startswith("/") and path.startswith(f"{workdir}/"):
+        return posixpath.relpath(path, workdir)
+    return None
 
 
 def is_file(path: Path) -> bool:
@@ -69,9 +108,9 @@ def put_code(draft: Draft, folder: Path, base: Path, origin: Value | None) -> No
 
 def put_command(draft: Draft, words: list[str], origin: Value | None) -> None:
     """train.command by a container's words, and the script that they run."""
-    words = relative_to_workdir(words, draft.workdir)
+    words = with_code_paths(draft, words, draft.workdir)
     if words:
         if words[0] in _SHELLS and origin is not None:
             for name in shell_words.placeholders(words[-1]):
                 draft.lose(origin, f"{name} in its shell line is filled in by cloudtrain")
-        draft.put("train.command", line_of(words), origin)
+        draft.put("train.command", line_of(words, draft.exports.values()), origin)

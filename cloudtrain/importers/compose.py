@@ -6,6 +6,7 @@ Fields: https://docs.docker.com/reference/compose-file/services/
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Mapping
@@ -15,7 +16,6 @@ from typing import Any
 
 from cloudtrain.cloud import providers
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.code_folder import Dockerfile
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.compose_text import (
     environment_file,
@@ -26,18 +26,20 @@ from cloudtrain.importers.compose_text import (
 )
 from cloudtrain.importers.containers import (
     Container,
-    find_dockerfile,
     put_containers,
     put_gpus,
     with_text,
 )
+from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.options import Options
+from cloudtrain.importers.placed_code import Copy
 from cloudtrain.importers.values import Value, Values, refuse
 
 NO_COUNTERPART = (
-    *("depends_on", "networks", "container_name", "hostname", "ports", "expose", "links", "tty"),
-    *("stdin_open", "logging", "profiles", "network_mode", "pull_policy", "platform", "init"),
+    *("depends_on", "networks", "container_name", "hostname", "links", "tty", "stdin_open"),
+    *("logging", "profiles", "network_mode", "pull_policy", "platform", "init"),
 )
 """Keys of a service that nodes do not need."""
 
@@ -81,8 +83,8 @@ def read_compose(values: Values, options: Options) -> Draft:
         assert where
         raise refuse(where, "has no service with TF_CONFIG: nothing says what the cluster is")
     _put_nodes(draft, [task for task, _, _ in tasks])
-    dockerfile = _put_code(draft, [service for _, service, _ in tasks], options)
     containers = [_container(draft, *each, options) for each in tasks]
+    dockerfile = _put_code(draft, [service for _, service, _ in tasks], containers, options)
     put_containers(draft, containers, dockerfile)
     values.rest()
     draft.problems += values.problems
@@ -143,12 +145,10 @@ def _put_nodes(draft: Draft, tasks: list[Task]) -> None:
         for index in range(count):
             if (role, index) not in have:
                 draft.lose(first.origin, f"lists {role} {index}, which is no service of this file")
-    addresses = [host for hosts in cluster.values() for host in hosts]
-    ports = {host.rpartition(":")[2] for host in addresses}
-    machines = {host.rpartition(":")[0] for host in addresses}
+    ports = {host.rpartition(":")[2] for hosts in cluster.values() for host in hosts}
     if len(ports) == 1 and (port := next(iter(ports))).isdecimal():
         draft.put("train.port", int(port[:9]), first.origin, "of all tasks in TF_CONFIG")
-    elif len(machines) > 1 and ports:
+    elif ports:
         listed = ", ".join(sorted(ports))
         draft.lose(first.origin, f"has different ports ({listed}): cloudtrain chooses them")
 
@@ -206,6 +206,7 @@ def _container(
     assert where
     for key in NO_COUNTERPART:
         service.drop(key)
+    _name_ports(draft, task, service)
     for key in ("secrets", "configs"):
         service.lose(key, why="not mapped: see `secrets:`, or deliver files by `code:`")
     restart = service.take("restart")
@@ -226,6 +227,23 @@ def _container(
         workdir=service.text("working_dir"),
         hosts={",".join(hosts): role for role, hosts in task.cluster.items() if hosts},
     )
+
+
+def _name_ports(draft: Draft, task: Task, service: Values) -> None:
+    """Ports that are published, but for those of the cluster: those a program serves by itself."""
+    own = {host.rpartition(":")[2] for hosts in task.cluster.values() for host in hosts}
+    for key in ("ports", "expose"):
+        for at in service.names(key):
+            entry = service.at(key, at)
+            where = entry.whole()
+            short = entry.take() or entry.take("target")
+            entry.drop()
+            port = short.text.partition("/")[0].rpartition(":")[2] if short else ""
+            if where is not None and port not in own:
+                why = (
+                    f"{port or 'it'} is not published: `cloudtrain ssh-config` lets ssh -L reach it"
+                )
+                draft.lose(where, why)
 
 
 def _put_gpus(draft: Draft, role: str, service: Values, options: Options) -> None:
@@ -252,46 +270,54 @@ def _put_gpus(draft: Draft, role: str, service: Values, options: Options) -> Non
 # ── code ─────────────────────────────────────────────────────────────────────
 
 
-def _put_code(draft: Draft, services: list[Values], options: Options) -> Dockerfile | None:
-    """The build's context, or a folder that is mounted below the working folder."""
+def _put_code(
+    draft: Draft, services: list[Values], containers: list[Container], options: Options
+) -> Dockerfile | None:
+    """The build's context with what its Dockerfile copies, and folders that are mounted."""
     dockerfile: Dockerfile | None = None
-    copied: tuple[tuple[str, str], ...] = ()
+    context = options.folder
     origin: Value | None = None
     for service in services:
         build = service.take("build") or service.take("build", "context")
         name = service.text("build", "dockerfile") or "Dockerfile"
-        if build is not None and origin is None:
-            origin = build
-            context = (options.folder / build.text).resolve()
-            dockerfile = find_dockerfile(draft, context, name)
-            copied = tuple(
-                (str(context / a), b) for a, b in (dockerfile.copied if dockerfile else ())
-            )
-            copied = copied or ((str(context), "/"),)
         service.drop("build", "target")
-    workdir = dockerfile.folder if dockerfile else ""
-    workdir = next((text for each in services if (text := each.text("working_dir"))), workdir)
-    mounted, unused = _mounts(services, options.folder, workdir)
-    folders = [pair for pair in (*mounted, *copied) if Path(pair[0]).is_dir()]
-    if folders:
-        source, target = folders[0]
-        target = posixpath.normpath(posixpath.join(workdir or "/", target))
-        put_code(draft, Path(source), options.base, origin)
-        draft.workdir = workdir or target
-        if workdir and target != workdir and workdir.startswith(target.rstrip("/") + "/"):
-            draft.put("train.dir", posixpath.relpath(workdir, target), origin)
-        elif not workdir:
-            draft.workdir = target
+        for key in service.names("build", "args"):
+            _put_argument(draft, service, key)
+        if build is None:
+            continue
+        folder = (options.folder / build.text).resolve()
+        if origin is None:
+            origin, context = build, folder
+            dockerfile = read_dockerfile(draft, folder / name, folder)
+            if dockerfile is None:
+                draft.lose(build, f"has no {name} here: set `setup:` and train.command")
+        elif folder != context:
+            draft.lose(build, f"another folder than {origin.field}: all nodes have one code")
+    workdirs = dict.fromkeys(each.workdir for each in containers if each.workdir)
+    workdir = next(iter(workdirs), dockerfile.folder if dockerfile else "")
+    mounts, unused = _mounts(services, options.folder, workdir)
+    if dockerfile is not None or mounts:
+        put_image_code(
+            draft,
+            dockerfile or Dockerfile(),
+            context if origin or not mounts else _common(mounts),
+            options.base,
+            origin,
+            commands=[[*each.entrypoint, *each.arguments] for each in containers],
+            workdir=workdir,
+            mounts=mounts,
+        )
+    elif origin is not None:
+        put_code(draft, context, options.base, origin)
     for volume in unused:
         draft.lose(volume, "nodes share no volume: deliver it by `code:` or `data:`")
     return dockerfile
 
 
-def _mounts(
-    services: list[Values], folder: Path, workdir: str
-) -> tuple[list[tuple[str, str]], list[Value]]:
-    """Folders mounted at or above the working folder, and all other volumes."""
-    code: list[tuple[str, str]] = []
+def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Copy], list[Value]]:
+    """Folders of the project that are mounted at, above or below the working folder, and all
+    other volumes."""
+    code: dict[tuple[Path, str], Copy] = {}
     unused: dict[str, Value] = {}
     for service in services:
         for at in service.names("volumes"):
@@ -303,9 +329,31 @@ def _mounts(
             if short is None:
                 source, target = volume.text("source"), volume.text("target")
                 volume.drop()
-            inside = (workdir or "/").startswith(target.rstrip("/")) if target else False
-            if source.startswith(".") and inside and (folder / source).is_dir():
-                code.append((str((folder / source).resolve()), target))
-            elif where is not None:
+            if where is None:
+                continue
+            path = Path(os.path.normpath(folder / source)).resolve()
+            near = target.startswith("/") and _is_near(posixpath.normpath(target), workdir)
+            if source.startswith(".") and near and path.is_dir():
+                target = posixpath.normpath(target)
+                code.setdefault((path, target), Copy(source=path, target=target, origin=where))
+            else:
                 unused.setdefault(f"{source}:{target}", with_text(where, source))
-    return list(dict.fromkeys(code)), list(unused.values())
+    return list(code.values()), list(unused.values())
+
+
+def _is_near(target: str, workdir: str) -> bool:
+    """Whether one is the other, or in it."""
+    own = posixpath.normpath(workdir or target).rstrip("/") + "/"
+    other = target.rstrip("/") + "/"
+    return own.startswith(other) or other.startswith(own)
+
+
+def _common(mounts: list[Copy]) -> Path:
+    return Path(os.path.commonpath([mount.source for mount in mounts]))
+
+
+def _put_argument(draft: Draft, service: Values, key: str | int) -> None:
+    """A build argument, which `ARG` of the Dockerfile declares."""
+    value = service.take("build", "args", key)
+    if value is not None:
+        draft.lose(value, "not mapped: the Dockerfile's own default is used")

@@ -11,9 +11,9 @@ import shlex
 from pathlib import Path
 
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.containers import SECRET
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.values import Value
+from cloudtrain.importers.variables import SECRET
 
 _VARIABLE = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<bare>[A-Za-z_]\w*)"

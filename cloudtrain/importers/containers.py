@@ -6,20 +6,20 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from cloudtrain.cloud import is_cloud
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.code_folder import Dockerfile, put_image, read_dockerfile
-from cloudtrain.importers.command_line import line_of, name_uris, relative_to_workdir
+from cloudtrain.importers.code_folder import put_image
+from cloudtrain.importers.command_line import line_of, name_uris, with_code_paths
+from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value
+from cloudtrain.importers.variables import put_variable
 
 GPU = "T4"
 """Stands for the kind that no container names."""
 
-SECRET = re.compile(r"(?i)(token|secret|passw(or)?d|api_?key|access_?key|private_?key)")
 _INDEX_FLAG = re.compile(r"-+[\w-]*(index|rank|task[_-]?id|worker[_-]?id)")
 _ROLE_FLAG = re.compile(r"-+[\w-]*(job[_-]?name|role|task[_-]?type|job[_-]?type|type)")
 
@@ -65,10 +65,6 @@ def put_containers(
     _put_commands(draft, containers, dockerfile)
 
 
-def find_dockerfile(draft: Draft, folder: Path, name: str = "Dockerfile") -> Dockerfile | None:
-    return read_dockerfile(draft, folder / name)
-
-
 def put_gpus(draft: Draft, role: str, count: int, origin: Value, options: Options) -> None:
     """GPUs by number: no container names their kind, and local nodes share this machine's."""
     draft.gpus = max(draft.gpus, count)
@@ -95,24 +91,6 @@ def _put_environment(draft: Draft, containers: list[Container]) -> None:
         put_variable(draft, name, value)
 
 
-def put_variable(draft: Draft, name: str, value: Value) -> None:
-    """One variable of the tasks. The value of a secret is never copied."""
-    if name == "GOOGLE_APPLICATION_CREDENTIALS":
-        draft.lose(value, "a key file is not delivered: see `identity:`")
-    elif SECRET.search(name):
-        marked = re.fullmatch(r"\ue000(\w+)(:-)?\ue001", value.text)
-        variable = marked[1] if marked else name
-        draft.put(("secrets", name), f"${{{variable}}}", value)
-        if not marked:
-            draft.lose(value, f"looks like a secret: export {name}; its value is not copied")
-    else:
-        for placeholder in shell_words.placeholders(value.text):
-            draft.lose(value, f"{placeholder} in it is filled in by cloudtrain")
-        text = shell_words.marked_text(shell_words.literal(value.text))
-        draft.put(("train", "env", name), text, value)
-        name_uris(draft, value, value.text)
-
-
 # ── the command ──────────────────────────────────────────────────────────────
 
 
@@ -120,19 +98,19 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
     lines: dict[str, tuple[str, Container]] = {}
     for each in containers:
         words = each.words(dockerfile)
-        workdir = each.workdir or (dockerfile.folder if dockerfile else "") or draft.workdir
-        words = relative_to_workdir(words, draft.workdir or workdir)
         if not words:
             text = "the image's own entrypoint is not known: write the command"
             draft.lose(each.where, text)
             continue
+        workdir = each.workdir or (dockerfile.folder if dockerfile else "")
+        words = with_code_paths(draft, words, workdir)
         words = _without_image_paths(draft, words, each)
         if each.role not in lines:
             for word in words:
                 name_uris(draft, each.where, word)
             for text in shell_words.placeholders(words[-1]) if words[0].endswith("sh") else ():
                 draft.lose(each.where, f"{text} in its shell line is filled in by cloudtrain")
-        line = line_of(_by_task(words, each))
+        line = line_of(_by_task(words, each), draft.exports.values())
         known, _ = lines.setdefault(each.role, (line, each))
         if known != line:
             draft.lose(each.where, f"its command is not that of {each.role}'s other tasks: {line}")

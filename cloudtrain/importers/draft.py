@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.config.yaml_source import Path, dotted
+from cloudtrain.importers.placed_code import PlacedCode
 from cloudtrain.importers.values import Value
 from cloudtrain.model import Problem
 
@@ -41,6 +42,10 @@ class Draft:
     asked_the_code: bool = False
     workdir: str = ""
     """The image's working folder."""
+    placed: PlacedCode | None = None
+    """Where the image's files are here."""
+    exports: dict[str, str] = field(default_factory=dict)
+    """By variable: what each command begins with."""
     variables: dict[str, str] = field(default_factory=dict)
     """Variables that the source's own files set, for those that the environment does not."""
 

@@ -19,7 +19,9 @@ OPERATORS = "\ue004"
 """Before an operator such as `&&`, which is a word of its own."""
 OURS = ("\ue005", "\ue006")
 """Around the name of a placeholder of ours, such as output."""
-_PRIVATE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007\ue008"
+OWN = "\ue009"
+"""What a variable already is on the node, in a value that extends it: `PATH=/opt/bin:$PATH`."""
+_PRIVATE = "\ue000\ue001\ue002\ue003\ue004\ue005\ue006\ue007\ue008\ue009"
 _SAFE = re.compile(r"[\w@%+=:,./\ue005\ue006-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 _MARKED = re.compile(

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.code_folder import Dockerfile
-from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.containers import (
     Container,
-    find_dockerfile,
     put_containers,
     put_gpus,
     with_text,
 )
+from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value, Values, refuse
 
@@ -50,10 +49,7 @@ def read_tfjob(values: Values, options: Options) -> Draft:
     dynamic = spec.take("enableDynamicWorker")
     if dynamic is not None and dynamic.text.lower() == "true":
         raise refuse(dynamic, "a job whose workers come and go is not imported")
-    dockerfile = find_dockerfile(draft, options.folder)
-    if dockerfile is not None:
-        put_code(draft, options.folder, options.base, None)
-        draft.workdir = dockerfile.folder
+    dockerfile = read_dockerfile(draft, options.folder / "Dockerfile")
     replicas = spec.at("tfReplicaSpecs")
     if not replicas.names():
         where = spec.whole() or Value(text="", file=values.file, line=1, field="spec")
@@ -90,6 +86,16 @@ def _put_replicas(
         spec.drop("template", "spec", "restartPolicy")
         policies += [policy] if policy else []
         containers.append(_container(draft, spec.at("template"), role, where, options))
+    if dockerfile is not None and containers:
+        put_image_code(
+            draft,
+            dockerfile,
+            options.folder.resolve(),
+            options.base,
+            containers[0].image,
+            commands=[[*each.entrypoint, *each.arguments] for each in containers],
+            workdir=next((each.workdir for each in containers if each.workdir), ""),
+        )
     put_containers(draft, containers, dockerfile)
     for policy in policies:
         if policy.text in ("OnFailure", "Always", "ExitCode"):

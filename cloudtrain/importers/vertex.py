@@ -10,8 +10,10 @@ import re
 
 from cloudtrain.importers import google_job, shell_words
 from cloudtrain.importers.command_line import put_code
-from cloudtrain.importers.containers import Container, find_dockerfile, put_containers
+from cloudtrain.importers.containers import Container, put_containers
+from cloudtrain.importers.dockerfile import read_dockerfile
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.machines import put_machine
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.submit_line import IGNORED, WHERE, Submit, pairs
@@ -170,10 +172,11 @@ def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Option
     if draft.tpu:
         raise refuse(containers[0].where, "a TPU job is not imported")
     images = [each.image for each in containers if each.image]
-    dockerfile = find_dockerfile(draft, options.folder) if images else None
+    file = options.folder.resolve() / "Dockerfile"
+    dockerfile = read_dockerfile(draft, file) if images else None
     if dockerfile is not None and not draft.has("code"):
-        put_code(draft, options.folder, options.base, images[0])
-        draft.workdir = dockerfile.folder
+        commands = [[*each.entrypoint, *each.arguments] for each in containers]
+        put_image_code(draft, dockerfile, file.parent, options.base, images[0], commands=commands)
     put_containers(draft, containers, dockerfile)
 
 

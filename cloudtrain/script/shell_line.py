@@ -36,6 +36,10 @@ def started_by(line: str) -> Started | None:
         words = words[3:]
         if not re.fullmatch(r"(?!/)[\w./ -]+", folder):
             return None
+    while words[:1] == ["export"] and len(words) > 2 and words[2] in ("&&", ";"):
+        if words[1].startswith("PYTHONPATH=") or re.match(r"PATH=(?!.*\$PATH)", words[1]):
+            return None
+        words = words[3:]
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         if words[0].startswith(("PATH=", "PYTHONPATH=")):
             return None

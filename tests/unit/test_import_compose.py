@@ -276,6 +276,29 @@ def test_what_nodes_do_not_need_is_not_named_and_the_rest_is(desk: Desk) -> None
     ]
 
 
+@pytest.mark.parametrize("host", ["localhost", "c"])
+def test_ports_that_differ_and_ports_of_other_programs_are_named(desk: Desk, host: str) -> None:
+    cluster = {"worker": [f"{host}:2222", f"{host}:2223"]}
+    published = ["2222:2222", "127.0.0.1:8888:8888/tcp", {"target": 6006, "published": 80}]
+    found = desk.imported(compose(cluster, ports=published))
+    assert tree(found)["train"] == {"command": "python t.py"}
+    said = [line.split(": ", 2)[2] for line in lost(found)]
+    assert said[0] == "has different ports (2222, 2223): cloudtrain chooses them"
+    assert [text.partition(" ")[0] for text in said[1:]] == ["8888", "6006"]
+
+
+def test_another_build_and_its_arguments_are_named(desk: Desk) -> None:
+    whole = yaml.safe_load(compose(TWO, build={"context": ".", "args": {"N": "1"}}))
+    whole["services"]["worker1"]["build"] = "./other"
+    desk.write({"Dockerfile": "FROM tensorflow/tensorflow:2.11.0\nCOPY . /a\n", "t.py": ""})
+    said = [line.split(": ", 1)[1] for line in lost(desk.imported(yaml.safe_dump(whole)))]
+    assert said == [
+        "services.worker0.build.args.N: not mapped: the Dockerfile's own default is used",
+        "services.worker1.build: another folder than services.worker0.build.context:"
+        " all nodes have one code",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -204,7 +204,7 @@ def test_the_dockerfile_that_is_here_is_read(desk: Desk) -> None:
     )
     found = desk.imported(job(replica("Worker", "env: []", replicas=2)))
     assert found.config.setup.packages == ("pandas",)
-    assert found.config.train.command == "python /app/main.py"
+    assert found.config.train.command == "python main.py"
 
 
 def test_other_documents_of_the_file_are_passed_over_and_lines_stay_right(desk: Desk) -> None:

@@ -49,6 +49,19 @@ def test_a_file_in_the_code_is_named_by_its_relative_path(tmp_path: Path) -> Non
     assert "write `../labels.csv`, as it is delivered with the code" in note
 
 
+@pytest.mark.parametrize(
+    ("path", "noted"),
+    [("/opt/bin:${PATH}", True), ("/x", True), ("/x:/usr/bin:/bin", False), ("/bin", False)],
+)
+def test_a_path_without_the_systems_folders_is_noted(
+    tmp_path: Path, path: str, noted: bool
+) -> None:
+    config = on(tmp_path, "", train={"env": {"PATH": path.replace("${", "$${")}})
+    notes = path_notes(config)
+    assert len(notes) == noted
+    assert all("train.env.PATH: replaces the node's own and lacks /usr/bin" in n for n in notes)
+
+
 def test_the_source_of_data_is_named_by_its_placeholder(tmp_path: Path) -> None:
     data = {"images": "file:///data/images"}
     store = {"store": "gs://bucket/x"}

@@ -1,0 +1,161 @@
+"""Finds the one folder whose delivery puts the files where COPY, ADD and mounts put them in an
+image."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cloudtrain.importers.values import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """One file or folder here, and its path in the image. `target` is absolute and normal."""
+
+    source: Path
+    target: str
+    origin: Value
+
+    @property
+    def is_python(self) -> bool:
+        """A module, or a folder with one."""
+        if self.source.is_dir():
+            return any(self.source.glob("*.py")) or any(self.source.glob("*/*.py"))
+        return self.source.suffix == ".py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedCode:
+    """`root` is delivered, and `folder` in it stands for the image's `workdir`: its `own_workdir`,
+    or if that has none of the files, the folder of the program."""
+
+    root: Path
+    folder: Path
+    own_workdir: str
+    workdir: str
+    imports: tuple[Path, ...]
+    """Folders from which Python also imports, as if what they hold were beside the program."""
+    copies: tuple[Copy, ...]
+    missing: tuple[Copy, ...]
+    """Copies whose files are not where the image has them."""
+
+    def source_of(self, path: str) -> Path | None:
+        """What the image has at an absolute path, if it comes from a file or folder here."""
+        for copy in reversed(self.copies):
+            inside = _below(path, copy.target)
+            if inside is not None and (copy.source / inside).exists():
+                return copy.source / inside
+        return None
+
+    def here(self, path: str) -> str | None:
+        """The delivered file or folder for a path of the image, relative to `folder`."""
+        found = self.source_of(path)
+        if found is None or not found.is_relative_to(self.root):
+            return None
+        return os.path.relpath(found, self.folder)
+
+    def in_code(self, path: str) -> str | None:
+        """The same, relative to the code."""
+        found = self.source_of(path)
+        if found is None or not found.is_relative_to(self.root):
+            return None
+        return os.path.relpath(found, self.root)
+
+
+def place_code(
+    copies: Sequence[Copy],
+    workdir: str,
+    scripts: Iterable[str],
+    imports: Sequence[str],
+    top: Path,
+) -> PlacedCode | None:
+    """The folder, `top` or one below it, that has the scripts and the most copies at their places,
+    and the rest importable where Python would find it. None if no folder has.
+
+    `scripts` are paths in the image that a command may start, `imports` the folders of PYTHONPATH.
+    """
+    own = posixpath.normpath(workdir or "/")
+    starts = list(scripts)
+    started = [c for c in copies if any(_below(path, _folder_of(c)) is not None for path in starts)]
+    for workdir in (own, *map(_folder_of, [*started, *reversed(copies)])):
+        pairs = [pair for copy in copies for pair in _pairs(copy, workdir, top)]
+        if pairs:
+            break
+    else:
+        return None
+
+    def fit(pair: tuple[Path, str]) -> tuple[int, int, int]:
+        root, place = pair
+        started = sum(
+            (inside := _below(path, place)) is not None and (root / inside).is_file()
+            for path in starts
+        )
+        return started, sum(_is_in_place(copy, pair) for copy in copies), len(root.parts)
+
+    root, place = max(pairs, key=fit)
+    folder = root / posixpath.relpath(workdir, place)
+    left = [copy for copy in copies if not _is_in_place(copy, (root, place))]
+    found = [*imports, workdir, *(posixpath.dirname(path) for path in starts)]
+    extra: list[Path] = []
+    missing: list[Copy] = []
+    for copy in left:
+        if copy.source.is_dir() and copy.target in found and copy.is_python:
+            extra.append(copy.source)
+        elif (
+            copy.is_python
+            and posixpath.dirname(copy.target) in found
+            and copy.source.name == posixpath.basename(copy.target)
+        ):
+            extra.append(copy.source.parent)
+        else:
+            missing.append(copy)
+    whole = Path(os.path.commonpath([root, *extra]))
+    return PlacedCode(
+        root=whole,
+        folder=folder,
+        own_workdir=own,
+        workdir=workdir,
+        imports=tuple(dict.fromkeys(each for each in extra if each != folder)),
+        copies=tuple(copies),
+        missing=tuple(missing),
+    )
+
+
+def _pairs(copy: Copy, workdir: str, top: Path) -> list[tuple[Path, str]]:
+    """Folders here, each with its place in the image, that would put this copy in its place and
+    have the working folder in them."""
+    source, target = copy.source, PurePosixPath(copy.target)
+    found = []
+    if source.is_dir():
+        found.append((source, str(target)))
+    while source.name == target.name and source != top and len(target.parts) > 1:
+        source, target = source.parent, target.parent
+        found.append((source, str(target)))
+    return [
+        (root, place)
+        for root, place in found
+        if (inside := _below(workdir, place)) is not None and (root / inside).is_dir()
+    ]
+
+
+def _is_in_place(copy: Copy, pair: tuple[Path, str]) -> bool:
+    root, place = pair
+    inside = _below(copy.target, place)
+    return inside is not None and root / inside == copy.source
+
+
+def _folder_of(copy: Copy) -> str:
+    return copy.target if copy.source.is_dir() else posixpath.dirname(copy.target)
+
+
+def _below(path: str, folder: str) -> str | None:
+    """The path relative to the folder, if it is that or below."""
+    path, folder = posixpath.normpath(path), posixpath.normpath(folder)
+    if path == folder:
+        return "."
+    head = folder.rstrip("/") + "/"
+    return path[len(head) :] if path.startswith(head) else None
