@@ -54,10 +54,10 @@ def load(
 
     file = str(path)
     own = _file_variables(env_file)
-    written, problems, taken = written_tree(
-        _read(path), file, {**environ, **own}, overrides, defaults
-    )
+    data = _read(path)
+    written, problems, taken = written_tree(data, file, {**environ, **own}, overrides, defaults)
     if problems and not written:
+        _refuse_other_tool(data, file)
         raise ConfigError(problems)
     tree, found = with_hosts(written, path.parent, file)
     several = candidates.list_of(tree)
@@ -71,6 +71,7 @@ def load(
     if several:
         problems += candidates.problems_between(tree, file, checked.file)
     if problems:
+        _refuse_other_tool(data, file)
         lacks_hosts = any(p.field == "hosts" and p.text.startswith("is missing") for p in problems)
         raise ConfigError(
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
@@ -216,6 +217,17 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "invalid file name"
         raise UsageError(f"cannot read {path}: {why}") from None
+
+
+def _refuse_other_tool(data: bytes, file: str) -> None:
+    """Raise UsageError for a file of another tool, which has none of our fields to correct."""
+    from cloudtrain.config.other_tools import tool_of
+    from cloudtrain.config.yaml_source import shown
+
+    found = tool_of(data)
+    if found is not None:
+        name = shown(file, 200)
+        raise UsageError(f"{name} is {found.what}, no config of cloudtrain", hint=found.way(name))
 
 
 def _near(path: Path) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from cloudtrain.config.other_tools import tool_of
 from cloudtrain.config.yaml_source import parse, shown
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.importers.ai_platform import is_ai_platform, read_ai_platform
@@ -52,8 +53,10 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         text = ""
     if is_cluster_ini(text):
         return read_cluster_ini(text, file, options)
+    tool = tool_of(data)
+    other = tool if tool is not None and not tool.is_imported else None
     tree, problems = parse(_one_document(_readable(data, text)), file, {})
-    if problems and not tree:
+    if problems and not tree and other is None:
         raise ConfigError(problems, hint=f"`import` reads {'; '.join(KINDS)}")
     values = values_of(tree, file)
     values.problems.extend(problems)
@@ -69,6 +72,10 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         return read_tfjob(values, options)
     if is_compose(values):
         return read_compose(values, options)
+    if other is not None:
+        name = shown(file, 200)
+        what = f"{name} is {other.what}, which `import` does not read"
+        raise UsageError(what, hint=other.way(name))
     raise UsageError(
         f"{shown(file, 200)} is nothing that `import` reads",
         hint=f"it reads {'; '.join(KINDS)}",

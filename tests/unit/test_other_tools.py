@@ -1,0 +1,86 @@
+"""Another tool's file is named as what it is, by `import` and by whatever takes a config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cloudtrain.config import load
+from cloudtrain.config.other_tools import tool_of
+from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.importers import Options, import_job
+
+SKY = "a SkyPilot task"
+FILES = {
+    "resources: {infra: aws, accelerators: 'V100:8'}\nrun: python t.py\n": SKY,
+    "name: pipeline\n---\nname: a\nnum_nodes: 2\nsetup: pip install x\nrun: |\n  a\n": SKY,
+    "type: dev-environment\nide: vscode\n": "a dstack dev-environment",
+    "type: fleet\nnodes: 2\nplacement_: cluster\n": "a dstack fleet",
+    "cluster_name: c\nprovider: {type: gcp}\nhead_node_type: h\n": "a Ray cluster",
+    "entrypoint: python t.py\nruntime_env: {working_dir: .}\n": "a Ray job",
+    "apiVersion: ray.io/v1\nkind: RayJob\n": "a RayJob of Ray",
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n": "a PyTorchJob of Kubernetes",
+    "#!/bin/sh\n# a\n#SBATCH -N 4\nsrun python t.py\n": "a batch script of Slurm (sbatch)",
+    "#!/bin/bash\n#PBS -l nodes=2\n": "a batch script of PBS",
+    json.dumps({"TrainingJobName": "x", "RoleArn": "r"}, indent=2): "a SageMaker training job",
+    "import os\nfrom sagemaker.tensorflow import TensorFlow\n": "a script of SageMaker's SDK",
+    "type: command\ncommand: x\nenvironment: azureml:e:1\n": "an Azure ML command job",
+    "$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json\n"
+    "type: pipeline\n": "an Azure ML pipeline job",
+    '{"cells": [], "nbformat": 4}': "a notebook",
+    "# syntax=docker\nARG X=1\nFROM python:3.11\nRUN a\n": "a Dockerfile",
+    "#!/usr/bin/env bash\necho a: b\n": "a shell script",
+    '"""Doc."""\nimport tensorflow as tf\n\nx: int = 1\n': "a Python program",
+}
+IMPORTED = {
+    "trainingInput: {}\n": "an AI Platform training job",
+    "services: {a: {image: b}}\n": "a compose file",
+    "apiVersion: kubeflow.org/v1\nkind: TFJob\n": "a TFJob",
+    "workerPoolSpecs: []\n": "a Vertex AI CustomJob",
+    "[cluster]\nworker=a:1\n": "an INI file with [cluster]",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_it_is_named_with_the_page_that_helps(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert caught.value.message == f"{path} is {FILES[text]}, no config of cloudtrain"
+    page = {"SkyPilot": "from-skypilot", "dstack": "from-dstack"}
+    wanted = next((name for word, name in page.items() if word in FILES[text]), "cloudtrain")
+    assert wanted in (caught.value.hint or "")
+    options = Options(here=tmp_path, folder=tmp_path, base=tmp_path)
+    with pytest.raises(UsageError, match="which `import` does not read"):
+        import_job(text.encode(), "job.yaml", None, options)
+
+
+@pytest.mark.parametrize("text", IMPORTED)
+def test_what_import_reads_is_named_with_the_command(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    assert f" is {IMPORTED[text]}, no config" in caught.value.message
+    assert caught.value.hint == f"`cloudtrain import {path}` makes a config of it"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: a\nprovider: gcp\nstrategy: x\ntrain:\n  command: |\n    #SBATCH\n    import x\n",
+        "provider: local\ntrain: {comand: python t.py}\nsetup: {run: [a]}\n",
+        "nodes: {chief: {}}\nrun: x\n",
+        "a: [b\n",
+        "",
+    ],
+)
+def test_a_config_with_mistakes_is_none(text: str, tmp_path: Path) -> None:
+    assert tool_of(text.encode()) is None
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        load(path)
