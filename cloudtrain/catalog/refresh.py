@@ -17,6 +17,7 @@ from cloudtrain.catalog import gpus, region_of, table
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.cloud import clouds
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_hint
 from cloudtrain.model import Accelerator
 
 TIMEOUT = 30.0
@@ -33,7 +34,7 @@ def refresh(today: date) -> dict[str, Path]:
     except ImportError:
         raise UsageError(
             "gpuhunt is not installed: current prices are fetched with it",
-            hint="pip install 'cloudtrain[prices]'",
+            hint=install_hint("prices"),
         ) from None
     catalog = gpuhunt.Catalog(auto_reload=False)
     names = {cloud.name: cloud.gpuhunt for cloud in clouds() if cloud.gpuhunt}

@@ -172,7 +172,7 @@ order_key_option = click.option(
 refresh_prices_option = click.option(
     "--refresh-prices",
     is_flag=True,
-    help="Fetch the clouds' current prices first (needs cloudtrain[prices] and a network).",
+    help="Fetch the clouds' current prices first (needs the extra `prices` and a network).",
 )
 store_option = click.option(
     "--store",

@@ -66,6 +66,8 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.report import report
+    from cloudtrain.extras import install_hint
+    from cloudtrain.report.chart import missing_library
     from cloudtrain.report.landed import to_json
     from cloudtrain.report.page import page
 
@@ -77,6 +79,8 @@ def command(
         print_json(to_json(found))
     elif path is not None:
         click.echo(f"{path}: {found.verdict}")
+        if found.charts and missing_library():
+            click.echo(f"hint: for curves, {install_hint('report')}", err=True)
     if opens and path is not None:
         click.launch(path.absolute().as_uri())
     if watch and path is not None and runs(found):

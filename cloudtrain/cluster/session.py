@@ -24,6 +24,7 @@ from cloudtrain.errors import (
     UsageError,
 )
 from cloudtrain.events import places_tried
+from cloudtrain.extras import install_hint
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
@@ -151,7 +152,7 @@ def open_provider(config: ClusterConfig) -> Provider:
     if missing is not None:
         raise UsageError(
             f"provider {config.provider} needs {missing}, which is not installed",
-            hint=f"pip install 'cloudtrain[{config.provider}]'",
+            hint=install_hint(config.provider),
         )
     module = importlib.import_module(f"{folder}.provider")
     make = cast("Callable[[ClusterConfig], Provider]", module.provider)

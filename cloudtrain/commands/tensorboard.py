@@ -18,6 +18,7 @@ from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
 from cloudtrain.commands.find_run import FoundRun, find_run
 from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.extras import install_hint
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Console
@@ -62,9 +63,7 @@ def tensorboard(
     TensorBoard or without event files, StoreError.
     """
     if importlib.util.find_spec("tensorboard") is None:
-        raise UsageError(
-            "TensorBoard is not installed", hint="pip install 'cloudtrain[tensorboard]'"
-        )
+        raise UsageError("TensorBoard is not installed", hint=install_hint("tensorboard"))
     found = find_run(name, run, config=config, uri=store)
     with (
         tempfile.TemporaryDirectory(prefix="cloudtrain-tensorboard-") as place,

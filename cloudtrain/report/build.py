@@ -140,9 +140,7 @@ def _curves(
         try:
             charts, left_out = charts_of_events(files, sources.read, sources.run.attempts)
         except ImportError:
-            notes.append(
-                "the event files of TensorBoard were not read: `pip install 'cloudtrain[report]'`"
-            )
+            notes.append("the event files of TensorBoard were not read: the extra `report` does it")
         except (CloudtrainError, OSError) as error:
             notes.append(f"the event files of TensorBoard were not read: {error}")
         else:

@@ -1,4 +1,4 @@
-"""Charts of a report: each an SVG by matplotlib (`pip install 'cloudtrain[report]'`), with its
+"""Charts of a report: each an SVG by matplotlib (the extra `report`), with its
 values in a table behind it. Without matplotlib, the tables alone.
 """
 

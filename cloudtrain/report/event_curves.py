@@ -1,5 +1,5 @@
 """Metric curves of the TensorBoard event files that a run has landed, by TensorBoard's own reader
-(`pip install 'cloudtrain[report]'`).
+(the extra `report`).
 """
 
 from __future__ import annotations

@@ -244,8 +244,8 @@ def _curves(report: Report) -> Iterator[Html]:
     if missing_library():
         yield element(
             "p",
-            "Only tables: the curves need ",
-            element("code", "pip install 'cloudtrain[report]'"),
+            "Only tables: the curves need cloudtrain's extra ",
+            element("code", "report"),
             ".",
         )
     yield charts(report.charts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cloudtrain.cloud import clouds
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_hint
 from cloudtrain.protocols import StoreBackend
 
 
@@ -87,5 +88,5 @@ def _refuse_missing(uri: str, kind: StoreKind, field: str) -> None:
     if found is None:
         raise UsageError(
             f"{field}: {uri}: needs {kind.package}, which is not installed",
-            hint=f"pip install 'cloudtrain[{kind.extra}]'",
+            hint=install_hint(kind.extra),
         )

@@ -19,6 +19,7 @@ from cloudtrain.catalog.learned import remember
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
+from cloudtrain.extras import install_hint
 from cloudtrain.model import Accelerator, NodeGroup
 from cloudtrain.protocols import MachineFacts
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
@@ -195,7 +196,7 @@ def test_a_cloud_whose_packages_are_missing_is_a_line_with_what_installs_them(
     assert done.exit_code == 0
     lines = done.output.splitlines()
     at = lines.index("aws: not checked: provider aws needs boto3, which is not installed")
-    assert lines[at + 1] == "  hint: pip install 'cloudtrain[aws]'"
+    assert lines[at + 1] == f"  hint: {install_hint('aws')}"
     assert cloudtrain("T4:1", "--cloud", "--provider", "aws").exit_code == 2
 
 

@@ -31,6 +31,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
         "spent",
         "spot_evidence",
         "words",
+        "extras",
         "node",
     },
     {

@@ -23,6 +23,7 @@ from cloudtrain.cloud import Cloud, clouds
 from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_hint
 from cloudtrain.model import (
     ON_DEMAND,
     SPOT,
@@ -573,7 +574,7 @@ def test_without_gpuhunt_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "gpuhunt", None)
     with pytest.raises(UsageError, match="gpuhunt is not installed") as caught:
         refresh(date(2026, 11, 21))
-    assert caught.value.hint == "pip install 'cloudtrain[prices]'"
+    assert caught.value.hint == install_hint("prices")
 
 
 def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:

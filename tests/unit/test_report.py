@@ -474,7 +474,7 @@ def test_the_page_of_a_run_that_goes_on_is_loaded_again() -> None:
 def test_without_the_extra_the_page_has_tables_and_says_how_to_get_curves() -> None:
     parsed = Parsed(page(made()))
     assert "svg" not in parsed.names
-    assert "pip install 'cloudtrain[report]'" in parsed.text
+    assert "the curves need cloudtrain's extra report" in parsed.text
     assert "1: 2, 2: 1, 3: 0.667" in parsed.text
 
 
@@ -614,7 +614,7 @@ def test_report_writes_the_page_of_a_run_on_record_or_in_its_store(
     log.write_text("step 1 loss 0.5\nbye\n")
     done = CliRunner().invoke(cli, ["report", "mnist"], catch_exceptions=False)
     path = tmp_path / f"mnist-{ID}.html"
-    assert done.output == f"{path.name}: succeeded after 1h 00m, in 2 attempts\n"
+    assert done.stdout == f"{path.name}: succeeded after 1h 00m, in 2 attempts\n"
     assert "bye" in Parsed(path.read_text("utf-8")).text
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == [path.name]
     # The config names no store that could be read, which is a note.

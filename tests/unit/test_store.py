@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cloudtrain import stores
 from cloudtrain.errors import UsageError
+from cloudtrain.extras import install_hint
 from cloudtrain.stores import StoreKind, open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
 
@@ -47,7 +48,7 @@ def test_a_missing_package_of_a_store_without_a_cloud_has_an_install_hint(
     monkeypatch.setattr(stores, "KINDS", (kind,))
     with pytest.raises(UsageError, match="needs no_such, which is not installed") as raised:
         open_store("sftp://host/path")
-    assert raised.value.hint == "pip install 'cloudtrain[sftp]'"
+    assert raised.value.hint == install_hint("sftp")
 
 
 @given(st.binary(max_size=40))
