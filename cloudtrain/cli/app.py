@@ -40,6 +40,7 @@ COMMANDS = {
     "forget": "Remove the record of a cluster that is down.",
     "ls": "List clusters; with --cloud, all those in your accounts.",
     "gc": "Delete orphaned clusters in your accounts.",
+    "cache": "Show what this machine keeps for later runs; prune it.",
     "docs": "Show a page of the documentation.",
     "completion": "Print the shell completion script.",
 }

@@ -257,7 +257,9 @@ def test_a_file_that_cannot_be_read_is_named(content: bytes | None) -> None:
 
 # ── on every command ─────────────────────────────────────────────────────────
 
-TAKES_A_FILE = sorted(set(COMMANDS) - {"init", "import", "gpus", "docs", "completion", "forget"})
+TAKES_A_FILE = sorted(
+    set(COMMANDS) - {"init", "import", "gpus", "cache", "docs", "completion", "forget"}
+)
 
 
 @pytest.mark.parametrize("name", TAKES_A_FILE)

@@ -1,0 +1,92 @@
+"""`cloudtrain cache`"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.confirm import confirm
+from cloudtrain.cli.options import debug_option, json_option, print_json, shown, yes_option
+
+if TYPE_CHECKING:
+    from cloudtrain.commands.cache import Kept
+
+
+@click.command(
+    short_help=COMMANDS["cache"],
+    epilog="\b\nExample:\n  cloudtrain cache\n  cloudtrain cache prune",
+)
+@click.argument("action", type=click.Choice(["ls", "prune"]), default="ls", metavar="[ls|prune]")
+@yes_option
+@json_option
+@debug_option
+def command(action: str, yes: bool, as_json: bool) -> int:
+    """List what this machine keeps for later runs: environments, Pythons, input data, folders of
+    local nodes; with their sizes, their last use, and what uses them now.
+
+    `prune` deletes what nothing uses. The next run that needs it makes it again.
+    """
+    from cloudtrain.commands.cache import kept_here, prune
+    from cloudtrain.console.lines import printable
+
+    found = kept_here()
+    stayed: dict[str, str] = {}
+    unused = [kept for kept in found if not kept.used_by]
+    if not as_json:
+        click.echo(printable(text(found)), err=action == "prune")
+    if action == "prune" and unused:
+        total = size(sum(kept.size for kept in unused))
+        confirm(f"Delete {len(unused)} of {len(found)}, {total}?", yes=yes)
+        with shown(as_json=as_json) as screen:
+            stayed = prune(unused, screen)
+    elif action == "prune" and found and not as_json:
+        click.echo("all of it is in use")
+    if as_json:
+        left = found if action == "ls" else kept_here()
+        print_json({"kept": [document(kept) for kept in left], "stayed": stayed})
+    return 1 if stayed else 0
+
+
+def text(found: tuple[Kept, ...]) -> str:
+    if not found:
+        return "nothing is kept here"
+    rows: list[tuple[str, ...]] = [
+        (
+            kept.kind,
+            kept.name,
+            size(kept.size),
+            time.strftime("%Y-%m-%d", time.localtime(kept.last_use)) if kept.last_use else "-",
+            f"used by {kept.used_by}" if kept.used_by else "",
+        )
+        for kept in found
+    ]
+    rows.insert(0, ("kind", "name", "size", "last use", ""))
+    widths = [max(len(row[at]) for row in rows) for at in range(4)]
+    lines = [
+        f"{kind:{widths[0]}}  {name:{widths[1]}}  {of:>{widths[2]}}  {last:{widths[3]}}  {used}"
+        for kind, name, of, last, used in rows
+    ]
+    total = f"{size(sum(kept.size for kept in found))} in all"
+    return "\n".join((*map(str.rstrip, lines), total))
+
+
+def size(count: int) -> str:
+    """Decimal units, as `du -h --si`."""
+    amount, units = float(count), ["B", "kB", "MB", "GB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.3g} {units[0]}"
+
+
+def document(kept: Kept) -> dict[str, Any]:
+    return {
+        "kind": kept.kind,
+        "name": kept.name,
+        "path": str(kept.path),
+        "bytes": kept.size,
+        "last_use": kept.last_use or None,
+        "used_by": kept.used_by or None,
+    }
