@@ -7,6 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import shutil
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -90,6 +92,27 @@ def keras_note(config: ClusterConfig) -> str | None:
         f"keras: auto means legacy here (tf_keras, TF_USE_LEGACY_KERAS=1): "
         f"model.fit of Keras 3 does not work with {config.strategy}"
     )
+
+
+def python_note(config: ClusterConfig) -> str | None:
+    """One line on the Python that `auto` means on this machine; None if a node chooses it."""
+    version = config.setup.tensorflow
+    if version is None or config.setup.python != "auto":
+        return None
+    if not facts_of(config.provider).on_this_machine or problems(config):
+        return None
+    first, last = _pythons(config, version)
+    running = running_python()
+    if _number(first) <= _number(running) <= _number(last):
+        return f"python: auto means {running} here, which runs cloudtrain"
+    return (
+        f"python: auto means the newest of {first} to {last} here: TensorFlow {version} has no "
+        f"wheels for {running}, which runs cloudtrain"
+    )
+
+
+def running_python() -> str:
+    return "{}.{}".format(*sys.version_info[:2])
 
 
 def newer_note(config: ClusterConfig) -> str | None:
@@ -256,13 +279,10 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
     bounds = (*tensorflow_releases.constraints(version), *cuda.bounds(version, kind))
     libraries = cuda.pins(version, kind) if gpus else ()
     keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
-    first, last = tensorflow_releases.pythons(version)
     needs = requirements.without(library.needs if library else (), named)
-    if library:
-        last = min(last, library.python, key=_number)
     return _Wanted(
         label=f"tf{version}-{build}",
-        python=_python(config, (first, last)),
+        python=_python(config, _pythons(config, version)),
         install=(
             *requirements.without(tensorflow_releases.tensorflow(version, build), named),
             *packages,
@@ -276,6 +296,13 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         index=_asked(version, build, legacy=legacy),
         lines=config.setup.run,
     )
+
+
+def _pythons(config: ClusterConfig, version: str) -> tuple[str, str]:
+    """First and last Python for the release and the strategy's own library."""
+    first, last = tensorflow_releases.pythons(version)
+    library = strategy_of(config).library
+    return first, min(last, library.python, key=_number) if library else last
 
 
 def _asked(version: str, build: tensorflow_releases.Build, *, legacy: bool) -> tuple[str, ...]:
@@ -306,12 +333,22 @@ def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
     if supported != _ANY_PYTHON:
         minors = range(_number(last)[1], _number(first)[1] - 1, -1)
         newest_first = tuple(f"python3.{minor}" for minor in minors)
+        if not may_install and _number(first) <= sys.version_info[:2] <= _number(last):
+            newest_first = tuple(dict.fromkeys((*_running(), *newest_first)))
     return _Python(
         candidates=(*newest_first, "python3"),
         first=first,
         last=last,
         debian_package="python3-venv" if may_install else "",
     )
+
+
+def _running() -> tuple[str, ...]:
+    """The Python that runs this program: by its name, or by its path if PATH lacks that."""
+    name = f"python{running_python()}"
+    if shutil.which(name):
+        return (name,)
+    return (getattr(sys, "_base_executable", None) or sys.executable, name)
 
 
 def _is_version(python: str) -> bool:

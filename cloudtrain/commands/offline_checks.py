@@ -91,6 +91,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
     """Notes on configs that work, but hardly as intended."""
     found = (
         tensorflow.newer_note(config),
+        tensorflow.python_note(config),
         tensorflow.keras_note(config),
         tensorflow.keras_warning(config),
         code_packages.note(config),

@@ -93,8 +93,8 @@ def test_what_init_writes_in_an_empty_folder_runs(project: Project) -> None:
     done = project.cloudtrain("run", config, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert "cluster formed after" in done.stderr
-    assert list(project.store.glob("*/chief0/output/model.h5"))
-    assert not list(project.store.glob("*/worker0/output/model.h5"))
+    assert list(project.store.glob("*/chief0/output/model.keras"))
+    assert not list(project.store.glob("*/worker0/output/model.keras"))
 
 
 def test_mirrored_trains_on_two_devices_without_tf_config(

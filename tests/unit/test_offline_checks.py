@@ -96,7 +96,7 @@ def test_keras_3_over_several_nodes_is_warned_of(tmp_path: Path) -> None:
     several = written(tmp_path, setup={"tensorflow": "2.21", "keras": 3})
     assert "keras: 3: model.fit of Keras 3 does not work" in "".join(notes(several))
     alone = written(tmp_path, setup={"tensorflow": "2.21", "keras": 3}, nodes={"chief": {}})
-    assert notes(alone) == ()
+    assert not [note for note in notes(alone) if note.startswith("keras")]
 
 
 # ── evaluator, secrets ───────────────────────────────────────────────────────

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.config import load
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import Accelerator, ClusterConfig
 from cloudtrain.playbooks import scripts, tensorflow, tensorflow_releases
@@ -304,3 +306,45 @@ def test_own_lines_are_steps_after_the_environment() -> None:
         timeout=1920.0,
     )
     assert done.startswith(".cloudtrain/mnist/setup/")
+
+
+# ── this machine's Python ────────────────────────────────────────────────────
+
+
+def candidates(
+    running: tuple[int, int], monkeypatch: pytest.MonkeyPatch, **setup: str
+) -> list[str]:
+    runs = SimpleNamespace(version_info=(*running, 1), _base_executable="/opt/py/bin/python3")
+    monkeypatch.setattr(tensorflow, "sys", runs)
+    monkeypatch.setattr(tensorflow.shutil, "which", lambda name: None if "12" in name else name)
+    here = replace(config(tensorflow="2.21", **setup), provider="local")
+    (step,) = tensorflow.steps(here, node())
+    words = step.run.arguments
+    return list(words[words.index("3.13") + 3 :])
+
+
+def test_on_this_machine_the_running_python_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = ["python3.13", "python3.12", "python3.11", "python3.10", "python3"]
+    others = [name for name in newest if name != "python3.11"]
+    assert candidates((3, 11), monkeypatch) == ["python3.11", *others]
+    others = [name for name in newest if name != "python3.12"]
+    found = candidates((3, 12), monkeypatch)
+    assert found == ["/opt/py/bin/python3", "python3.12", *others], "not in PATH"
+    assert candidates((3, 14), monkeypatch) == newest, "TensorFlow has no wheels for it"
+
+
+def test_plan_says_which_python_this_machine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(config(tensorflow="2.21"), provider="local")
+    monkeypatch.setattr(tensorflow, "sys", SimpleNamespace(version_info=(3, 11, 2)))
+    assert tensorflow.python_note(here) == "python: auto means 3.11 here, which runs cloudtrain"
+    monkeypatch.setattr(tensorflow, "sys", SimpleNamespace(version_info=(3, 14, 0)))
+    assert "TensorFlow 2.21 has no wheels for 3.14" in str(tensorflow.python_note(here))
+    assert tensorflow.python_note(config(tensorflow="2.21")) is None, "a node chooses"
+
+
+def test_what_init_writes_has_the_environment_of_the_demo() -> None:
+    configs = Path(__file__).parents[2] / "configs"
+    demo, first = load(configs / "local.yaml"), load(configs / "templates" / "local.yaml")
+    assert tensorflow.environment_folder(demo, node()) == tensorflow.environment_folder(
+        first, node()
+    )
