@@ -161,6 +161,10 @@ class TransientError(CloudError):
     pass
 
 
+class NoNetworkError(TransientError):
+    """Seen before the first request: no retry helps."""
+
+
 class NotAskedError(TransientError):
     """Zones or regions that could not be queried and may have nodes."""
 

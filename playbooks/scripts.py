@@ -88,8 +88,33 @@ test -f "$1/.complete" && test -f "$1/.sealed" && test -z "$(changed "$1")" &&
 )
 """Check of an environment: pip is missing if its Python was upgraded away."""
 
+PIP = """\
+# pip_install PYTHON HINT ARGUMENTS…: what pip says of the network comes before the hint.
+pip_install() {
+    into=$1 advice=$2
+    shift 2
+    said=$(mktemp)
+    {
+        "$into" -m pip install $cache --no-input --disable-pip-version-check --progress-bar off \\
+            --no-warn-script-location "$@" </dev/null 2>&1 || : >"$said.failed"
+    } | tee "$said"
+    if [ ! -e "$said.failed" ]; then
+        rm -f "$said"
+        return
+    fi
+    unreachable='Failed to establish a new connection|Failed to resolve|No route to host'
+    if grep -qE "$unreachable|Network is unreachable|ProxyError" "$said"; then
+        advice='the node cannot reach the package index: check its network, proxies, PIP_INDEX_URL'
+    fi
+    rm -f "$said" "$said.failed"
+    echo "hint: $advice" >&2
+    exit 1
+}
+"""
+
 ENVIRONMENT = (
     DEBIAN
+    + PIP
     + LINK
     + CHANGED
     + """\
@@ -236,12 +261,10 @@ for earlier in $without; do
 done
 cache=
 [ ! -e "$folder/pip/no-cache.txt" ] || cache=--no-cache-dir
+pins='check `setup.packages` and `setup.requirements`: an old pin may have no wheel for this'
+pins="$pins Python, or be incompatible with this TensorFlow"
 install() {
-    "$folder/bin/python" -m pip install $cache --no-input --disable-pip-version-check \\
-        --progress-bar off --no-warn-script-location "$@" </dev/null && return
-    echo 'hint: check `setup.packages` and `setup.requirements`: an old pin may have no wheel' \\
-        'for this Python, or be incompatible with this TensorFlow' >&2
-    exit 1
+    pip_install "$folder/bin/python" "$pins" "$@"
 }
 # First, so that later packages keep them, unless one needs other versions.
 if [ -s "$folder/pip/cuda.txt" ]; then
@@ -289,18 +312,6 @@ link_cuda "$folder" || true
 mv "$folder/.complete.new" "$folder/.complete"
 """
 )
-
-PIP = """\
-# pip_install PYTHON HINT ARGUMENTS…
-pip_install() {
-    into=$1 advice=$2
-    shift 2
-    "$into" -m pip install $cache --no-input --disable-pip-version-check --progress-bar off \\
-        --no-warn-script-location "$@" </dev/null && return
-    echo "hint: $advice" >&2
-    exit 1
-}
-"""
 
 OWN_LINE_DONE = SEAL + ': >"$done"\n'
 """After node/setup_line.sh."""

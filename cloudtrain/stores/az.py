@@ -70,6 +70,7 @@ class _Container:
         self._blob = azure.storage.blob
         self._account, self._clock = account, clock
         service = _service(account, endpoint)
+        self.url = str(service.url)
         signer = signer_of(service)
         self._container: Any = service.get_container_client(container)
         self.presigner = (

@@ -68,6 +68,7 @@ class _Bucket:
         self._storage, self._endpoint = storage, endpoint or os.environ.get(EMULATOR)
         self._retry: Any = DEFAULT_RETRY  # every call here may be repeated
         self._name = name
+        self.url = self._endpoint or "https://storage.googleapis.com"
         credentials, found = self._found()
         self._of_somebody = credentials is not None
         self._client = self._connected(credentials, project or found)

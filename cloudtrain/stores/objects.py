@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
+from cloudtrain.network import HINT, no_network
 from cloudtrain.paths import is_inside
 from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.protocols import StoredObject, Swapped
@@ -45,6 +46,10 @@ class Bucket(DataBucket, Protocol):
     """One bucket or container; objects are named by their full keys. Raises the SDK's own
     exceptions.
     """
+
+    @property
+    def url(self) -> str:
+        """URL of the service."""
 
     @property
     def presigner(self) -> Presigner | None:
@@ -144,6 +149,9 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def explained(self, path: str) -> Iterator[None]:
+        why = no_network(self.bucket.url, made_up=True)
+        if why is not None:
+            raise StoreError(f"{self.uri}: {why}", hint=HINT)
         try:
             yield
         except CloudtrainError:

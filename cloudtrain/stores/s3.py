@@ -84,6 +84,10 @@ class _Bucket:
         return self._connected()[0]
 
     @property
+    def url(self) -> str:
+        return str(self._client.meta.endpoint_url)
+
+    @property
     def presigner(self) -> S3Presigner:
         return self._connected()[1]
 

@@ -21,7 +21,7 @@ from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, Tr
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
-from cloudtrain.providers.base.timing import Timing
+from cloudtrain.providers.base.timing import Timing, require_network
 
 CONNECT = 10.0
 """Seconds to connect to an endpoint."""
@@ -201,6 +201,7 @@ class _Connection(EC2Connection):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CloudConfigError(f"{url!r} is not an endpoint URL", hint="check `endpoints`")
+        require_network(url)
         secure = parts.scheme == "https"
         super().__init__(  # type: ignore[no-untyped-call]
             "",

@@ -27,7 +27,7 @@ from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.credentials import Tokens
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import SharedPoll
-from cloudtrain.providers.base.timing import Timing
+from cloudtrain.providers.base.timing import Timing, require_network
 from cloudtrain.retry import poll_until
 
 ENDPOINT = "https://management.azure.com"
@@ -88,6 +88,7 @@ class ArmClient:
         return self.group(self.given or paths.group_name(cluster, region))
 
     def token(self) -> str:
+        require_network(self.endpoint)
         return self._tokens.get()
 
     # ── One call ─────────────────────────────────────────────────────────────
@@ -144,7 +145,7 @@ class ArmClient:
                 return connection.call(asked, method, url, body, token)
 
         def signed() -> ArmAnswer:
-            token = self._tokens.get()
+            token = self.token()
             try:
                 return once(token)
             except CredentialsError as error:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cloudtrain.errors import CloudError, RateError, TransientError
+from cloudtrain.errors import CloudError, NoNetworkError, RateError, TransientError
+from cloudtrain.network import HINT, no_network
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until, report_wait
 from cloudtrain.wait_limits import NODE_LISTED
 
@@ -52,10 +53,14 @@ class Timing:
         Only for idempotent calls.
         """
         answers = (RateError, also or RateError)
+
+        def hopeless(error: CloudError) -> bool:
+            return isinstance(error, NoNetworkError) or (unless is not None and unless(error))
+
         return replace(self.calls, answers=answers).call(
             work,
             on=(TransientError, *answers),
-            unless=unless,
+            unless=hopeless,
             before_pause=_report,
             clock=self.clock,
         )
@@ -66,6 +71,13 @@ class Timing:
         """
         polls = replace(self.polls, within=within)
         return poll_until(ask, polls, waits_for=what, clock=self.clock)
+
+
+def require_network(url: str) -> None:
+    """Raise NoNetworkError if this machine has no network, unless the host was reached before."""
+    why = no_network(url)
+    if why is not None:
+        raise NoNetworkError(why, hint=HINT)
 
 
 def _report(error: CloudError, pause: float, taken: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Principal
+from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp import faults
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -86,6 +87,7 @@ class Credentials:
             if renew or not credentials.valid:
                 from google.auth.transport.requests import Request
 
+                _require_network(credentials)
                 credentials.refresh(Request())
         except _UNREADABLE as error:
             raise _refused("signing in to Google", error) from error
@@ -94,6 +96,7 @@ class Credentials:
         """Identify the account by its e-mail address. Raises CredentialsError, TransientError."""
         with self._lock:
             credentials, _ = self._default()
+            _require_network(credentials)
             try:
                 email = _email(credentials)
             except _UNREADABLE as error:
@@ -116,6 +119,13 @@ class Credentials:
                 credentials = credentials.with_token_uri(uri)
             self._found = credentials, project
         return self._found
+
+
+def _require_network(credentials: Any) -> None:
+    """Refuse to sign in without a network; what a metadata server signs in needs no such host."""
+    uri = getattr(credentials, "token_uri", None) or getattr(credentials, "_token_uri", None)
+    if isinstance(uri, str):
+        require_network(uri)
 
 
 def _email(credentials: Any) -> str | None:

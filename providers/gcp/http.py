@@ -14,6 +14,7 @@ from libcloud.compute.drivers.gce import GCEConnection, GCEResponse
 
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp.credentials import Credentials
 
 GOOGLE = "https://compute.googleapis.com/compute/v1"
@@ -72,6 +73,7 @@ class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, url: str, credentials: Credentials, seconds: float) -> None:
         ConnectionUserAndKey.__init__(self, "", "", url=url, timeout=seconds)  # type: ignore[no-untyped-call]
+        require_network(url)
         self.gce_params = None
         self._credentials = credentials
 
