@@ -51,7 +51,7 @@ GROUPS = {
         ("status", "logs", "fetch", "report"),
         ("ssh", "tensorboard", "cost", "ls", "exec", "ssh-config"),
     ),
-    "Clean up": (("down", "gc"), ("forget",)),
+    "Clean up": (("down", "gc"), ("forget", "cache")),
 }
 """Every command, by what it is for: those with a line of their own on the help page, which fits 24
 lines of 80 columns, and the others."""
