@@ -329,10 +329,17 @@ def _reachability(
     targets |= {probe.task.name: (probe.task, probe.node.internal) for probe in probes}
     for (peer, why), sources in missed.items():
         task, address = targets[peer]
+        what = "allow the cluster's nodes in the firewall"
+        if any(words in why for words in _NO_SUCH_NAME):
+            what = "the nodes need an address that they can resolve: set it in `hosts`"
         findings.problems.append(
             f"{task.node}: {address} port {task.port} is not reachable"
-            f" from {some(sources)} ({why}): allow the cluster's nodes in the firewall"
+            f" from {some(sources)} ({why}): {what}"
         )
+
+
+_NO_SUCH_NAME = ("not known", "name resolution", "No address associated")
+"""Words of getaddrinfo(3) in the GNU and musl libraries."""
 
 
 def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:

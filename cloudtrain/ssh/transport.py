@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from cloudtrain.answer_mark import AnswerMark
 from cloudtrain.errors import CredentialsError, NodeError, NodeUnreachable
 from cloudtrain.model import Identity, Node
 from cloudtrain.protocols import Completed
@@ -55,16 +56,24 @@ class SshTransport:
             raise error.copy_with(began=self._closed) from error.__cause__
         from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch, pump_channel
 
-        line = f"exec {command.shell()}"  # no shell stays between us and its exit code or signal
+        mark, line = AnswerMark(), f"exec {command.shell()}"
+        out = mark.stripping(on_stdout) if on_stdout is not None else None
+        err = mark.stripping(on_stderr) if on_stderr is not None else None
         try:
-            return pump_channel(
+            done = pump_channel(
                 channel,
-                line,
+                # No shell stays between us and its exit code or signal.
+                f"exec {mark.before(command).shell()}",
                 stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
+                on_stdout=out,
+                on_stderr=err,
                 timeout=timeout,
             )
+            for output in (out, err):
+                if output is not None:
+                    output.end()
+            stdout, stderr = mark.strip(done.stdout), mark.strip(done.stderr)
+            return Completed(exit_code=done.exit_code, stdout=stdout, stderr=stderr)
         except TooMuch:
             raise _too_much(node, line) from None
         except ChannelSilent:

@@ -39,6 +39,7 @@ from cloudtrain.providers.hosts.slot import HostSlot
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session, proxy_command
 from cloudtrain.retry import AWAY
 from cloudtrain.task_id import TaskId
+from cloudtrain.words import some
 
 T = TypeVar("T")
 LABEL = "cloudtrain"
@@ -67,7 +68,8 @@ class HostsProvider:
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         slots = self._slots(plan.config.name)
         numbers: dict[str, str] = {}
-        findings = self._each(slots, lambda slot: _check_host(slot, numbers))
+        addresses = sorted({address_of(slot.host).address for slot in slots})
+        findings = self._each(slots, lambda slot: _check_host(slot, addresses, numbers))
         return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
@@ -344,7 +346,7 @@ def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
         index=slot.index,
         state=state,
         address=way.address if way else slot.host.address,
-        internal=slot.host.address,
+        internal=way.address if way else address_of(slot.host).address,
         ssh_port=way.port if way else slot.host.port,
         user=way.user if way else slot.host.user or "",
         host=slot.host.address,
@@ -354,16 +356,27 @@ def _node(slot: HostSlot, state: NodeState, ssh: UserSsh | None) -> Node:
     )
 
 
-def _check_host(slot: HostSlot, homes: dict[str, str]) -> Finding:
-    """Also puts the number of the home's folder in `homes`, by slot."""
+def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str]) -> Finding:
+    """`addresses`: by which the machines are to reach each other. Also puts the number of the
+    home's folder in `homes`, by slot.
+    """
     what = f"host {slot.host.address}"
     try:
         with open_session(slot.name, slot.host, slot.proxy) as ssh:
             ssh.run(ship.START, ship.IS_NEW)
             facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
             homes[slot.name] = ssh.run(scripts.HOME_NUMBER).strip()
-            way = address_of(slot.host)
-            return Finding(what=what, ok=True, text=f"{slot.task} as {way.user}, {facts}")
+            unknown = ssh.run(ship.START, scripts.UNKNOWN_NAMES, *addresses).split()
+            if unknown and len(addresses) > 1:
+                return Finding(
+                    what=what,
+                    ok=False,
+                    text=f"{slot.task} cannot resolve {some(unknown)}, the address of another host",
+                    hint="write as `address` in `hosts` one by which the machines know each other;"
+                    " an alias in ~/.ssh/config needs a HostName that they know",
+                    error=NodeError,
+                )
+            return Finding(what=what, ok=True, text=f"{slot.task} as {ssh.way.user}, {facts}")
     except CloudtrainError as error:
         return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
 

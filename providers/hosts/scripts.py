@@ -53,6 +53,16 @@ nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c |
 df -Pk "$HOME" | awk 'NR == 2 && $4 ~ /^[0-9]+$/ {printf "%d GB free", $4 / 1000000}'
 """
 
+UNKNOWN_NAMES = """
+import socket, sys
+for name in sys.argv[1:]:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        print(name)
+"""
+"""For Python: those of the names in its arguments that cannot be resolved there."""
+
 HOME_NUMBER = 'stat -L -c %i "$HOME"'
 """The same on all machines if the home is on a network; by chance, too, as of cloned disks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain import proxy_process
+from cloudtrain.answer_mark import AnswerMark
 from cloudtrain.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.model import Host, SshProxy
+from cloudtrain.providers.hosts.ssh_config import options_of
+from cloudtrain.retry import Retry
 from cloudtrain.shell import script
-from cloudtrain.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere
+from cloudtrain.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, jump_command
 from cloudtrain.wait_limits import HOST_ANSWER
 
 if TYPE_CHECKING:
@@ -39,33 +43,35 @@ class HostAddress:
     keys: tuple[str, ...]
     """Paths of private keys; if empty, the agent's keys and the default files are used."""
     known_hosts: tuple[Path, ...]
+    through: tuple[str, ...] = ()
+    """Command that connects to it, for ProxyJump or ProxyCommand of ~/.ssh/config."""
 
 
 def address_of(host: Host) -> HostAddress:
-    """Address and login of a host. Raises CredentialsError for one behind a jump host of
-    ~/.ssh/config, as the other nodes must reach it by that name, too.
-    """
-    import paramiko
+    """Address and login of a host, whose `address` may be an alias in ~/.ssh/config."""
+    options, ssh = options_of(host.address), Path.home() / ".ssh"
 
-    home = Path.home()
-    options: dict[str, object] = {}
-    if (home / ".ssh" / "config").is_file():
-        config = paramiko.SSHConfig.from_path(str(home / ".ssh" / "config"))
-        options = dict(config.lookup(host.address))
-    if options.get("proxyjump") or options.get("proxycommand"):
-        raise CredentialsError(
-            f"{host.address}: ~/.ssh/config connects to it through another machine",
-            hint="use the address by which the other hosts reach it, and for this machine "
-            "`network.ssh_proxy: {jump: …}`",
-        )
-    identities = options.get("identityfile")
-    named = [host.key] if host.key else list(identities if isinstance(identities, list) else ())
+    def option(name: str, default: str) -> str:
+        return options.get(name, (default,))[0]
+
+    address = option("hostname", host.address)
+    port = host.port if host.port != 22 else int(option("port", "22"))
+    user = host.user or option("user", os.environ.get("USER") or "root")
+    through: tuple[str, ...] = ()
+    if jump := option("proxyjump", ""):
+        through = jump_command(jump, address, port)
+    elif own := option("proxycommand", ""):
+        values = {"h": address, "p": str(port), "r": user, "n": host.address, "%": "%"}
+        own = re.sub("%([hprn%])", lambda found: values[found[1]], own)
+        through = ("/bin/sh", "-c", f"exec {own}")
+    named = (host.key,) if host.key else options.get("identityfile", ())
     return HostAddress(
-        address=str(options.get("hostname", host.address)),
-        port=host.port if host.port != 22 else int(str(options.get("port", 22))),
-        user=host.user or str(options.get("user") or os.environ.get("USER") or "root"),
+        address=address,
+        port=port,
+        user=user,
         keys=tuple(str(Path(key).expanduser()) for key in named),
-        known_hosts=(home / ".ssh" / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
+        known_hosts=(ssh / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
+        through=through,
     )
 
 
@@ -82,15 +88,17 @@ class UserSsh:
         """Run an sh script and return its stdout. Raises NodeError with its last line of stderr, or
         for an answer over 1 MB; NodeUnreachable if there is none within a minute.
         """
-        line = script(text, *arguments).shell()
-        sent, out, err = self.client.exec_command(line, timeout=HOST_ANSWER)
-        channel = sent.channel
+        mark = AnswerMark()
+        channel = self._session()
+        channel.settimeout(HOST_ANSWER)
+        channel.exec_command(mark.before(script(text, *arguments)).shell())
+        out, err = channel.makefile("rb"), channel.makefile_stderr("rb")
         limit = threading.Timer(HOST_ANSWER, _close, [channel])
         limit.daemon = True
         limit.start()
         try:
             if stdin:
-                sent.write(stdin)
+                channel.sendall(stdin)
             channel.shutdown_write()
             output = out.read(MOST + 1)
             words = err.read(MOST + 1) if len(output) <= MOST else b""  # else it has no end
@@ -104,16 +112,36 @@ class UserSsh:
             code = channel.recv_exit_status()
         finally:
             limit.cancel()
+            _close(channel)  # a server may allow one session at a time (MaxSessions)
         if code == -1:
             raise NodeUnreachable(
                 self.name,
                 f"{_place(self.way)} ended the session unanswered",
                 hint="run it again; if it fails again, log in there and find what ends the session",
             )
+        output, words = mark.strip(output), mark.strip(words)
         if code != 0:
             last = words.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {code}"]
             raise NodeError(self.name, f"{self.way.address}: {last[0]}")
         return bytes(output).decode("utf-8", "replace")
+
+    def _session(self) -> paramiko.Channel:
+        import paramiko
+
+        transport = self.client.get_transport()
+        assert transport is not None  # as it is logged in
+        try:
+            return ENDING.call(transport.open_session, on=paramiko.ChannelException)
+        except paramiko.ChannelException as error:
+            raise NodeError(
+                self.name,
+                f"{_place(self.way)} opens no session: {error.text}",
+                hint="its sshd may allow none (`MaxSessions`), or only file transfer",
+            ) from error
+
+
+ENDING = Retry(pause=0.05, backoff=2.0, tries=6)
+"""Until the server has ended an earlier session."""
 
 
 def _close(channel: paramiko.Channel) -> None:
@@ -159,15 +187,19 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
 
 
 def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
-    """Return the command that connects to the host through `network.ssh_proxy`; () for none."""
+    """Return the command that connects to the host, by `network.ssh_proxy` or ~/.ssh/config; ()
+    for none.
+    """
     values = dict.fromkeys(PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
-    return anywhere(proxy, values) if proxy is not None else ()
+    return anywhere(proxy, values) if proxy is not None else way.through
 
 
 def _connect(
     client: paramiko.SSHClient, name: str, way: HostAddress, proxy: tuple[str, ...] = ()
 ) -> None:
     import paramiko
+
+    from cloudtrain.providers.hosts.farewell import Transport
 
     try:
         through = proxy_process.connect(proxy) if proxy else None
@@ -185,6 +217,7 @@ def _connect(
             banner_timeout=SECONDS,
             auth_timeout=SECONDS,
             sock=through,  # type: ignore[arg-type]  # what it calls of a socket
+            transport_factory=Transport,  # type: ignore[arg-type]  # its arguments have defaults
         )
     except paramiko.BadHostKeyException as error:
         raise HostKeyMismatch(
@@ -193,21 +226,36 @@ def _connect(
             hint="this may be an attack; if the key was changed, run `ssh-keygen -R`",
         ) from error
     except (paramiko.AuthenticationException, paramiko.PasswordRequiredException) as error:
+        _raise_too_many_keys(client, name, way, error)
         if (transport := client.get_transport()) is None or not transport.is_active():
             # No answer to the login at all: https://github.com/paramiko/paramiko,
             # auth_handler.py, wait_for_response, makes an AuthenticationException of it (read).
             raise NodeUnreachable(
                 name,
                 f"{_place(way)} closed the connection at the login",
-                hint="the machine may be restarting; a server also closes it after too many keys: "
-                "set `key` in `hosts` if your ssh-agent has many",
+                hint="the machine may be restarting",
             ) from error
         raise CredentialsError(
             f"{name}: {_place(way)} accepts none of your keys: {error}",
             hint="set `user` and `key` in `hosts`; load a key with a passphrase into ssh-agent",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
+        _raise_too_many_keys(client, name, way, error)
         raise NodeUnreachable(name, f"no answer from {_place(way)}: {error}") from error
+
+
+def _raise_too_many_keys(
+    client: paramiko.SSHClient, name: str, way: HostAddress, error: Exception
+) -> None:
+    """Raise CredentialsError if that is why the server has ended the login."""
+    words = getattr(client.get_transport(), "farewell", "")
+    if "authentication failures" not in words:
+        return
+    raise CredentialsError(
+        f"{name}: {_place(way)} ended the login before it was offered the right key: {words}",
+        hint="your ssh-agent has more keys than the server lets one try (`MaxAuthTries`): set "
+        "`key` in `hosts` to the file of the one that opens it",
+    ) from error
 
 
 def _place(way: HostAddress) -> str:

@@ -131,8 +131,8 @@ def test_a_peer_behind_a_wrong_address_is_named_once_with_who_missed_it(here: He
     (line,) = problems(nowhere, here)
     assert re.fullmatch(
         rf"mnist-worker2: 127\.0\.0\.1\.nowhere\.invalid port {task.port} is not reachable from"
-        r" mnist-worker0, mnist-worker1, mnist-worker3 \(.+\): allow the cluster's nodes in"
-        r" the firewall",
+        r" mnist-worker0, mnist-worker1, mnist-worker3 \(.+\): the nodes need an address that"
+        r" they can resolve: set it in `hosts`",
         line,
     )
 
