@@ -260,7 +260,10 @@ class TrainSection(Section):
     deadline: kinds.DurationOrOff | None = optional(
         "Maximum duration of a run, all attempts together."
     )
-    grace: kinds.Duration | None = optional("Time between TERM and KILL when a task is ended.")
+    grace: kinds.Duration | None = optional(
+        "Time between TERM and KILL when a task is ended, and for what one that has ended by "
+        "itself left in the background."
+    )
     evaluator_grace: kinds.Duration | None = optional(
         "Longest time for the evaluator to score the last checkpoint after success; it is ended as "
         "soon as it has. On a cloud without `checkpoints` there is no wait, as it gets none."
