@@ -13,10 +13,10 @@ class Step:
     """Run `run` unless the check `unless` exits 0; then `unless` must exit 0.
 
     A step without `unless` runs every time. `stdin` creates the input of `run` for each node.
-    `once_per_host`: nodes that share a host or a home take turns, and skip `run` if `unless`
-    passes after another's run. `reboots`: if `unless` still fails after `run`, reboot the node and
-    retry both once. `timeout`: seconds without output. `shared`: folder that `run` creates, and
-    that a node may get from another one instead.
+    `once_per_host`: nodes that share a host take turns, and skip `run` if `unless` passes after
+    another's run; nodes that share a home do so with every step. `reboots`: if `unless` still fails
+    after `run`, reboot the node and retry both once. `timeout`: seconds without output. `shared`:
+    folder that `run` creates, and that a node may get from another one instead.
     """
 
     name: str

@@ -88,7 +88,9 @@ class _Work:
         started = self.clock.monotonic()
         missing = self._missing(steps)
         for step in missing:
-            done = self._in_turn(step) if step.once_per_host else self._run(step)
+            # Of a home that machines share, each step changes what is the others', too.
+            together = step.once_per_host or bool(self.node.home)
+            done = self._in_turn(step) if together else self._run(step)
             if not done:
                 return
         took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock.monotonic() - started)}"

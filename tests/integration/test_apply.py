@@ -1,6 +1,7 @@
 """Steps onto nodes: what is missing and no more, proved, with no failure lost."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -164,6 +165,14 @@ def test_nodes_of_one_host_make_a_shared_thing_once(tmp_path: Path) -> None:
     assert (tmp_path / "shared.runs").read_text() == "ran\n"
     assert sorted(name for name, _ in stage.ended) == ["n0", "n1", "n2", "n3", "n4"]
     assert all((transport.home(n) / "own").exists() for n in nodes)
+
+
+def test_machines_of_one_home_do_every_step_once(tmp_path: Path) -> None:
+    """Such as the delivery of the code, which begins by removing what is there."""
+    step = replace(shared(tmp_path, 'mkdir "$1.busy" && touch "$1"'), once_per_host=False)
+    nodes = [replace(node(f"n{i}", host=f"h{i}"), home="nfs") for i in range(5)]
+    applied([step], nodes, HereTransport(tmp_path))
+    assert (tmp_path / "shared.runs").read_text() == "ran\n"
 
 
 def test_nodes_of_one_host_take_turns_where_each_needs_its_own(tmp_path: Path) -> None:
