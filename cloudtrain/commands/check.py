@@ -19,6 +19,7 @@ from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.bucket_notes import bucket_notes, unusable
 from cloudtrain.commands.data_check import CheckedData, checked_data, egress_finding
+from cloudtrain.commands.import_notes import import_notes
 from cloudtrain.commands.offline_checks import (
     access_note,
     evaluator_note,
@@ -98,6 +99,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         *marked(config),
         *placeholder_notes(config),
         *about_script,
+        *import_notes(config),
         *(note for note in bucket_notes(config) if note not in refused),
         *path_notes(config),
     )

@@ -12,6 +12,7 @@ from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
+from cloudtrain.commands.import_notes import import_notes
 from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.script_notes import PARTS, script_notes
 from cloudtrain.config.location import placed
@@ -103,7 +104,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
     )
     of_script = script_notes(config)
     saves = any(PARTS in note for note in of_script)
-    about_run = (*of_script, *bucket_notes(config), *path_notes(config))
+    about_run = (*of_script, *import_notes(config), *bucket_notes(config), *path_notes(config))
     parts = () if saves else filter(None, [part_note(config)])
     return (*filter(None, found), *parts, *about_run, *_unset_secrets(config))
 

@@ -55,7 +55,7 @@ def read_program(entry: Entry, read: Read) -> ScriptFacts:
             continue
         modules.append(facts)
         for name in facts.imports:
-            found = _located(name, entry.root, read)
+            found = located(name, entry.root, read)
             libraries |= set() if found else {name.partition(".")[0]}
             new = [each for each in found if each.path not in seen]
             seen |= {each.path for each in new}
@@ -66,10 +66,10 @@ def read_program(entry: Entry, read: Read) -> ScriptFacts:
 
 
 def _own_roots(module: ModuleFacts, root: str, read: Read) -> set[str]:
-    return {name.partition(".")[0] for name in module.imports if _located(name, root, read)}
+    return {name.partition(".")[0] for name in module.imports if located(name, root, read)}
 
 
-def _located(name: str, root: str, read: Read) -> list[Entry]:
+def located(name: str, root: str, read: Read) -> list[Entry]:
     """Files of a module and of the packages around it, as far as the code has them."""
     found = []
     parts = name.split(".")
