@@ -31,6 +31,10 @@ class DeliveredCode:
         """Why a file that exists is not delivered; None if there is no such file."""
         raise NotImplementedError
 
+    def executable(self, path: str) -> bool | None:
+        """Whether a file may be run as a program; None if that is not known."""
+        return None
+
     def _content(self, path: str) -> bytes | None:
         raise NotImplementedError
 
@@ -41,13 +45,22 @@ class DeliveredFolder(DeliveredCode):
     """
 
     def __init__(self, config: ClusterConfig, root: Path) -> None:
-        super().__init__(str(root), frozenset(e.path for e in folder.entries(config, root)))
+        self.listing = folder.listing(config, root)
+        super().__init__(str(root), frozenset(each.path for each in self.listing.entries))
         self.root = root
 
     def excluded(self, path: str) -> str | None:
-        if (self.root / path).is_file():
-            return ".gitignore or .cloudtrainignore excludes it"
-        return None
+        if not (self.root / path).exists():
+            return None
+        left_out = self.listing.without(path)
+        if left_out is None:
+            return None
+        way = f": {left_out.way}" if left_out.way else ""
+        return f"left out ({left_out.why}){way}"
+
+    def executable(self, path: str) -> bool | None:
+        entry = next((each for each in self.listing.entries if each.path == path), None)
+        return None if entry is None or entry.link is not None else entry.executable
 
     def _content(self, path: str) -> bytes | None:
         try:

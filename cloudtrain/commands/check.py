@@ -28,6 +28,7 @@ from cloudtrain.commands.offline_checks import (
 )
 from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.price import price
+from cloudtrain.commands.program_notes import program_notes
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.commands.spot_finding import spot_finding
@@ -100,6 +101,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         *placeholder_notes(config),
         *about_script,
         *import_notes(config),
+        *program_notes(config),
         *(note for note in bucket_notes(config) if note not in refused),
         *path_notes(config),
     )

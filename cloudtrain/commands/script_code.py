@@ -36,7 +36,8 @@ class StartedScript:
         if self.started.file is not None:
             path = os.path.normpath(self.inside / self.started.file)
             root = str(PurePosixPath(path).parent)
-            return Entry(path=path, root=root) if path in self.code.paths else None
+            readable = path in self.code.paths and path.endswith(".py")
+            return Entry(path=path, root=root) if readable else None
         module = self.started.module or ""
         path = os.path.normpath(self.inside / module.replace(".", "/"))
         whole = {f"{path}/__main__.py": f"{module}.__main__", f"{path}.py": module}
@@ -103,9 +104,14 @@ def _missing(config: ClusterConfig, field: str, command: str) -> str | None:
     return explain_missing(StartedScript(config, started, code), text) if code else None
 
 
+_CONVERTS = "name the script that is written by `jupyter nbconvert --to script"
+
+
 def explain_missing(script: StartedScript, text: str) -> str | None:
     """Error, which begins with `text`, if the delivered code lacks the script."""
     inside, there = script.inside, script.code.paths
+    if script.started.file is not None and script.started.file.endswith(".ipynb"):
+        return f"{text} is a notebook, which Python cannot run: {_CONVERTS} {script.started.file}`"
     if script.started.file is None:
         return _missing_module(text, script.started.module or "", inside, there)
     path = os.path.normpath(inside / script.started.file)

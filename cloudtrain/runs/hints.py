@@ -219,6 +219,11 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
             "add the package of `{0}` to `setup.packages`; if it is your own code, check"
             " `train.dir`, or set `setup.install: .`",
         ),
+        (
+            r"\$'\\r': command not found|\^M: bad interpreter|\\r['’]: No such file",
+            "the script has line ends of Windows: save it with those of Linux (`dos2unix`, or"
+            " `*.sh text eol=lf` in .gitattributes)",
+        ),
         (r"TensorBoard is not installed", "add `tensorboard` to `setup.packages`"),
         (
             r"can't open file|can't cd to|(python\S*|sh): \S*.*not found",

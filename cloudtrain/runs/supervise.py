@@ -23,6 +23,7 @@ from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
+from cloudtrain.runs.own_code import with_own_code
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import tolerated_failures
 from cloudtrain.runs.state_table import of_run
@@ -101,6 +102,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         if run.state == "landing":
             return session, run
     run, state, cause = monitor(session, run)
+    cause = with_own_code(session.config, run, cause) if cause is not None else None
     run = ended(run, state, cause)
     if cause is None or not should_restart(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))

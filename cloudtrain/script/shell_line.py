@@ -54,7 +54,7 @@ def started_by(line: str) -> Started | None:
     if len(rest) > 1 and rest[0] == "-m" and re.fullmatch(r"[A-Za-z_][\w.]*", rest[1]):
         arguments, exact = _arguments(rest[2:], line)
         return Started(module=rest[1], folder=folder, arguments=arguments, exact=exact)
-    if rest and re.fullmatch(r"(?!/|-)[\w./ -]+\.py", rest[0]):
+    if rest and re.fullmatch(r"(?!/|-)[\w./ -]+\.(?:py|ipynb)", rest[0]):
         arguments, exact = _arguments(rest[1:], line)
         return Started(file=rest[0], folder=folder, arguments=arguments, exact=exact)
     return None

@@ -9,6 +9,7 @@ import pytest
 
 from cloudtrain.commands.import_notes import import_notes
 from cloudtrain.commands.offline_checks import notes
+from cloudtrain.commands.program_notes import program_notes
 from cloudtrain.config import load
 from tests.support.code_parts import write
 from tests.support.offline_checks_parts import written
@@ -158,3 +159,39 @@ def test_examples_and_other_peoples_scripts_are_left_in_peace(tmp_path: Path) ->
         assert import_notes(config) == (), path
     for config_file in (ROOT / "configs").glob("*.yaml"):
         assert import_notes(load(config_file, {"HOME": "/home/user"})) == (), config_file
+
+
+# ── programs of the code ─────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("./dos.sh --x", "dos.sh has line ends of Windows"),
+        ("bash dos.sh", "dos.sh has line ends of Windows"),
+        ("./dos.py", "dos.py has line ends of Windows"),
+        ("./plain.sh", "plain.sh is not executable: `chmod +x` it, or name what runs it (`bash "),
+        ("exec ./sub/plain.sh", "sub/plain.sh is not executable"),
+        ("bash plain.sh", None),
+        ("sh -x plain.sh; true", None),
+        ("./fine.sh", None),
+        ("./gone.sh", None),
+        ("python dos.py", None),
+        ("/usr/bin/env python dos.py", None),
+        ("bash -c './dos.sh'", None),
+        ("nvidia-smi", None),
+    ],
+)
+def test_a_program_that_no_node_can_start_is_noted(
+    tmp_path: Path, line: str, words: str | None
+) -> None:
+    text = "#!/bin/sh\necho 1\n"
+    files = {"plain.sh": text, "sub/plain.sh": text, "fine.sh": text, "dos.sh": "", "dos.py": ""}
+    root = write(tmp_path / "code", files)
+    (root / "dos.sh").write_bytes(b"#!/bin/sh\r\necho 1\r\n")
+    (root / "dos.py").write_bytes(b"#!/usr/bin/env python3\r\nprint(1)\r\n")
+    for name in ("fine.sh", "dos.sh", "dos.py"):
+        (root / name).chmod(0o755)
+    found = program_notes(written(tmp_path, code={"path": "code"}, train={"command": line}))
+    assert len(found) == (words is not None)
+    assert all(f"train.command: {words}" in note for note in found)
