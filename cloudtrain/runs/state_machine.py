@@ -26,6 +26,7 @@ from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
 from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.strategies import strategy_of
 from cloudtrain.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
+from cloudtrain.words import some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
         or view.stopped_since is not None
         or (view.task.role == "evaluator" and has_scored_last(state, view, now))
     )
+    held = [name for name in over if name not in state.warned and waits_for_others(state, name)]
     state.warned.update(over)  # how they end is our doing
     late = [
         view
@@ -80,9 +82,17 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
     state.tolerated += (view.task.name for view in late)
     warnings = tuple(
         f"{view.task.name} failed after the run was decided: {ending(view)}"
+        f"{left_alone(state, view)}"
         for view in late
         if view.restart_at is None
     )
+    if held:
+        warnings = (
+            *warnings,
+            f"{some(held)} still ran {OTHERS_GRACE:g} s after the run had succeeded, and is "
+            "stopped: if it waits in a collective, evaluate and save on every rank, or give every "
+            "rank as many batches",
+        )
     unserved = [name for name in over if state.tasks[name].task.role == "evaluator"]
     if unserved and gets_no_checkpoint(state.config) and new(state, "checkpoints"):
         text = "got no checkpoint (train.checkpoints is not set): not waiting for it"
@@ -90,6 +100,23 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
     if len(over) == len(running):
         return Decision(verdict="done", warnings=warnings)
     return Decision(verdict="go_on", stop=over, warnings=warnings)
+
+
+def waits_for_others(state: AttemptState, name: str) -> bool:
+    """True for a task that trains in step with those that have succeeded."""
+    view = state.tasks[name]
+    return (
+        strategy_of(state.config).all_reduces
+        and view.task.role != "evaluator"
+        and view.stopped_since is None
+    )
+
+
+def left_alone(state: AttemptState, view: TaskView) -> str:
+    """What to do about a task that lacked those that had succeeded before; "" if it did not."""
+    peers = [observation(state, each) for each in state.tasks.values() if each.exit_code == 0]
+    cause = find_root_cause([*peers, replace(observation(state, view), stopped=False)])
+    return f": {cause.hint}" if cause is not None and cause.finished_before else ""
 
 
 def grace_after_success(config: ClusterConfig, task: Task) -> float:

@@ -90,6 +90,25 @@ def test_a_workers_failure_after_the_chiefs_success_is_a_warning() -> None:
     assert decision.warnings == ("worker0 failed after the run was decided: exit code 1",)
 
 
+def test_a_worker_that_lacked_the_chief_after_its_success_is_told_why() -> None:
+    run = attempt()
+    ended(run, "chief0", 0, 10.0)
+    ended(run, "worker0", 1, 22.0, COLLATERAL)
+    ended(run, "worker1", 0, 11.0)
+    (warning,) = decide(run, 22.0).warnings
+    assert warning.startswith("worker0 failed after the run was decided: exit code 1: chief0 ")
+    assert warning.endswith("or give every rank as many batches")
+
+
+def test_a_worker_that_is_held_by_a_collective_is_named_when_it_is_stopped() -> None:
+    run = attempt()
+    ended(run, "chief0", 0, 10.0)
+    ended(run, "worker1", 0, 11.0)
+    decide(run, 10.0)
+    (warning,) = decide(run, 10.0 + OTHERS_GRACE).warnings
+    assert warning.startswith("worker0 still ran 60 s after the run had succeeded")
+
+
 def test_parameter_servers_are_ended_at_once_and_the_evaluator_after_its_grace() -> None:
     run = attempt("parameter_server", evaluator_grace=30.0)
     ended(run, "chief0", 0, 10.0)
