@@ -46,7 +46,8 @@ class PeriodicSync:
     once, so that other machines can see the run.
 
     An evaluator reads the checkpoints that the chief writes on another node: the landed ones are
-    copied to it, the last one at once, as it has only its grace to score it.
+    copied to it, the last one at once, as it has only its grace to score it. Everything that the
+    others have made lands at once, too: their nodes wait as long as the evaluator.
     """
 
     def __init__(self, session: Session, run: Run) -> None:
@@ -112,18 +113,23 @@ class PeriodicSync:
 
     def _work(self) -> None:
         try:
-            if self._every or self._noticed or self._lifetime_ends:
+            at_end = self._knows_the_end
+            if at_end:  # before all else, as it has its grace for it
+                self._give_all()
+                self._end_given = self._given_at
+            if self._every or self._noticed or self._lifetime_ends or at_end:
                 session, run = self._session, self._run
                 logs = log_files(session, run)
                 land_so_far(landing_of(session), run, nodes_of(session, run), logs)
                 store_record(run, session.store, session.clock.now())
-            if self._evaluators and self._folder:
-                at_end = self._knows_the_end
-                self._give(self._folder)
-                if at_end:
-                    self._end_given = self._given_at
+            if not at_end:
+                self._give_all()
         except CloudtrainError as error:
             self._session.console.warn(f"cannot land artifacts yet: {error}")
+
+    def _give_all(self) -> None:
+        if self._evaluators and self._folder:
+            self._give(self._folder)
 
     def _give(self, folder: str) -> None:
         """Copy the chief's checkpoint to the evaluator if it differs from the last one."""

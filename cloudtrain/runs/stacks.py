@@ -58,7 +58,7 @@ def _described(thread: Sequence[Frame], sources: Mapping[tuple[str, int], str]) 
     number = next(n for n, each in enumerate(thread) if not is_library(each.file))
     here = thread[number]
     called = next((f.name for f in reversed(thread[:number]) if f.name not in _WRAPPERS), None)
-    if called is None:
+    if called is None or called.startswith("__"):  # a class is made
         found = _CALL.search(sources.get((here.file, here.line), ""))
         called = found[1] if found else here.name
     return f"in {called}", f"{delivered_name(here.file)}:{here.line}"

@@ -22,6 +22,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
 from cloudtrain.runs.stacks import waits_in
 from cloudtrain.runs.tasks import node_of, read_stacks
+from cloudtrain.strategies import strategy_of
 from cloudtrain.wait_limits import PEER_GONE, STILL
 from cloudtrain.words import some
 
@@ -62,7 +63,10 @@ def still(state: AttemptState, now: float) -> Still | None:
     since = max([view.moved_at for view in running] + list(finished.values()))
     if now - since < (PEER_GONE if finished else STILL):
         return None
-    return Still(since=since, tasks=tuple(view.task for view in running), finished=finished)
+    tasks = tuple(view.task for view in running)
+    serving = strategy_of(state.config).never_exit  # they stand still whatever the others do
+    waiting = tuple(task for task in tasks if task.role not in serving)
+    return Still(since=since, tasks=waiting or tasks, finished=finished)
 
 
 def described(found: Still, stacks: Mapping[str, bytes], now: float) -> str:
