@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from cloudtrain.runs.log_text import own_frame
+from cloudtrain.words import some
 
 _OUT_OF_STEP = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"
@@ -28,14 +29,17 @@ def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], 
     https://github.com/tensorflow/tensorflow/issues/38635, #36153, #37112 (a batch more), #31252.
     """
     frame = own_frame(text)
-    ended = ", ".join(f"{name} (exit 0, {seconds:.0f} s before)" for name, seconds in finished)
+    names = some([name for name, _ in finished])
+    first, last = min(ago for _, ago in finished), max(ago for _, ago in finished)
+    span = f"{first:.0f} to {last:.0f}" if round(first) != round(last) else f"{last:.0f}"
+    ended = f"{names} had finished (exit 0, {span} s before)"
     where = f" at {frame.place}" if frame is not None else ""
     if ps:
         return (
-            f"{ended} had finished while {task} still needed it{where}: a worker and a ps serve"
+            f"{ended} while {task} still needed it{where}: a worker and a ps serve"
             " until the chief ends (`server.join()`)"
         )
     return (
-        f"{ended} had finished while {task} was still in a collective{where}: evaluate and save on"
+        f"{ended} while {task} was still in a collective{where}: evaluate and save on"
         " every rank, or give every rank as many batches"
     )

@@ -162,7 +162,7 @@ def test_a_rank_that_alone_evaluates_hears_that_the_other_had_finished() -> None
     seen = of_case("mirrored_only_worker0_evaluates", {"worker1": 0, "worker0": 1})
     cause = cause_of(*(replace(one, ended=(one.ended or 0) * 12.0) for one in seen))
     assert cause.hint == (
-        "worker1 (exit 0, 12 s before) had finished while worker0 was still in a collective at "
+        "worker1 had finished (exit 0, 12 s before) while worker0 was still in a collective at "
         "train.py:20: evaluate and save on every rank, or give every rank as many batches"
     )
     assert (cause.task, cause.finished_before) == ("worker0", ("worker1",))
@@ -172,7 +172,15 @@ def test_a_rank_that_alone_evaluates_hears_that_the_other_had_finished() -> None
 def test_a_rank_with_a_batch_less_hears_so_whether_or_not_the_others_had_finished() -> None:
     failed = exited("worker1", 1, at=9, log=log("mirrored_worker1_has_a_batch_less", "worker1"))
     assert "as many batches" in str(cause_of(failed, Observation(task=task("worker0"))).hint)
-    assert "worker0 (exit 0, 4 s before)" in str(cause_of(failed, exited("worker0", 0, at=5)).hint)
+    assert "worker0 had finished (exit 0, 4 s before)" in str(
+        cause_of(failed, exited("worker0", 0, at=5)).hint
+    )
+
+
+def test_several_peers_that_had_finished_are_named_together() -> None:
+    chief = exited("chief0", 1, at=20, log=log("mirrored_only_worker0_evaluates", "worker0"))
+    hint = cause_of(chief, exited("worker0", 0, at=5), exited("worker1", 0, at=8)).hint
+    assert str(hint).startswith("worker0, worker1 had finished (exit 0, 12 to 15 s before) while")
 
 
 def test_a_ps_that_had_finished_is_named_to_the_chief_that_lost_it() -> None:
