@@ -5,9 +5,10 @@ It ends nothing: `train.stall_timeout` does, if it is set (state_machine.timed_o
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain import layout
@@ -126,7 +127,8 @@ class StillnessWatch:
         self._answer: tuple[Still, str | None] | None = None
         self._told: Still | None = None
         self._next = self._next_gpus = 0.0
-        self._gpus_told = False
+        self._idle: tuple[str, ...] = ()
+        """Tasks whose GPUs do not compute, until that has been said."""
 
     def look(self, session: Session, run: Run, state: AttemptState) -> None:
         """Warn once for each time that nothing moves, and say when something does again."""
@@ -169,7 +171,10 @@ class StillnessWatch:
             except CloudtrainError:  # a node does not answer: the monitor says so
                 self._answer = found, None
 
-        self._thread = threading.Thread(target=ask, name="stillness", daemon=True)
+        self._start(ask)
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="stillness", daemon=True)
         self._thread.start()
 
     def _answered(self, run: Run, found: Still, text: str | None, now: float) -> None:
@@ -220,14 +225,21 @@ class StillnessWatch:
 
     def _look_at_gpus(self, run: Run, state: AttemptState, now: float) -> None:
         """Warn once in an attempt that no GPU of its tasks computes although they run."""
-        if self._gpus_told or now < self._next_gpus:
-            return
-        self._next_gpus = now + GPUS_EVERY
-        running = [view.task for view in state.tasks.values() if not view.ended]
-        names = idle_gpus(self._samples(run, running))
-        if names and state.succeeded_at is None:
-            self._gpus_told = True
+        if self._idle and state.succeeded_at is None:
+            names, self._idle = self._idle, ()
+            self._next_gpus = math.inf
             self._session.console.warn(
                 f"no GPU of {some(names)} has computed anything for {ago(STILL)}, while the tasks "
                 "run: they load data, or the script uses the CPU alone"
             )
+        if now < self._next_gpus or self._is_asking():
+            return
+        self._next_gpus = now + GPUS_EVERY
+        accelerator = self._session.plan.accelerator
+        running = [view.task for view in state.tasks.values() if not view.ended]
+        tasks = [task for task in running if accelerator(task.node) is not None]
+        if tasks:
+            self._start(lambda: self._ask_gpus(run, tasks))
+
+    def _ask_gpus(self, run: Run, tasks: Iterable[Task]) -> None:
+        self._idle = idle_gpus(self._samples(run, tasks))

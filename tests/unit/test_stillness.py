@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.events import nothing_moves
 from cloudtrain.metrics import GpuSample, Sample
-from cloudtrain.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Train
 from cloudtrain.protocols import Completed
 from cloudtrain.retry import CLOCK
 from cloudtrain.run_record import Run, RunAttempt, Task
@@ -278,6 +278,27 @@ def test_what_a_process_that_is_gone_has_said_is_not_shown_for_ever(session: Ses
     assert nothing_moves(session.records.events(), RUN.id) is not None
     StillnessWatch(session, RUN)
     assert nothing_moves(session.records.events(), RUN.id) is None
+
+
+def test_idle_gpus_are_said_once_while_the_tasks_run(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(session.plan), "accelerator", lambda *_: Accelerator(kind="T4"))
+    path = session.records.metrics_path(RUN.id, "chief0", 1)
+    idle = (
+        '{"time": %d, "cpu": 90, "memory": [1, 2], "gpus": [[0, 1, 2]], "network": [0, 0], '
+        '"disk": [0, 0]}\n'
+    )
+    path.write_text("".join(idle % second for second in range(0, 400, 2)))
+    state, watch = attempt("chief0"), StillnessWatch(session, RUN)
+    for moment in (10.0, 50.0, 90.0):
+        state.tasks["chief0"].moved_at = moment
+        looked(watch, session, state, at=moment)
+    heard: Any = session.console
+    assert heard.warned == [
+        "no GPU of chief0 has computed anything for 5 min, while the tasks run: they load data, or "
+        "the script uses the CPU alone"
+    ]
 
 
 def test_the_end_of_the_attempt_ends_it(session: Session) -> None:
