@@ -21,9 +21,28 @@ def branch(body: Sequence[ast.stmt]) -> bool:
             return True
         if isinstance(node, ast.Assign) and any(name(shown(each)) for each in node.targets):
             return True
-        if isinstance(node, ast.Return | ast.Yield | ast.Raise):
+        if isinstance(node, ast.Return) and not _is_setting(node.value):
+            return True
+        if isinstance(node, ast.Yield | ast.Raise):
             return True
     return False
+
+
+def _is_setting(value: ast.expr | None) -> bool:
+    """True for a list, and for `ConfigProto(device_filters=[…])` of the AI Platform samples."""
+    if isinstance(value, ast.Call):
+        return any(keyword.arg == "device_filters" for keyword in value.keywords)
+    return isinstance(value, ast.List | ast.Tuple)
+
+
+def is_zero(node: ast.expr) -> bool:
+    """True for `index == 0`."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq):
+        return False
+    sides = [
+        each.value for each in (node.left, *node.comparators) if isinstance(each, ast.Constant)
+    ]
+    return any(value == 0 and value is not False for value in sides)
 
 
 def value(node: ast.expr) -> bool:

@@ -187,6 +187,8 @@ class _Reader(ast.NodeVisitor):
             self._all([node.body, node.orelse])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        if isinstance(node.op, ast.Or) and any(map(decides.is_zero, node.values)):
+            self.without_effect |= decides.comparisons(node)  # some task of index 0 there always is
         for number, value in enumerate(node.values):
             with self.tf_config.guarded_by(*node.values[:number]):
                 self.visit(value)

@@ -125,6 +125,8 @@ NOTED = (
     noted("returns_early.py", strategy="mirrored", nodes=ONE),
     noted("requires_ps.py", owed=("requires_ps.py:7: TF_CONFIG has no 'cluster.ps' here",)),
     noted("master_filters.py"),
+    noted("master_returns_filters.py"),
+    noted("master_or_index.py"),
     noted("master_saves.py", owed=("master_saves.py:10: compares the role with 'master'",)),
     noted("index_decides.py", owed=("index_decides.py:8: decides by the index alone",)),
     noted(
