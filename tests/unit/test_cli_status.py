@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import cloudtrain.runs.background  # which imports what `use` replaces
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.errors import CredentialsError, RateError, TransientError
-from cloudtrain.events import NodeRequested
+from cloudtrain.events import MovesAgain, NodeRequested, NothingMoves
 from cloudtrain.model import SPOT, Accelerator, ClusterConfig, Node, NodeGroup
-from cloudtrain.run_record import Cause, Run, RunAttempt
+from cloudtrain.run_record import Cause, Doubt, Run, RunAttempt
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
@@ -427,3 +428,25 @@ def test_a_cloud_that_could_not_be_asked_is_exit_code_6(
     monkeypatch.setattr(provider, "nodes", silent)
     assert cloudtrain("status", "mnist").exit_code == 6
     assert told()["error"]["exit_code"] == 6
+
+
+def test_a_success_in_doubt_and_a_run_in_which_nothing_moves_are_shown(
+    provider: FakeProvider,
+) -> None:
+    records = known()
+    doubt = Doubt(task="chief0", kind="error", text="chief0 exited with 0 after OSError", hint="h")
+    records.save_run(replace(FAILED, state="succeeded", attempts=RUNNING.attempts, doubts=(doubt,)))
+    records.save_run(RUNNING)
+    records.journal(NothingMoves(run=RUNNING.id, since=BEGUN, text="chief0 waits in fit (t.py:3)"))
+    report = status("mnist", offline=True)
+    lines = report_text(report, BEGUN + 300).splitlines()
+    assert "    warning: chief0 exited with 0 after OSError" in lines
+    assert "    hint: h" in lines
+    assert "    nothing has moved for 5m: chief0 waits in fit (t.py:3)" in lines
+    (cluster,) = report_json(report, BEGUN)["clusters"]
+    assert cluster["still"] == {"since": BEGUN, "text": "chief0 waits in fit (t.py:3)"}
+    assert list(cluster["runs"][0]["doubts"]) == [
+        {"task": "chief0", "kind": "error", "text": doubt.text, "hint": "h"}
+    ]
+    records.journal(MovesAgain(run=RUNNING.id))
+    assert status("mnist", offline=True).clusters[0].still is None
