@@ -358,6 +358,8 @@ class Cloud(ProviderFacts):
     """Region in which prices are compared if there is no placement."""
     zone: str
     """Pattern of its zones; the first group is the region."""
+    zone_names: str = ""
+    """Pattern of the zones that there may be, narrower than what is read of the cloud; "": any."""
     region: str = ""
     """Pattern of its regions, including those that the table lacks; "": none."""
     region_likeness: float

@@ -10,7 +10,7 @@ import difflib
 import re
 
 from cloudtrain.catalog import table
-from cloudtrain.cloud import cloud_of, clouds
+from cloudtrain.cloud import Cloud, cloud_of, clouds
 
 
 def invalid_region(provider: str, place: str) -> str | None:
@@ -22,19 +22,25 @@ def invalid_region(provider: str, place: str) -> str | None:
         return None
     region = cloud.region_of(place)
     known = sorted({name for row in table.packaged(provider).rows for name in row.prices})
-    if region in known:
+    is_region = region in known or bool(cloud.region and re.fullmatch(cloud.region, region))
+    if is_region and place != region and not re.fullmatch(cloud.zone_names or ".*", place):
+        return f"{provider} has no zone {place!r}: {region!r} tries each of the region"
+    if is_region:
         return None
-    if cloud.region and re.fullmatch(cloud.region, region):
-        return None
-    if any(each.region and re.fullmatch(each.region, each.region_of(place)) for each in clouds()):
-        return None  # another cloud's region, not a typing error: this cloud's own error is better
+    owner = next((each.name for each in clouds() if each != cloud and _may_be(each, place)), None)
     near = difflib.get_close_matches(region, known, n=3, cutoff=cloud.region_likeness)
     another = not near or near[0].rstrip("0123456789") == region.rstrip("0123456789")
-    if not cloud.region and another:
+    if not cloud.region and another and owner is None:
         return None
     near.sort(key=lambda name: similarity(name, region))
     meant = f": did you mean {place.replace(region, near[-1], 1)!r}?" if near else ""
-    return f"{provider} has no region or zone {place!r}{meant}"
+    whose = f", which is one of {owner}" if owner else ""
+    return f"{provider} has no region or zone {place!r}{whose}{meant}"
+
+
+def _may_be(cloud: Cloud, place: str) -> bool:
+    """Whether it has the form of this cloud's regions or zones."""
+    return bool(cloud.region and re.fullmatch(cloud.region, cloud.region_of(place)))
 
 
 def similarity(one: str, other: str) -> tuple[float, int]:

@@ -175,6 +175,8 @@ FACTS = Cloud(
     scratch_machines=r"(g\d|gr\d|p\d|[a-z]+\d+[a-z]*d[a-z]*[.-]).+",
     gpu_disk_gb=IMAGE_GB + 50,
     zone=r"(.+-\d+)[a-z]",
+    # No region has more than six: https://docs.aws.amazon.com/global-infrastructure/latest/regions/
+    zone_names=r".+[a-f]",
     # https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-regions.html, 2026-11-22
     region=r"(?:af|ap|ca|cn|eu|eusc|il|me|mx|sa|us|us-gov|eu-iso[a-z]|us-iso[a-z]?)-"
     rf"(?:[a-z]{{2}}-)?{_DIRECTION}-\d\d?(?:-[a-z]+-\d)?",

@@ -163,6 +163,7 @@ FACTS = Cloud(
     scratch_machines=r"Standard_(N.+|[A-Z]+\d+[a-z-]*\d*[a-z]*d[a-z]*_.+|.+_v[123]|[^_]+)",
     gpu_disk_gb=GPU_DISK_GB,
     zone=r"(.+)-\d",
+    zone_names=r".+-[1-3]",
     region_likeness=0.9,
     preemption=Preemption(
         address="http://169.254.169.254",

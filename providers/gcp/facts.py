@@ -191,7 +191,10 @@ FACTS = Cloud(
     gpu_disk_gb=GPU_DISK_GB,
     # https://cloud.google.com/compute/docs/disks/local-ssd: those that come with local SSDs
     scratch_machines=r"(a2-ultragpu|a3|a4|z3)-.+|.+-lssd",
-    zone=r"(.+\d)-[a-z]",
+    # ai1a: https://cloud.google.com/compute/docs/regions-zones/ai-zones, 2026-11-26
+    zone=r"(.+\d)-(?:ai\d)?[a-z]",
+    # The page lists a to f; us-east1 and europe-west1 begin with b
+    zone_names=r"(?!(?:us-east1|europe-west1)-a).+-(?:ai\d)?[a-f]",
     # https://cloud.google.com/compute/docs/regions-zones, 2026-11-22
     region=rf"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-{_DIRECTION}\d\d?",
     region_likeness=0.6,

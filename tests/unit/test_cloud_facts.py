@@ -150,6 +150,7 @@ def test_the_table_has_what_the_row_names(cloud: Cloud) -> None:
 @every_cloud
 def test_regions_and_zones_of_a_cloud(cloud: Cloud) -> None:
     assert re.compile(cloud.zone).groups == 1
+    assert re.compile(cloud.zone_names)
     assert 0.5 <= cloud.region_likeness <= 1
     regions = {region for row in table.packaged(cloud.name).rows for region in row.prices}
     for region in regions:

@@ -150,9 +150,27 @@ def test_a_misspelt_place_is_refused_with_the_one_that_was_meant(
 
 
 @pytest.mark.parametrize(
+    ("provider", "place", "said"),
+    [
+        ("gcp", "us-central1-z", "no zone 'us-central1-z': 'us-central1' tries each of the region"),
+        ("gcp", "us-east1-a", "no zone 'us-east1-a': 'us-east1' tries each of the region"),
+        ("aws", "eu-west-1k", "no zone 'eu-west-1k': 'eu-west-1' tries each of the region"),
+        ("azure", "eastus-7", "no zone 'eastus-7': 'eastus' tries each of the region"),
+        ("gcp", "us-east-1a", "region or zone 'us-east-1a', which is one of aws: did you mean"),
+        ("aws", "us-central1-b", "region or zone 'us-central1-b', which is one of gcp"),
+        ("azure", "us-east-1", "region or zone 'us-east-1', which is one of aws"),
+    ],
+)
+def test_a_zone_that_no_region_has_and_another_clouds_place_are_refused(
+    provider: str, place: str, said: str
+) -> None:
+    assert said in str(invalid_region(provider, place))
+
+
+@pytest.mark.parametrize(
     ("provider", "place"),
     [
-        *(("gcp", place) for place in ("us-central1-a", "europe-west12", "africa-south1-b")),
+        *(("gcp", place) for place in ("us-central1-ai1a", "europe-west12", "africa-south1-b")),
         *(("aws", place) for place in ("us-east-1a", "ap-southeast-9", "us-west-2-lax-1a")),
         *(("azure", place) for place in ("eastus-1", "newzealandnorth", "centralus2")),
         ("local", "nowhere"),
