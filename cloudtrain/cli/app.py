@@ -133,6 +133,8 @@ def invoke(arguments: list[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(cli, {}, "cloudtrain", "_CLOUDTRAIN_COMPLETE", instruction)
+    if arguments[:1] in (["help"], ["version"]):
+        arguments = [*arguments[1:], f"--{arguments[0]}"]  # as in git, docker and kubectl
     try:
         with cli.make_context("cloudtrain", arguments) as context:
             return cli.invoke(context) or 0

@@ -50,6 +50,8 @@ def failure_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"`{context.command_path} --help`" if context else None
+        if isinstance(error, click.NoSuchOption) and context and context.info_name == "run":
+            hint = f"{hint}; words of your own program belong in `train.command`"
         return _facts(error, _words(error), 2, hint)
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""

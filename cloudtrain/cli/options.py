@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 import click
 
 from cloudtrain.cli import candidates
+from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.console.event_stream import EventStream
@@ -194,10 +197,31 @@ class PassThroughCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         ctx.meta["passed_on"] = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except click.NoSuchOption as error:
+            known = [name for each in self.params for name in each.opts]
+            if difflib.get_close_matches(error.option_name, known, cutoff=0.8):
+                raise
+            raise self._passed_on(ctx, args, error.option_name) from None
+
+    def _passed_on(self, ctx: click.Context, args: list[str], option: str) -> UsageError:
+        """The error for an option of the program, which stands before the `--`."""
+        first = next((n for n, word in enumerate(args) if word.startswith(option)), len(args))
+        own = {name for each in self.params if _is_flag(each) for name in each.opts}
+        before = [*args[:first], *(word for word in args[first:] if word in own)]
+        after = [word for word in args[first:] if word not in own and word != "--"]
+        line = shlex.join([*ctx.command_path.split(), *before, "--", *after])
+        return UsageError(
+            f"No such option {option!r}", hint=f"the program's own words follow `--`: `{line}`"
+        )
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*filter(None, super().collect_usage_pieces(ctx)), "[-- WORD...]"]
+
+
+def _is_flag(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and parameter.is_flag
 
 
 def _findings(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cloudtrain.cloud import providers
 from cloudtrain.commands.script_code import facts_in, scripts_of
+from cloudtrain.config import refuse_url
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.submit_line import WHERE, config_of
@@ -68,6 +69,7 @@ def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
 
 
 def _read(path: Path) -> bytes:
+    refuse_url(path)
     try:
         return path.read_bytes()
     except FileNotFoundError:

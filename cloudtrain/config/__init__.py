@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -200,6 +201,7 @@ def schema() -> dict[str, Any]:
 
 
 def _read(path: Path) -> bytes:
+    refuse_url(path)
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -217,6 +219,20 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "invalid file name"
         raise UsageError(f"cannot read {path}: {why}") from None
+
+
+def refuse_url(path: Path) -> None:
+    """Raise UsageError for a URL in a file's place; a path has one slash of its two."""
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):/|git@", str(path))
+    if scheme is None or path.exists():
+        return
+    if scheme[1] in ("s3", "gs", "az"):
+        hint = "`--store URI` reads what has landed in a store; a config is a file here"
+    else:
+        hint = "download it (`curl -O URL`, `git clone URL`) and name the file; read it first: "
+        hint += "it decides what is rented and what runs"
+    url = str(path).replace(":/", "://", 1)
+    raise UsageError(f"{url} is a URL, no file", hint=hint)
 
 
 def _refuse_other_tool(data: bytes, file: str) -> None:

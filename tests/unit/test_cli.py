@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain import __version__, errors
 from cloudtrain.cli import confirm
-from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli
+from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
 from cloudtrain.cli.check import painted
 from cloudtrain.commands.execute import Executed
 from cloudtrain.model import Cluster, Node, Problem
@@ -132,6 +132,40 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 def test_the_version_is_printed() -> None:
     assert cloudtrain("--version").stdout == f"cloudtrain, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["help"], "Usage: cloudtrain [OPTIONS]"),
+        (["help", "up"], "Usage: cloudtrain up [OPTIONS] FILE"),
+        (["version"], f"cloudtrain, version {__version__}"),
+    ],
+)
+def test_help_and_version_are_also_words(
+    words: list[str], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 0
+    assert capsys.readouterr().out.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["train", "--epochs", "3"], "`cloudtrain train -- --epochs 3`"),
+        (["train", "m", "--lr=0.1", "--detach"], "`cloudtrain train m --detach -- --lr=0.1`"),
+        (["train", "--detahc"], "`cloudtrain train --help`"),
+        (["run", "c.yaml", "--epochs", "3"], "belong in `train.command`"),
+        (["plan", "https://host/c.yaml"], "download it (`curl -O URL`"),
+        (["import", "git@host:a/b.git"], "download it (`curl -O URL`"),
+        (["up", "gs://bucket/c.yaml", "--yes"], "`--store URI` reads what has landed"),
+    ],
+)
+def test_a_mistake_of_the_first_hour_has_its_hint(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert hint in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_same_flag_means_the_same_everywhere() -> None:
