@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from cloudtrain.ahead.package_index import missing_release
 from cloudtrain.config.location import placed
-from cloudtrain.errors import CloudtrainError, ConfigError
+from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.playbooks import (
     code_packages,
@@ -19,11 +20,14 @@ from cloudtrain.playbooks import (
 
 
 def setup(config: ClusterConfig) -> str:
-    """What is installed, in words. Raises ConfigError."""
+    """What is installed, in words. Raises ConfigError, UsageError."""
     wrong = setup_problems(config)
     if wrong:
         raise ConfigError(wrong)
     version = config.setup.tensorflow
+    missing = missing_release(version) if version else None
+    if missing is not None:
+        raise UsageError(missing, hint="set `setup.tensorflow` to one that it has")
     also = [*config.setup.install]
     if config.setup.requirements:
         also.insert(0, config.setup.requirements)

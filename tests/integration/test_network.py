@@ -6,11 +6,14 @@ import errno
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloudtrain import network
+from cloudtrain.ahead import package_index
+from cloudtrain.ahead.package_index import missing_release
 from cloudtrain.errors import CloudError, NoNetworkError, StoreError
 from cloudtrain.network import no_network
 from cloudtrain.playbooks import scripts
@@ -136,3 +139,27 @@ def test_what_pip_says_decides_the_hint(tmp_path: Path, said: str, hint: str) ->
     assert done.returncode == 1
     assert done.stdout.strip() == said
     assert done.stderr.startswith(hint)
+
+
+# ── a release that the index lacks ───────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("answers", "version", "missing"),
+    [
+        ("Available versions: 2.21.0, 2.20.0", "2.99", "whose newest tensorflow-cpu is 2.21.0"),
+        ("Available versions: 2.99.1, 2.21.0", "2.99", ""),
+        ("nothing", "2.99", ""),
+        ("Available versions: 2.20.0", "2.21", ""),
+    ],
+)
+def test_check_asks_for_a_release_that_the_tables_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, version: str, missing: str
+) -> None:
+    pip = tmp_path / "python"
+    pip.write_text(f"#!/bin/sh\necho '{answers}'\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(package_index, "sys", SimpleNamespace(executable=str(pip)))
+    found = missing_release(version) or ""
+    assert missing in found
+    assert bool(missing) == bool(found)
