@@ -22,6 +22,7 @@ from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
 from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
+from cloudtrain.state import command_shown
 
 LASTS = 60.0
 """Seconds that a lease is valid after a renewal, by the store's clock."""
@@ -52,7 +53,7 @@ class LeaseHolder:
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         where = f"pid {self.pid}, of {self.owner} on {self.host}, since {since}"
-        return f"`cloudtrain {self.doing}` ({where})"
+        return f"{command_shown(self.doing)} ({where})"
 
     @property
     def is_here(self) -> bool:

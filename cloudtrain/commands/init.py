@@ -30,7 +30,7 @@ def init(provider: str, destination: Path) -> Path:
     file exists.
     """
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
-    text = _template(provider).replace(NAME, cluster_name(path.absolute().parent), 1)
+    text = _template(provider).replace(NAME, cluster_name(path.absolute().parent))
     try:
         alone = is_empty(path.parent)
         with path.open("x", encoding="utf-8") as file:

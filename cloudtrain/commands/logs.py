@@ -13,6 +13,7 @@ from cloudtrain.commands.find_away import FoundAway, attended, find_away
 from cloudtrain.commands.find_run import FoundRun, find_run
 from cloudtrain.commands.log_lines import LineView, RoleFilter
 from cloudtrain.commands.spools import ingest_before_reading
+from cloudtrain.console import times
 from cloudtrain.errors import LockedError, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
@@ -82,11 +83,12 @@ def shows_desk_log(desk: FoundAway, run: str | None, now: float) -> bool:
 
 
 def report_formation(run: Run, console: Console) -> None:
-    """Above the log, as `train` said it when the cluster formed."""
+    """Above the log, as `train` said it when the cluster formed: the line's own time is another."""
     for attempt in run.attempts:
         if attempt.formed_after is not None:
             which = f"attempt {attempt.number}: " if len(run.attempts) > 1 else ""
-            console.say(f"{which}cluster formed after {attempt.formed_after:g} s")
+            at = times.clock(attempt.started + attempt.formed_after)
+            console.say(f"{which}cluster formed after {attempt.formed_after:g} s, at {at}")
 
 
 Offsets = dict[tuple[str, int], int]

@@ -134,7 +134,7 @@ def _rehearse(draft: Draft) -> None:
     store = draft.entries.pop(("artifacts", "store"), None)
     if store is not None:
         comment = f"instead of {store.value}"
-        draft.put("artifacts.store", "file://${HOME}/cloudtrain-artifacts", store.origin, comment)
+        draft.put("artifacts.store", _local_store(draft.get("name")), store.origin, comment)
 
 
 def _strategy(draft: Draft, options: Options) -> tuple[str, None, str]:
@@ -199,10 +199,15 @@ def _put_placeholders(draft: Draft) -> None:
 
 def _put_store(draft: Draft, scheme: str, name: str) -> None:
     if not scheme:
-        draft.put("artifacts.store", "file://${HOME}/cloudtrain-artifacts")
+        draft.put("artifacts.store", _local_store(name))
         return
     bucket = "myaccount/my-container" if scheme == "az" else "my-bucket"
     draft.put("artifacts.store", f"{scheme}://{bucket}/{name}", comment="the bucket", fill_in=True)
+
+
+def _local_store(name: str) -> str:
+    """One folder for each project, as `init` writes it."""
+    return f"file://${{HOME}}/cloudtrain-artifacts/{name}"
 
 
 def _loaded(text: str, name: str) -> ClusterConfig:

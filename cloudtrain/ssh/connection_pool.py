@@ -12,6 +12,7 @@ from cloudtrain.model import Node
 from cloudtrain.proxy_process import ProxySocket, Turn
 from cloudtrain.ssh import tcp
 from cloudtrain.ssh_proxy import ProxyFailed
+from cloudtrain.ssh_words import in_words
 
 if TYPE_CHECKING:
     import paramiko
@@ -72,7 +73,7 @@ class ConnectionPool:
                     self._shell = ControlShell(channel)
                 except BROKEN as error:
                     raise self._unreachable(
-                        f"SSH disconnected: {_words(error)}", _GONE_HINT
+                        f"SSH disconnected: {in_words(error)}", _GONE_HINT
                     ) from error
             return self._shell
 
@@ -108,7 +109,7 @@ class ConnectionPool:
                 connection.close()
                 if fresh or self._closed:
                     raise self._unreachable(
-                        f"SSH disconnected: {_words(error)}", _GONE_HINT
+                        f"SSH disconnected: {in_words(error)}", _GONE_HINT
                     ) from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
@@ -145,7 +146,7 @@ class ConnectionPool:
                 raise self._no_proxy(opened.failure()) from error
             raise self._unreachable(
                 f"something answers at {node.address}:{node.ssh_port} but the SSH handshake "
-                f"failed: {_words(error)}",
+                f"failed: {in_words(error)}",
                 "the node may still be starting, or be too busy to accept logins",
             ) from error
         except BaseException:
@@ -200,11 +201,6 @@ class ConnectionPool:
 
     def _unreachable(self, what: str, hint: str | None) -> NodeUnreachable:
         return NodeUnreachable(self._node.name, what, hint=hint)
-
-
-def _words(error: BaseException) -> str:
-    """An EOFError has none."""
-    return str(error) or "the connection was closed"
 
 
 _GONE_HINT = "the node may be starting, stopped or gone: check with `cloudtrain status`"

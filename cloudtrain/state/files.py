@@ -18,6 +18,10 @@ _numbers = itertools.count()
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+CHOOSE = "choose another folder with CLOUDTRAIN_HOME"
+NO_FOLDER = f"records need a folder that you may write to: {CHOOSE} (or HOME)"
+
+
 class DiskFull(UsageError):
     """No space for a record."""
 
@@ -30,10 +34,10 @@ def named_faults(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DiskFull if error.errno in FULL else UsageError
-        raise kind(
+        is_full = error.errno in FULL
+        raise (DiskFull if is_full else UsageError)(
             f"{error.filename or path}: {error.strerror or error}",
-            hint="free some space there, or choose another folder with CLOUDTRAIN_HOME",
+            hint=f"free some space there, or {CHOOSE}" if is_full else NO_FOLDER,
         ) from error
 
 

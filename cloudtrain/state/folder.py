@@ -17,14 +17,24 @@ from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.run_record import Run, run_to_json
 from cloudtrain.state import session_leases
-from cloudtrain.state.files import DiskFull, append_line, make_folder, named_faults, write_whole
+from cloudtrain.state.files import (
+    NO_FOLDER,
+    DiskFull,
+    append_line,
+    make_folder,
+    named_faults,
+    write_whole,
+)
 from cloudtrain.state.lock import LockHolder, holder, locked
+from cloudtrain.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.events import Event, Line
 
 CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+NAMED = 5
+"""Clusters that an error lists."""
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 AWAY = "away.json"
 """The record of `cloudtrain run --away`, of cloudtrain.away.record."""
@@ -50,7 +60,7 @@ def known_clusters() -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
+        raise UsageError(f"{error.filename}: {error.strerror}", hint=NO_FOLDER) from error
     return tuple(sorted(names))
 
 
@@ -78,7 +88,7 @@ def resolve(name: str | None) -> str:
     if not names:
         raise UsageError("no cluster is known here", hint="run `cloudtrain up FILE` to create one")
     if len(names) > 1:
-        listed = ", ".join(names)
+        listed = _listed(names)
         raise UsageError(f"{len(names)} clusters are known here: {listed}", hint="name one of them")
     return names[0]
 
@@ -377,4 +387,13 @@ def _nearest(name: str, names: tuple[str, ...]) -> str:
     if not names:
         return "there are none: run `cloudtrain up FILE` to create one"
     near = get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"known: {_listed(names)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Those that are up first, five at most."""
+    own = without_desks(names)
+    up = [name for name in own if Records(name).is_open()]
+    down = [name for name in own if name not in up]
+    mark = " (up)" if down else ""
+    return some([*(f"{name}{mark}" for name in up), *down], NAMED)

@@ -21,8 +21,18 @@ PASSING = 2.0
 it yet, or the holder has not written its name yet."""
 
 
+BACKGROUND = {
+    "attend": "the process that supervises its detached run",
+    "idle": "the process that takes an idle cluster down",
+    "desk": "the desk of `run --away`",
+}
+"""Commands that are not for users, in words."""
 FOLLOWS = ("train", "run", "attend", "logs -f")
 """Commands that stay with a run until its end."""
+
+
+def command_shown(doing: str) -> str:
+    return BACKGROUND.get(doing, f"`cloudtrain {doing}`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +46,7 @@ class LockHolder:
 
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"`cloudtrain {self.doing}` (pid {self.pid}, on {self.host}, since {since})"
+        return f"{command_shown(self.doing)} (pid {self.pid}, on {self.host}, since {since})"
 
 
 @contextmanager

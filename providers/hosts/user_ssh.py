@@ -20,6 +20,7 @@ from cloudtrain.providers.hosts.ssh_config import options_of
 from cloudtrain.retry import Retry
 from cloudtrain.shell import script
 from cloudtrain.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, jump_command
+from cloudtrain.ssh_words import in_words
 from cloudtrain.wait_limits import HOST_ANSWER
 
 if TYPE_CHECKING:
@@ -183,7 +184,8 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
         try:
             yield UserSsh(name=name, way=way, client=client, host_keys=known)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise NodeUnreachable(name, f"lost the connection to {_place(way)}: {error}") from error
+            what = f"lost the connection to {_place(way)}: {in_words(error)}"
+            raise NodeUnreachable(name, what) from error
 
 
 def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
@@ -241,7 +243,7 @@ def _connect(
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         _raise_too_many_keys(client, name, way, error)
-        raise NodeUnreachable(name, f"no answer from {_place(way)}: {error}") from error
+        raise NodeUnreachable(name, f"no answer from {_place(way)}: {in_words(error)}") from error
 
 
 def _raise_too_many_keys(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
@@ -50,7 +51,7 @@ def imported(project: Project, *arguments: str) -> str:
     text = path.read_text(encoding="utf-8")
     assert "file://${HOME}/cloudtrain-artifacts" in text
     path.write_text(
-        text.replace("file://${HOME}/cloudtrain-artifacts", f"'{project.store.as_uri()}'"),
+        re.sub(r"file://\S+/cloudtrain-artifacts\S*", f"'{project.store.as_uri()}'", text),
         encoding="utf-8",
     )
     return done.stderr

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli, run
 from cloudtrain.commands.log_lines import LineView, LogLine
+from cloudtrain.console import times
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.state import Records
@@ -159,7 +160,7 @@ def test_when_the_cluster_formed_stands_above_the_log(log: Path) -> None:
         RunAttempt(number=2, started=1.0, formed_after=9.0),
     )
     Records("mnist").save_run(replace(RUN, attempts=attempts[:1]))
-    assert "cluster formed after 14.2 s" in logs().stderr
+    assert f"cluster formed after 14.2 s, at {times.clock(15.2)}" in logs().stderr
     Records("mnist").save_run(replace(RUN, attempts=attempts))
     assert "attempt 2: cluster formed after 9 s" in logs().stderr
 

@@ -236,6 +236,33 @@ def test_the_only_known_cluster_is_meant_when_none_is_named() -> None:
     assert caught.value.hint == "did you mean mnist?"
 
 
+def test_an_error_lists_five_clusters_those_that_are_up_first() -> None:
+    for name in "abcdefg":
+        Records(name).create()
+        if name != "f":
+            Records(name).close()
+    with pytest.raises(UsageError) as caught:
+        resolve("nobody")
+    assert caught.value.hint == "known: f (up), a, b, c, d and 2 more"
+
+
+def test_a_home_that_is_a_file_says_what_to_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path / "file"))
+    for use in (known_clusters, Records("mnist").create):
+        with pytest.raises(UsageError, match="Not a directory") as caught:
+            use()
+        assert "choose another folder with CLOUDTRAIN_HOME (or HOME)" in str(caught.value.hint)
+
+
+def test_the_holder_of_a_lock_is_named_by_what_a_user_knows() -> None:
+    with Records("mnist").lock("attend"):
+        found = str(Records("mnist").holder())
+    assert found.startswith("the process that supervises its detached run (pid ")
+
+
 def test_a_cluster_that_was_taken_down_is_meant_by_name_or_where_there_is_no_other() -> None:
     for name in ("old", "mnist"):
         Records(name).create()

@@ -1,7 +1,9 @@
 """Lists of names in messages."""
 
+import paramiko
 import pytest
 
+from cloudtrain.ssh_words import in_words
 from cloudtrain.words import some
 
 
@@ -21,3 +23,24 @@ def test_the_first_names_are_listed_and_the_rest_counted(names: list[str], text:
 
 def test_how_many_are_listed_can_be_chosen() -> None:
     assert some("abc", 1) == "a and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            paramiko.SSHException("Error reading SSH protocol banner"),
+            "what listens there is no SSH",
+        ),
+        (paramiko.SSHException("No existing session"), "the server closed the connection"),
+        (
+            paramiko.SSHException("Incompatible ssh peer (no acceptable host key)"),
+            "it shares no al",
+        ),
+        (EOFError(), "the connection was closed"),
+        (OSError(113, "No route to host"), "No route to host"),
+        (paramiko.SSHException("something new"), "something new"),
+    ],
+)
+def test_paramikos_words_are_not_shown(error: Exception, text: str) -> None:
+    assert in_words(error).startswith(text)
