@@ -44,7 +44,7 @@ def test_what_the_nodes_gave_is_in_the_record_and_in_status(project: Project) ->
     [stored] = project.store.glob("*/run.json")
     assert json.loads(stored.read_text())["proof"] == run["proof"]
     shown = project.cloudtrain("status", project.name, "--offline").stdout
-    assert "    proof: worker0 " in shown
+    assert "    compute check: worker0 " in shown
     assert " over gRPC" in shown
 
 
