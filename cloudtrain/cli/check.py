@@ -24,6 +24,8 @@ from cloudtrain.cli.target import plan_of
 if TYPE_CHECKING:
     from cloudtrain.protocols import Finding
 
+HOSTS = 8
+"""Good hosts with a line of their own."""
 THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 """Findings of which nobody doubts that they are good."""
 
@@ -36,7 +38,9 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
     help="Also test the account, for a cent at most: azure validates the actual requests; on gcp"
     " and aws one small machine is created, logged in to and deleted.",
 )
-@click.option("--all", "every", is_flag=True, help="Show each finding about this machine, too.")
+@click.option(
+    "--all", "every", is_flag=True, help="Show each finding about this machine and each host."
+)
 @ignore_option
 @events_option
 @json_option
@@ -71,15 +75,20 @@ def worst(findings: Sequence[Finding]) -> int:
 
 
 def screen(findings: Sequence[Finding], *, every: bool = False) -> Iterator[str]:
-    """Good findings on a line each, those about this machine on one for all, unless `every`; then
-    the bad ones in full, with hints; then a summary. Those of each candidate below its name.
+    """Good findings on a line each, those about this machine and about many hosts on one for all,
+    unless `every`; then the bad ones in full, with hints; then a summary. Those of each candidate
+    below its name.
     """
     of_all = [finding for finding in findings if not finding.place]
-    folded = [] if every else [f for f in of_all if f.ok and f.told and f.what in THIS_MACHINE]
-    if len(folded) > 1:
-        yield f"ok    this machine ({len(folded)})"
-    else:
-        folded = []
+    folded: list[Finding] = []
+    good = [] if every else [finding for finding in of_all if finding.ok and finding.told]
+    for kind, of_kind, most in (
+        ("this machine", [each for each in good if each.what in THIS_MACHINE], 1),
+        ("hosts", [each for each in good if each.what.startswith("host ")], HOSTS),
+    ):
+        if len(of_kind) > most:
+            yield f"ok    {kind} ({len(of_kind)})"
+            folded += of_kind
     width = max((len(each.what) for each in findings if each not in folded), default=0)
     yield from lines([each for each in of_all if each not in folded], width)
     places = list(dict.fromkeys(finding.place for finding in findings if finding.place))
@@ -90,12 +99,14 @@ def screen(findings: Sequence[Finding], *, every: bool = False) -> Iterator[str]
     if not places:
         yield summary(findings)
         return
-    good = [place for place in places if not any(f.place == place and not f.ok for f in findings)]
+    open_to = [
+        place for place in places if not any(f.place == place and not f.ok for f in findings)
+    ]
     wrong = sum(not finding.ok for finding in of_all)
     if wrong:
         yield f"{wrong} of {len(of_all)} findings would stop `cloudtrain up` everywhere"
-    elif good:
-        yield f"nothing found would stop `cloudtrain up` in {'; '.join(good)}"
+    elif open_to:
+        yield f"nothing found would stop `cloudtrain up` in {'; '.join(open_to)}"
     else:
         yield "each candidate has findings that would stop `cloudtrain up`"
 

@@ -10,6 +10,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, print_json
+from cloudtrain.cli.printing import print_lines
 
 if TYPE_CHECKING:
     from cloudtrain.importers import Imported
@@ -58,7 +59,6 @@ def command(
     What could not be mapped is named on stderr, each at its line, and in comments of the config.
     """
     from cloudtrain.commands.import_file import import_file
-    from cloudtrain.console.lines import printable
 
     found = import_file(
         file, submit=submit, output=output, provider=provider, strategy=strategy, force=force
@@ -69,11 +69,11 @@ def command(
     if output is None:
         sys.stdout.write(found.text)
     for problem in found.unmapped:
-        click.echo(printable(f"not mapped: {problem}"), err=True)
+        print_lines([f"not mapped: {problem}"], err=True)
     if found.fill_in:
-        click.echo(printable(f"fill in: {', '.join(found.fill_in)}"), err=True)
+        print_lines([f"fill in: {', '.join(found.fill_in)}"], err=True)
     if output is not None:
-        click.echo(printable(f"wrote {output}; next: cloudtrain plan {output}"))
+        print_lines([f"wrote {output}; next: cloudtrain plan {output}"])
 
 
 def as_document(found: Imported, output: Path | None) -> dict[str, Any]:

@@ -406,6 +406,18 @@ def test_good_findings_about_this_machine_are_one_line_unless_each_is_wanted(ver
     assert len(json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)["findings"]) == 4
 
 
+def test_many_good_hosts_are_one_line_and_a_bad_one_has_its_own(verbs: Verbs) -> None:
+    hosts = [Finding(what=f"host gpu{n}", ok=n != 3, text="worker") for n in range(12)]
+    verbs.answer("check", "check", tuple(hosts))
+    assert cloudtrain("check", write_config()).stdout.splitlines() == [
+        "ok    hosts (11)",
+        "FAIL  host gpu3  worker",
+        "1 of 12 findings would stop `cloudtrain up`",
+    ]
+    verbs.answer("check", "check", tuple(hosts[4:12]))
+    assert "ok    host gpu9   worker" in cloudtrain("check", "mnist.yaml").stdout
+
+
 def test_the_signs_of_findings_have_colours() -> None:
     text = "FAIL  disk  full\n  ?     quota  ok\nok    code  FAIL "
     assert painted(text) == (
