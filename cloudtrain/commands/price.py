@@ -47,7 +47,7 @@ def price(plan: Plan) -> tuple[Finding, ...]:
             ),
         )
     text = f"{text}; max_price is {limit:g} $/hour"
-    lines = (f"{first}; max_price is {limit:g} $/hour", *more)
+    lines = (first, *more, f"limits.max_price is {limit:g} $/hour")
     return (Finding(what="price", ok=True, text=text, lines=lines),)
 
 

@@ -45,6 +45,9 @@ def _parts(line: str, width: int) -> Iterator[str]:
     columns = _COLUMNS.match(line)
     start = columns.end() if columns else 0
     longest = max(map(len, line[start:].split()), default=0)
+    if longest == len(line) - start > width - margin - 2:
+        yield line  # one word, which the terminal folds wherever it begins
+        return
     if start == margin or start > width // 2 or start + longest > width:
         start = min(margin if margin > DEEP else margin + 2, width // 2)
     whole = _CODE.sub(lambda code: _glued(code[0], width - start), line)

@@ -28,6 +28,10 @@ from cloudtrain.console.wrapping import terminal_width, wrapped
         ("first try `cloudtrain plan FILE` here", ["first try", "  `cloudtrain plan FILE` here"]),
         ("  store  gs://a-bucket/with/a/name", ["  store", "    gs://a-bucket/with/a/name"]),
         ("  n1  T4:1  100 GB  port 8900 a", ["  n1  T4:1  100 GB", "            port 8900 a"]),
+        (
+            "  image  projects/and/a/name/that/is/long",
+            ["  image  projects/and/a/name/that/is/long"],
+        ),
         ("    deeper text that has no label", ["    deeper text that has no", "      label"]),
     ],
 )
