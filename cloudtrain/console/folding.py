@@ -12,11 +12,13 @@ _OWN_LOG = re.compile(
     r"|\S+ .*\.cc:\d+\] Unable to register cu(?:DNN|FFT|BLAS) factory: "
     r"|\S+ .*\.cc:\d+\] computation placer already registered"
     r"|\S+ .*dataset\.cc:\d+\] Input of \S+ will not be optimized because the dataset does not "
+    r"|/job:\w+/replica:\d+/task:\d+\s*$"
 )
 """Information by the two loggers of TensorFlow (tsl/platform/default/logging.cc in 1.15 to 2.17,
 absl's log_format.cc since; read), the three messages of every start that are no fault
 (https://github.com/tensorflow/tensorflow/issues/62075), and that a dataset made in Python is not
-optimized (framework/dataset.cc; read). Python's loggers name a .py file."""
+optimized (framework/dataset.cc; read). The coordination service lists tasks on lines of their own,
+below one of those (seen with 2.21). Python's loggers name a .py file."""
 
 
 def is_own_log(line: str) -> bool:

@@ -14,7 +14,7 @@ from cloudtrain.console.lines import LogLines
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}
-FOLDED = "(TensorFlow's log about itself is hidden; --full-log shows it, and log files have it)"
+FOLDED = "(TensorFlow's log about itself is hidden: --full-log shows it)"
 
 
 class Screen(protocols.Console, Protocol):

@@ -325,9 +325,12 @@ I0000 00:00:1795440874.092680   20067 port.cc:153] oneDNN custom operations are 
 E0000 00:00:1795440874.1 20067 cuda_blas.cc:1407] Unable to register cuBLAS factory: Attempting
 W0000 00:00:1795440875.0 9899 dataset.cc:997] Input of GeneratorDatasetOp::Dataset will not be \
 optimized because the dataset does not implement the AsGraphDefInternal() method needed to apply it
+I0000 00:00:1795440876.0 9899 coordination_service_agent.cc:460] Healthy tasks:
+/job:worker/replica:0/task:1
 """
 A_SCRIPTS = b"""\
 Epoch 1/2
+on /job:worker/replica:0/task:1
 I1123 10:00:00.123456 140 train.py:30] step 1
 W0000 00:00:1795440874.1 20067 collective_ops.cc:10] A worker is slow
 2024-03-01 10:00:00.1: E tensorflow/core/common_runtime/base_collective_executor.cc:249] aborted
