@@ -51,7 +51,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
             "proxy_process",
             "read_ahead",
         },
-            *{"script", "node_proxy", "network", "answer_mark", "ssh_words"},
+        *{"script", "node_proxy", "network", "answer_mark", "ssh_words"},
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
     {"cluster", "setup", "artifacts", "datasets", "environments", "importers", "away", "ahead"},

@@ -137,7 +137,7 @@ def test_the_version_is_printed() -> None:
 @pytest.mark.parametrize(
     ("words", "first"),
     [
-        (["help"], "Usage: cloudtrain [OPTIONS]"),
+        (["help"], "Usage: cloudtrain COMMAND"),
         (["help", "up"], "Usage: cloudtrain up [OPTIONS] FILE"),
         (["version"], f"cloudtrain, version {__version__}"),
     ],

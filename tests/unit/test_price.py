@@ -288,7 +288,7 @@ def test_up_asks_with_the_price(nodes: str, question: str) -> None:
 
 
 def with_tensorflow(nodes: str, version: str, provider: str = "gcp") -> str:
-    file = config(nodes, provider)
+    file = config(nodes, provider, place="us-east-1" if provider == "aws" else "us-east4-c")
     Path(file).write_text(Path(file).read_text() + f'setup: {{tensorflow: "{version}"}}\n')
     return file
 
