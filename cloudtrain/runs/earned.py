@@ -30,7 +30,12 @@ _GOES_ON = re.compile(
 """Words by which a script says that it went on in spite of an error."""
 
 _RAISED = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)\b")
-_SEVERE = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^(?:\w+\.)*\w+(?:Error|Exception)\b")
+_SEVERE = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|\b(?:[Ff]ailed|[Cc]rashed|[Aa]borted)\b"
+    r"|\b(?:\w+\.)*\w*(?:Error|Exception)\b"
+)
+_NAMED = re.compile(r"\b\w+(?:Error|Exception): .*")
+_MILD = re.compile(r"warn|\bno errors?\b|\b0 errors\b", re.IGNORECASE)
 
 
 def swallowed(task: str, log: bytes) -> Doubt | None:
@@ -49,15 +54,17 @@ def swallowed(task: str, log: bytes) -> Doubt | None:
             return None
         text = last_exception("\n".join(ending).encode())
     else:
-        about = [line for line in ending[-ENDING:] if _SEVERE.search(line)]
+        severe = (line for line in ending[-ENDING:] if _SEVERE.search(line))
+        about = [line for line in severe if not _MILD.search(line)]
         if not about or any(_goes_on(line) for line in ending[-ENDING:]):
             return None
         text = about[-1]
     hint = hint_for("exit", text.encode())
     if not starts and hint is None:
         return None
-    why = headline(text.encode()) or text.splitlines()[-1][:200]
-    return Doubt(task=task, kind="error", text=f"{task} exited with 0 after {why}", hint=hint)
+    named = _NAMED.search(text) if not starts else None
+    why = named[0] if named else headline(text.encode()) or text.splitlines()[-1]
+    return Doubt(task=task, kind="error", text=f"{task} exited with 0 after {why[:200]}", hint=hint)
 
 
 def _goes_on(line: str) -> bool:
@@ -135,10 +142,22 @@ def _number(prefix: str) -> int:
 # ── Nothing ──────────────────────────────────────────────────────────────────
 
 
-def untrained(task: str, logs: Mapping[str, bytes], files: int, seconds: float) -> Doubt | None:
-    """A run that ended within seconds, and of which neither a log has a step nor a file landed."""
-    lines = (line for log in logs.values() for line in program_lines(log))
-    if files or seconds >= SHORT or any(_counts(line) for line in lines):
+_FIGURES = re.compile(
+    r"accuracy|\bacc\b|\bmae\b|\bmse\b|\bauc\b|metric|score|iteration|batch|train(?:ed|ing)\b|/s\b",
+    re.IGNORECASE,
+)
+"""Words of a training that counts in a way of its own."""
+
+
+def untrained(
+    task: str, logs: Mapping[str, bytes], *, files: int, seconds: float, tensorflow: bool
+) -> Doubt | None:
+    """A run that ended within seconds, and of which neither a log has a step nor a file landed.
+    Without TensorFlow, what a script prints is its work.
+    """
+    lines = [line for log in logs.values() for line in program_lines(log)]
+    trained = any(_counts(line) or _FIGURES.search(line) for line in lines)
+    if files or seconds >= SHORT or trained or (lines and not tensorflow):
         return None
     return Doubt(
         task=task,

@@ -145,9 +145,16 @@ def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ..
     found = [earned.swallowed(name, logs[name]) for name in deciding]
     found += [earned.incomplete(name, files[name], everything) for name in deciding]
     last = run.attempts[-1]
-    if session.config.setup.tensorflow is not None and deciding and last.ended is not None:
-        took = last.ended - last.started
-        found.append(earned.untrained(deciding[0], logs, len(everything), took))
+    if deciding and last.ended is not None:
+        found.append(
+            earned.untrained(
+                deciding[0],
+                logs,
+                files=len(everything),
+                seconds=last.ended - last.started,
+                tensorflow=session.config.setup.tensorflow is not None,
+            )
+        )
     return tuple(doubt for doubt in found if doubt is not None)
 
 

@@ -41,7 +41,32 @@ def waits_in(stacks: bytes) -> str | None:
             waits = _described(main, sources)
             together = any(_COLLECTIVE.search(f.file) for thread in threads for f in thread)
             return f"{waits[0]}{', in a collective' if together else ''} ({waits[1]})"
+    return _in_kernel(text)
+
+
+def _in_kernel(text: str) -> str | None:
+    """`in a sleep (python3)`: what the kernel says of a program that wrote no stack."""
+    for process in _STATE.finditer(text):
+        waits = next((words for names, words in _KERNEL if names.search(process["waits"])), None)
+        if waits is not None and process["name"] not in _SHELLS:
+            return f"{waits} ({process['name']})"
     return None
+
+
+_STATE = re.compile(r"(?m)^== \d+ (?P<name>\S+), state S, \d+ ticks, waits in (?P<waits>\w+)")
+_KERNEL = (
+    (re.compile("nanosleep"), "in a sleep"),
+    (re.compile("futex"), "for a lock or a thread"),
+    (
+        re.compile("inet_csk_accept|sk_wait_data|unix_stream|skb_wait|inet_csk_wait"),
+        "for a connection",
+    ),
+    (re.compile("poll|ep_|select"), "for a connection or a file"),
+    (re.compile("pipe_"), "for a pipe"),
+)
+"""By the names of the kernel's functions (/proc/PID/wchan, proc(5)), which differ between
+releases."""
+_SHELLS = frozenset({"sh", "bash", "dash", "timeout", "setsid", "tee", "cat", "tail"})
 
 
 def _frames(thread: str) -> Sequence[Frame]:

@@ -58,6 +58,9 @@ def test_its_hint_is_that_of_a_failure() -> None:
         "accuracy of the test 'No such file or directory' is 0.5\n",
         "Traceback is a word\n",
         "ERROR:root:the learning rate is odd\n",
+        "WARNING: the plot failed: No module named 'matplotlib'\n",
+        "0 errors, Permission denied 0 times\n",
+        "3 downloads failed\n",
     ],
 )
 def test_a_log_in_which_the_script_went_on_casts_none(log: str) -> None:
@@ -70,10 +73,13 @@ def test_a_log_in_which_the_script_went_on_casts_none(log: str) -> None:
         "ERROR:root:training failed: NotFoundError: a/ckpt-1_temp; No such file or directory",
         "ResourceExhaustedError: OOM when allocating tensor",
         "2026-01-01 10:00:00 CRITICAL trainer: No space left on device",
+        "Training failed: [Errno 28] No space left on device",
+        "caught: tensorflow.errors.ResourceExhaustedError: OOM when allocating tensor",
     ],
 )
 def test_a_known_message_at_the_very_end_casts_doubt_also_without_a_traceback(line: str) -> None:
     assert text_of(f"{STEPS}{line}\ndone\n").startswith("chief0 exited with 0 after ")
+    assert line.endswith(text_of(f"{STEPS}{line}\ndone\n").partition(" after ")[2])
     assert text_of(f"{line}\n{STEPS}") == ""
 
 
@@ -130,15 +136,34 @@ def test_what_is_whole_or_replaced_or_of_another_kind_is_not_named(
 # ── Nothing ──────────────────────────────────────────────────────────────────
 
 
+def text_of_nothing(log: bytes, files: int, seconds: float, *, tensorflow: bool) -> str:
+    logs = {"chief0": b"", "worker0": log}
+    doubt = untrained("chief0", logs, files=files, seconds=seconds, tensorflow=tensorflow)
+    return "" if doubt is None else doubt.text
+
+
 def test_seconds_without_a_step_or_a_file_are_said() -> None:
-    doubt = untrained("chief0", {"chief0": b"hello\n", "worker0": b""}, files=0, seconds=3.4)
-    assert doubt is not None
-    assert doubt.text.startswith("chief0 exited with 0 after 3 s, without a step in its log")
+    words = "chief0 exited with 0 after 3 s, without a step in its log"
+    assert text_of_nothing(b"hello\n", 0, 3.4, tensorflow=True).startswith(words)
+    assert text_of_nothing(b"", 0, 3.4, tensorflow=False).startswith(words)
 
 
+@pytest.mark.parametrize("tensorflow", [True, False])
 @pytest.mark.parametrize(
     ("log", "files", "seconds"),
-    [(b"Epoch 1/3\n", 0, 3.0), (b"loss: 0.5\n", 0, 3.0), (b"", 1, 3.0), (b"", 0, SHORT)],
+    [
+        (b"Epoch 1/3\n", 0, 3.0),
+        (b"loss: 0.5\n", 0, 3.0),
+        (b"accuracy 0.9\n", 0, 3.0),
+        (b"", 1, 3.0),
+        (b"", 0, SHORT),
+    ],
 )
-def test_a_step_a_file_or_a_minute_are_enough(log: bytes, files: int, seconds: float) -> None:
-    assert untrained("chief0", {"worker0": log}, files=files, seconds=seconds) is None
+def test_a_step_a_file_or_a_minute_are_enough(
+    log: bytes, files: int, seconds: float, tensorflow: bool
+) -> None:
+    assert text_of_nothing(log, files, seconds, tensorflow=tensorflow) == ""
+
+
+def test_a_script_without_tensorflow_may_only_print() -> None:
+    assert text_of_nothing(b"hello\n", 0, 3.0, tensorflow=False) == ""

@@ -136,7 +136,9 @@ def test_a_stack_names_the_call_in_the_users_code_and_its_line() -> None:
     "stacks",
     [
         b"",
-        b"== 3 sleep, state S, 0 ticks, waits in hrtimer_nanosleep\n",
+        b"== 3 bash, state S, 0 ticks, waits in do_wait\n",
+        b"== 3 python3, state S, 0 ticks, waits in 0\n",
+        b"== 3 python3, state R, 9 ticks, waits in 0\n",
         b"== 3 python\nThread 0x1 (most recent call first):\n  <no Python frame>\n",
         b'== 3 python\nThread 0x1 (most recent call first):\n  File "/usr/lib/python3.11/a.py", '
         b"line 1 in f\n",
@@ -145,6 +147,21 @@ def test_a_stack_names_the_call_in_the_users_code_and_its_line() -> None:
 )
 def test_a_stack_without_the_users_code_says_nothing(stacks: bytes) -> None:
     assert waits_in(stacks) is None
+
+
+@pytest.mark.parametrize(
+    ("waits", "words"),
+    [
+        ("hrtimer_nanosleep", "in a sleep (python3)"),
+        ("futex_wait_queue", "for a lock or a thread (python3)"),
+        ("inet_csk_accept", "for a connection (python3)"),
+        ("poll_schedule_timeout.constprop.0", "for a connection or a file (python3)"),
+    ],
+)
+def test_of_a_program_without_a_stack_there_is_what_the_kernel_says(waits: str, words: str) -> None:
+    shell = "== 3 bash, state S, 0 ticks, waits in do_wait\n"
+    stacks = f"{shell}== 4 python3, state S, 7 ticks, waits in {waits}\n"
+    assert waits_in(stacks.encode()) == words
 
 
 def test_tasks_that_wait_in_one_place_are_named_together() -> None:
