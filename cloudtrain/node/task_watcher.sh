@@ -163,6 +163,7 @@ END
   {
     [ -z "$(tail -c 1 "$folder/log")" ] || echo
     echo "[cloudtrain: ended ${found%%:*} that ${task##*/} left behind:${found#*:}]"
+    [ -z "$left" ] || echo "[cloudtrain: not ended, as the kernel or its owner keeps it: $(named $left)]"
   } >>"$folder/log"
 }
 
