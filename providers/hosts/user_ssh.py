@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # traceback: the error reaches the user as ours, once.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
+_OF_ALL = Path("/etc/ssh/ssh_known_hosts")
 SECONDS = 15.0
 """Timeout of each step of a login."""
 
@@ -66,12 +67,13 @@ def address_of(host: Host) -> HostAddress:
         own = re.sub("%([hprn%])", lambda found: values[found[1]], own)
         through = ("/bin/sh", "-c", f"exec {own}")
     named = (host.key,) if host.key else options.get("identityfile", ())
+    listed = option("userknownhostsfile", str(ssh / "known_hosts")).split()
     return HostAddress(
         address=address,
         port=port,
         user=user,
         keys=tuple(str(Path(key).expanduser()) for key in named),
-        known_hosts=(ssh / "known_hosts", Path("/etc/ssh/ssh_known_hosts")),
+        known_hosts=(*(Path(file).expanduser() for file in listed), _OF_ALL),
         through=through,
     )
 
@@ -201,8 +203,11 @@ def _connect(
 ) -> None:
     import paramiko
 
+    from cloudtrain.providers.hosts.agent_keys import NamedKeys
     from cloudtrain.providers.hosts.farewell import Transport
 
+    if way.keys:
+        client._agent = NamedKeys(way.keys)  # type: ignore[attr-defined]  # else all that it has
     try:
         through = proxy_process.connect(proxy) if proxy else None
     except ProxyFailed as error:

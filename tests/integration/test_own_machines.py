@@ -115,6 +115,20 @@ def test_more_keys_in_the_agent_than_the_server_allows_are_named_with_the_way_ou
     assert HostsProvider(named).check(plan)[0].ok
 
 
+def test_a_named_key_with_a_passphrase_is_the_only_one_of_the_agent_that_is_tried(
+    machine: SshdNode, full_agent: None
+) -> None:
+    serves(machine, "MaxAuthTries=2")
+    own = Path.home() / ".ssh" / "id_ed25519"
+    subprocess.run(["ssh-add", "-q", str(own)], check=True, capture_output=True)
+    public = subprocess.run(["ssh-keygen", "-y", "-f", str(own)], capture_output=True, check=True)
+    own.with_name("id_ed25519.pub").write_bytes(public.stdout)
+    words = ["ssh-keygen", "-q", "-p", "-N", "a passphrase", "-f", str(own)]
+    subprocess.run(words, check=True, capture_output=True)
+    named = config_of(machine, key=str(own))
+    assert HostsProvider(named).check(make_plan(workers=0))[0].ok
+
+
 def test_a_server_that_allows_one_session_at_a_time_is_enough(
     machine: SshdNode, tmp_path: Path
 ) -> None:
