@@ -46,7 +46,7 @@ def put_store(draft: Draft, output: Value | None) -> None:
     if output is None:
         return
     uri = shell_words.quoted(output.text.rstrip("/"))
-    unknown = dict.fromkeys(shell_words.unknown(uri))
+    unknown = dict.fromkeys(name for name in shell_words.unknown(uri) if ":-" not in name)
     if not uri.startswith(("gs://", shell_words.VARIABLE[0])):
         draft.lose(output, "is no gs:// URI: set artifacts.store")
         return

@@ -117,8 +117,9 @@ class _Lexer:
             if default := _DEFAULT.fullmatch(inside):
                 return f"{VARIABLE[0]}{default[1]}:-{default[2]}{VARIABLE[1]}"
             name = _NAME.match(inside)
-            mark = VARIABLE if name and name[0] == inside else SUBSTITUTION
-            return mark[0] + inside + mark[1]
+            if name and name[0] == inside:
+                return VARIABLE[0] + inside + VARIABLE[1]
+            return f"{SUBSTITUTION[0]}${{{inside}}}{SUBSTITUTION[1]}"
         name = _NAME.match(rest[1:])
         if not name:
             self.at += 1
@@ -214,6 +215,16 @@ def _fields(value: str) -> list[str]:
     return [part.replace("\ue004", " ") for part in re.split(r"[ \t\n]+", whole)]
 
 
+def settled(word: str) -> str:
+    """The word with a variable's default in its place; the others stay marked."""
+
+    def default(found: re.Match[str]) -> str:
+        _, given, text = (found[1] or "").partition(":-")
+        return text if given else found[0]
+
+    return _MARKED.sub(default, word)
+
+
 def with_defaults(word: str) -> str:
     """The word with the defaults of its variables; a variable without one as a shell writes it."""
     return _MARKED.sub(
@@ -233,7 +244,7 @@ def plain(word: str) -> str:
 
 def _shown(name: str | None, substitution: str) -> str:
     if not name:
-        return f"$({substitution})"
+        return substitution if substitution.startswith("${") else f"$({substitution})"
     return f"${{{name}}}" if ":-" in name else f"${name}"
 
 

@@ -60,6 +60,7 @@ def read_submit(line: str) -> Submit:
     except ValueError as error:
         raise UsageError(f"--submit cannot be read: {error}") from None
     found, known = _command(found)
+    found = [word for word in found if not _is_given(word)]
     found = [part for word in found for part in shell_words.filled(word, known)]
     head = [word for word in found if word not in ("alpha", "beta")]
     if head[1:5] in (["ai-platform", "jobs", "submit", "training"],) or head[1:5] in (
@@ -73,6 +74,11 @@ def read_submit(line: str) -> Submit:
         hint='pass --submit "gcloud ai-platform jobs submit training JOB …" or '
         '--submit "gcloud ai custom-jobs create …"',
     )
+
+
+def _is_given(word: str) -> bool:
+    """Whether it is the script's own arguments, `"$@"`: this line has none."""
+    return re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", word) is not None
 
 
 def _command(found: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -100,13 +106,14 @@ def _submit(found: list[str], *, is_vertex: bool) -> Submit:
     rest = iter(found[:at])
     for word in rest:
         if not word.startswith("-") or word == "-":
-            job = job or _value(word, "JOB")
+            job = job or _value(shell_words.settled(word), "JOB")
             continue
         name, equals, text = word.partition("=")
         name = name.lstrip("-").replace("_", "-")
         if not equals:
             is_switch = name in SWITCHES or name.startswith("no-")
             text = "true" if is_switch else next(rest, "")
+        text = text if name == "job-dir" else shell_words.settled(text)
         flags.append((name, _value(text, f"--{name}")))
     return Submit(
         is_vertex=is_vertex,

@@ -310,6 +310,17 @@ def test_what_is_quoted_there_is_quoted_here_and_the_rest_is_split(
     assert found.config.train.command == f"python -m a.b {expected}"
 
 
+def test_a_flag_takes_the_default_of_its_variable(desk: Desk) -> None:
+    found = desk.imported(
+        None,
+        "B=${BUCKET:-mine}\ngcloud ai-platform jobs submit training m --module-name a.b"
+        " --region ${REGION:-us-east1} --job-dir gs://$B/x",
+    )
+    assert found.config.placement == ("us-east1",)
+    assert found.config.artifacts.store == "gs://mine/x"
+    assert lost(found) == []
+
+
 @pytest.mark.parametrize(
     ("job_dir", "store"),
     [
