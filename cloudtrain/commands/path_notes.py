@@ -86,6 +86,8 @@ def paths_of(config: ClusterConfig) -> Iterator[AbsolutePath]:
     for field, name, text in lines:
         for found in _PATH.finditer(text):
             path = found["path"].rstrip("/.")
+            if found["name"] == "PATH":
+                continue  # folders that may be missing
             if path and (field, path) not in seen:
                 seen.add((field, path))
                 yield AbsolutePath(field=field, option=found["name"] or name, path=path)

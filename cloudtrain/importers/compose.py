@@ -310,7 +310,9 @@ def _put_code(
     elif origin is not None:
         put_code(draft, context, options.base, origin)
     for volume in unused:
-        draft.lose(volume, "nodes share no volume: deliver it by `code:` or `data:`")
+        draft.lose(
+            volume, f"{volume.text}: nodes share no volume: deliver it by `code:` or `data:`"
+        )
     return dockerfile
 
 
@@ -337,7 +339,8 @@ def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Co
                 target = posixpath.normpath(target)
                 code.setdefault((path, target), Copy(source=path, target=target, origin=where))
             else:
-                unused.setdefault(f"{source}:{target}", with_text(where, source))
+                name = f"{source} at {target}" if target else source
+                unused.setdefault(name, with_text(where, name))
     return list(code.values()), list(unused.values())
 
 

@@ -158,7 +158,7 @@ def test_a_mounted_folder_is_the_code_and_other_volumes_are_named(desk: Desk) ->
     )
     assert tree(found)["code"] == {"path": "src"}
     assert lost(found) == [
-        "config.yaml:8: services.worker0.volumes[1]: nodes share no volume:"
+        "config.yaml:8: services.worker0.volumes[1]: data at /data: nodes share no volume:"
         " deliver it by `code:` or `data:`"
     ]
 

@@ -62,6 +62,12 @@ def test_a_path_without_the_systems_folders_is_noted(
     assert all("train.env.PATH: replaces the node's own and lacks /usr/bin" in n for n in notes)
 
 
+def test_a_folder_that_extends_path_may_be_missing(tmp_path: Path) -> None:
+    command = 'export PATH=/root/.local/bin:"$PATH" && python t.py --x /data/y'
+    (note,) = path_notes(on(tmp_path, "", train={"command": command}))
+    assert "/data/y" in note
+
+
 def test_the_source_of_data_is_named_by_its_placeholder(tmp_path: Path) -> None:
     data = {"images": "file:///data/images"}
     store = {"store": "gs://bucket/x"}
