@@ -372,7 +372,7 @@ CASES += (
     slow(
         "Ctrl-C in train: it detaches",
         "train demo.yaml",
-        "attempt 1: done",
+        "attempt 1: 2 of 2",
         130,
         train=5,
         before=("up demo.yaml",),

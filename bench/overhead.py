@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import signal
@@ -23,9 +22,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,16 +38,16 @@ TENSORFLOW = {"tensorflow": "2.21", "packages": ["scikit-learn"]}
 
 EXIT = "the last exit, as the supervisor on its node marked it"
 
-# Each phase ends with the first line of progress that starts so; the last one with the process.
+# Each phase ends with the first event that starts so; the last one with the process.
 PHASES = (
-    ("start-up: imports, config, nodes asked", "setup and code …"),
-    ("code and environment looked at", "setup and code: done"),
-    ("work folders made", "preflight …"),
-    ("preflight", "preflight: done"),
-    ("tasks started", "start run"),
+    ("start-up: imports, config, nodes asked", "stage begun: setup and code"),
+    ("code and environment looked at", "stage done: setup and code"),
+    ("work folders made", "stage begun: preflight"),
+    ("preflight", "stage done: preflight"),
+    ("tasks started", "stage done: start run"),
     ("tasks run on, to the last exit", EXIT),
-    ("that noticed", "artifacts …"),
-    ("artifacts landed", "artifacts: done"),
+    ("that noticed", "stage begun: upload artifacts"),
+    ("artifacts landed", "stage done: upload artifacts"),
     ("records landed, end", ""),
 )
 
@@ -227,31 +225,29 @@ class Cluster:
         return done.stdout
 
     def train(self) -> Run:
-        """A whole process, with the time at which each line of its progress came."""
+        """A whole process, with the times of its events."""
+        written = self.file.with_name("events")
+        written.unlink(missing_ok=True)
+        words = ["train", str(self.file), "--json", "--events", str(written)]
         began = time.time()
         process = subprocess.Popen(
-            [sys.executable, "-m", "cloudtrain", "train", str(self.file), "--json"],
+            [sys.executable, "-m", "cloudtrain", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment,
             stdin=subprocess.DEVNULL,
         )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        lines: list[tuple[float, str]] = []
-        reader = threading.Thread(target=_stamp, args=(process.stderr, lines))
-        reader.start()
         try:
-            output = process.stdout.read()
-            code = process.wait()
+            output, progress = process.communicate()
             ended = time.time()
         finally:
             process.terminate()  # it detaches, so that `down` may have the cluster
             process.wait()
-            reader.join()
-        if code:
-            sys.exit("cloudtrain train failed:\n" + "".join(line for _, line in lines[-40:]))
+        if process.returncode:
+            sys.exit(f"cloudtrain train failed:\n{progress[-4000:]}")
+        events = map(json.loads, written.read_text(encoding="utf-8").splitlines())
+        lines = [(each["time"], f"{each['event']}: {each.get('stage', '')}") for each in events]
         first, last = self._first_start_and_last_exit(json.loads(output)["id"])
         return Run(
             wall=ended - began,
@@ -308,18 +304,10 @@ class Cluster:
         return min(started), max(ended)
 
 
-def _stamp(stream: Iterable[str], into: list[tuple[float, str]]) -> None:
-    into.extend((time.time(), line) for line in stream)
-
-
 def _phases(began: float, lines: Sequence[tuple[float, str]], ended: float) -> dict[str, float]:
-    """A line of progress reads `08:03:44 +  0.1s  setup and code …`."""
-    told = [(stamp, re.sub(r"^\S+ \+ *[\d.]+s", "", line).strip()) for stamp, line in lines]
     found, last = {}, began
     for name, mark in PHASES:
-        ends = [stamp for stamp, text in told if mark and text.startswith(mark)]
-        # "start run …" has many lines: the last of them tells that all have started.
-        end = (ends[-1] if mark == "start run" else ends[0]) if ends else ended
+        end = next((stamp for stamp, text in lines if mark and text.startswith(mark)), ended)
         found[name], last = end - last, end
     return found
 

@@ -147,7 +147,7 @@ def _up(cloud: Cloud, folder: Path, config: Path) -> Up:
     began = time.perf_counter()
     said = _cloudtrain(cloud, folder, "up", str(config), "--yes")
     wall = time.perf_counter() - began
-    found = re.findall(r"  (.+?): done after ([\d.]+)s", said)
+    found = re.findall(r"s  (.+?): \d+ of \d+.*  ([\d.]+)s$", said, re.MULTILINE)
     took = {stage: float(text) for title, text in found for stage in STAGES if stage in title}
     return Up(wall=wall, stages=tuple(took[stage] for stage in STAGES))
 
