@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.node.requirement_lines import LOCAL, other_file
@@ -153,20 +154,23 @@ def _line(line: str, config: ClusterConfig, *, of_code: bool) -> str | None:
         return None
     word = line.split("=", 1)[0].split()[0] if line.startswith("-") else line.split()[0]
     if line.startswith("-"):
-        return _option(word, line, of_code=of_code)
+        return _option(word, line, config, of_code=of_code)
     bare = re.split(r"\s--[a-z]", line)[0].strip()
     if re.match(r"(?:pip3?|python3? -m pip) install\b", bare):
         return "is a command: write the packages alone, one in each line"
     if re.match(r"(?:import|from)\s+\w", bare):
         return "is Python: write the packages that it needs, one in each line"
-    if re.search(r"@\s*file:", bare):
+    local = re.search(r"@\s*file:/*(/[^\s;]*)", bare)
+    if local is not None and (is_cloud(config.provider) or _is_missing(local[1], config)):
         name = package(bare.split("@")[0])
         return (
             "is a path of the machine that wrote it, as conda's `pip freeze` has them: write "
             f"{name}, or what `pip list --format=freeze` says"
         )
+    if local is not None:
+        return None
     if LOCAL.match(bare):
-        return None if of_code else _ON_THIS_MACHINE
+        return None if of_code or not _is_missing(bare, config) else _ON_THIS_MACHINE
     name = package(bare)
     marked = ";" in bare
     own = _OTHERS.get(name)
@@ -186,15 +190,31 @@ _ON_THIS_MACHINE = (
 )
 
 
-def _option(word: str, line: str, *, of_code: bool) -> str | None:
+def _option(word: str, line: str, config: ClusterConfig, *, of_code: bool) -> str | None:
     value = line[len(word) :].strip("= \t\"'")
     short = word[:2] if re.match(r"-[recif]\S", word) else word
     if short not in _OPTIONS:
         return "is no option that pip knows in a requirements file"
     path = line[2:].strip() if short != word else value
     if short in ("-e", "--editable", "-f", "--find-links") and "://" not in path and not of_code:
-        return _ON_THIS_MACHINE
+        return _ON_THIS_MACHINE if _is_missing(path, config) else None
     return None
+
+
+def _is_missing(path: str, config: ClusterConfig) -> bool:
+    """True if no node has the path: pip starts in a folder of its own there. An absolute one may be
+    in an image or on a host of the user's.
+    """
+    place = Path(re.split(r"[\s;\[]", path.removeprefix("file://"))[0])
+    if not place.is_absolute():
+        return True
+    if facts_of(config.provider).on_this_machine:
+        return not place.exists()
+    return place.exists() if is_cloud(config.provider) else _CONDAS.search(path) is not None
+
+
+_CONDAS = re.compile(r"/croot/|/feedstock_root/|/conda|_work\b|/tmp/build/|/tmp/abs_")
+"""In paths that conda's `pip freeze` writes: github.com/conda/conda/issues/10678."""
 
 
 def _contradiction(line: str, config: ClusterConfig) -> str | None:

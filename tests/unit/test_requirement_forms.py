@@ -109,6 +109,22 @@ def test_a_line_that_pip_cannot_install_is_named_with_its_place(
     assert problem.field == "setup.packages[0]"
 
 
+def test_an_absolute_path_may_be_on_the_node(tmp_path: Path) -> None:
+    (tmp_path / "a-1.0-py3-none-any.whl").write_text("")
+    lines = [f"{tmp_path}/a-1.0-py3-none-any.whl", f"-e {tmp_path}", f"--find-links={tmp_path}"]
+    lines += [f"a @ file://{tmp_path}/a-1.0-py3-none-any.whl"]
+
+    def refused(provider: str, *lines: str) -> int:
+        return len(setup_problems(config("mirrored", provider=provider, packages=lines)))
+
+    assert refused("local", *lines) == 0
+    assert refused("local", *(line.replace(str(tmp_path), "/gone") for line in lines)) == 4
+    assert refused("gcp", *lines) == 4
+    assert refused("gcp", "/opt/wheels/a-1.0-py3-none-any.whl", "-e /opt/lib") == 0
+    assert refused("hosts", *lines) == 0
+    assert refused("hosts", "numpy @ file:///croot/numpy_and_numpy_base_1/work", "./lib") == 2
+
+
 def test_an_included_file_is_named_itself(tmp_path: Path) -> None:
     (tmp_path / "deps").mkdir()
     (tmp_path / "deps" / "base.txt").write_text("rich\nsix = 1\n")
