@@ -11,7 +11,8 @@ from cloudtrain.model import ClusterConfig, Problem
 
 _MARK = re.compile(r"^(?P<value>[^#]*\S)\s+# FILL IN(?:: (?P<what>.*))?$")
 _VALUE = re.compile(r"FILL_IN(?:_\w+)?")
-_NOBODYS = re.compile(r"(?:gs|s3)://my-bucket(?:/.*)?|az://myaccount/my-container(?:/.*)?")
+_BUCKET = re.compile(r"(?:gs|s3)://my-bucket(?![\w-])|az://myaccount/my-container(?![\w-])")
+_NOBODYS = re.compile(rf"(?:{_BUCKET.pattern})(?:/.*)?")
 """Buckets of our templates. The names are other people's."""
 _NOT_WRITTEN = frozenset(("source", "folder", "defaults", "candidates", "overrides", "environment"))
 
@@ -33,7 +34,9 @@ def unfilled(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def marked(config: ClusterConfig) -> tuple[str, ...]:
-    """A note for each line of the file with the mark, whether it was changed or not."""
+    """A note for each line of the file with the mark, whether it was changed or not; `unfilled`
+    names those that hold a placeholder.
+    """
     path = Path(config.source)
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -42,7 +45,7 @@ def marked(config: ClusterConfig) -> tuple[str, ...]:
     found = []
     for number, line in enumerate(lines, 1):
         mark = _MARK.match(line)
-        if mark:
+        if mark and not _VALUE.search(mark["value"]) and not _BUCKET.search(mark["value"]):
             place = f"{path.name}:{number}: `{mark['value'].strip()}`"
             what = f" ({mark['what']})" if mark["what"] else ""
             found.append(f"{place} is marked FILL IN{what}: put your own, or remove the mark")
