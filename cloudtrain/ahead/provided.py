@@ -19,21 +19,24 @@ _NAMES = (
     "tensorboard_data_server tensorboard_plugin_wit keras tf_keras keras_applications "
     "keras_preprocessing absl astor astunparse attr attrs cached_property cachetools certifi "
     "charset_normalizer chardet clang contextlib2 dataclasses dm_tree flatbuffers gast google "
-    "grpc h5py horovod idna importlib_metadata importlib_resources jax jaxlib libtpu markdown "
+    "grpc h5py idna importlib_metadata importlib_resources jax jaxlib libtpu markdown "
     "markdown_it markupsafe mdurl ml_dtypes mock namex numpy nvidia oauthlib opt_einsum optree "
     "packaging pasta PIL pip pkg_resources pyasn1 pyasn1_modules pygments requests "
     "requests_oauthlib rich rsa scipy setuptools six termcolor tree typing_extensions urllib3 "
-    "werkzeug wheel wrapt zipp psutil cloudpickle yaml cffi pycparser _distutils_hack"
+    "werkzeug wheel wrapt zipp _distutils_hack"
 )
-_WITH_TENSORFLOW = frozenset(_NAMES.split())
+_WITH_TENSORFLOW = frozenset((*_NAMES.split(), "horovod"))  # of `strategy: horovod`: another note
 """With its dependencies, of all releases; the environments of 2.21 were looked at (2026-11-26), for
 others what their wheels require on pypi.org. More than each has: what is here is never missed."""
+
+_WITH_HOROVOD = frozenset(("cloudpickle", "psutil", "yaml", "cffi", "pycparser"))
 
 _DATE = ("dateutil", "pytz", "tzdata")
 _PLOTS = ("matplotlib", "mpl_toolkits", "pylab", "cycler", "kiwisolver", "pyparsing", "fontTools")
 _MODULES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("numpy", "h5py", "absl-py", "keras", "tf-keras", "tensorboard"), ()),
-    **dict.fromkeys(("six", "requests", "rich", "protobuf", "scipy", "pillow", "pyyaml"), ()),
+    **dict.fromkeys(("six", "requests", "rich", "protobuf", "scipy", "pillow"), ()),
+    "pyyaml": ("yaml",),
     "scikit-learn": ("sklearn", "joblib", "threadpoolctl", "narwhals"),
     "pandas": ("pandas", *_DATE),
     "matplotlib": (*_PLOTS, "contourpy", *_DATE),
@@ -54,6 +57,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 _PACKAGES = {
     "sklearn": "scikit-learn",
     "cv2": "opencv-python-headless",
+    "yaml": "pyyaml",
     "skimage": "scikit-image",
     "bs4": "beautifulsoup4",
     "dateutil": "python-dateutil",
@@ -81,6 +85,7 @@ def provided(config: ClusterConfig) -> frozenset[str] | None:
     library = strategy_of(config).library
     known = {*_MODULES, *requirements.TENSORFLOW, *([library.package] if library else [])}
     found = set(sys.stdlib_module_names) | _REMOVED | _WITH_TENSORFLOW
+    found |= _WITH_HOROVOD if library else set()
     for line in listed:
         name = package(line)
         if line.startswith("-"):

@@ -60,7 +60,7 @@ def test_modules_of_the_code_are_followed(tmp_path: Path) -> None:
         "def main():\n    import wandb\nmain()\n",
         "class A:\n    def f(self):\n        import wandb\n",
         "import contextlib\nwith contextlib.suppress(ImportError):\n    import wandb\n",
-        "import numpy, h5py, absl.flags, google.protobuf, yaml, PIL.Image, requests, scipy\n",
+        "import numpy, h5py, absl.flags, google.protobuf, PIL.Image, requests, scipy\n",
         "import distutils.util, imp, tomllib\n",
         "import sys\nsys.path.insert(0, '../lib')\nimport mine\n",
         "import os\nos.system('pip install wandb')\nimport wandb\n",
@@ -96,6 +96,13 @@ def test_an_environment_that_may_have_it_is_left_in_peace(
 ) -> None:
     write(tmp_path, {"r.txt": "some-collection==1\n"})
     assert noted(tmp_path, {"train.py": "import pandas\n", "r.txt": ""}, setup=setup) == ()
+
+
+def test_horovod_brings_its_own(tmp_path: Path) -> None:
+    files = {"train.py": "import horovod.tensorflow\nimport yaml\n"}
+    given: dict[str, Any] = {"setup": {"tensorflow": "2.15"}, "nodes": {"worker": {"count": 2}}}
+    assert noted(tmp_path, files, strategy="horovod", **given) == ()
+    assert len(noted(tmp_path, files, strategy="custom", **given)) == 1
 
 
 def test_known_packages_bring_what_they_bring_and_no_more(tmp_path: Path) -> None:
