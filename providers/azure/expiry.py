@@ -4,15 +4,27 @@ fallback.
 The deallocation is an operation of Microsoft.ComputeSchedule. The fallback is a schedule of
 Microsoft.DevTestLab, which has a time of day but no date. As operations cannot be listed, a tag of
 the schedule holds the operation's ID.
+
+An end is believed once Azure has reported it, and an old one is withdrawn only after the new one
+was reported, or after its VM is gone.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
 
-from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    CredentialsError,
+    NotFoundError,
+    TransientError,
+)
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
@@ -37,6 +49,10 @@ SLACK = 60.0
 """Tolerance in seconds: this much time may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"
 """Tag of a schedule that holds the ID of the operation that ends its VM."""
+MOST = 100
+"""Operations in one request (learn.microsoft.com/rest/api/computeschedule, read 2026-11)."""
+UNKNOWN = "not known to Azure"
+"""State of an operation that Azure does not report."""
 PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
 
 
@@ -77,14 +93,61 @@ class _Armed:
     def expires(self) -> str:
         return str((self._tags).get(labels.EXPIRES) or "")
 
-    @property
-    def enabled(self) -> bool:
+    def daily(self, expires: float, now: float) -> bool:
+        """True if the schedule alone ends the VM at `expires`."""
         properties = (self.schedule or {}).get("properties") or {}
-        return str(properties.get("status", "")).lower() == "enabled"
+        moment = datetime.fromtimestamp(expires, timezone.utc)
+        return (
+            expires - now <= LONGEST + SLACK
+            and str(properties.get("status", "")).lower() == "enabled"
+            and (properties.get("dailyRecurrence") or {}).get("time") == f"{moment:%H%M}"
+        )
+
+    def fault(self) -> str:
+        """Why this does not end the VM."""
+        if self.schedule is None:
+            return "Azure has no schedule for it"
+        if not self.operation:
+            return "its daily schedule is off or at another time, and no deallocation is scheduled"
+        return "its scheduled deallocation was cancelled or is at another time"
 
     @property
     def _tags(self) -> Mapping[str, str]:
         return (self.schedule or {}).get("tags") or {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Guarded:
+    """A VM that is to end."""
+
+    region: str
+    expires: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Deadline:
+    """Answer of Microsoft.ComputeSchedule to the request for an end; empty without that service."""
+
+    operation: str = ""
+    refusal: CloudError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Report:
+    """An operation as Azure reports it."""
+
+    state: str
+    at: float
+    """Unix time."""
+
+
+def _is_at(report: _Report | None, expires: float) -> bool | None:
+    """True if the operation is still scheduled for `expires`, False if it is not, None if Azure
+    does not report it.
+    """
+    if report is None:
+        return None
+    return report.state in PENDING and abs(report.at - expires) < 60.0
 
 
 class Expiries:
@@ -104,19 +167,43 @@ class Expiries:
     def arm(
         self, group: paths.Group, name: str, region: str, tags: requests.Tags, expires: float
     ) -> bool:
-        """Have Azure end the VM at `expires`, by both services if both are available.
+        """Have Azure end the VM at `expires`, by both services if both are available. An earlier
+        end is withdrawn once Azure reports this one; if that fails, the earlier end stays.
 
         Returns False if Microsoft.ComputeSchedule refused, perhaps because the VM is not ready.
         """
         ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
-        operation = self._deadline(group.vm(name), region, expires, known.operation)
-        if not operation and ahead > LONGEST + SLACK:
+        made = self._deadline(group.vm(name), region, expires, known.operation)
+        if not made.operation and ahead > LONGEST + SLACK:
+            if made.refusal is not None:
+                raise made.refusal
             refuse_lifetime(ahead, far=False)
         own = {**tags, labels.EXPIRES: str(int(expires))}
-        own = {**own, OPERATION: operation} if operation else own
-        self._daily(group, name, region, own, expires, known.schedule)
-        return operation != ""
+        own = {**own, OPERATION: made.operation} if made.operation else own
+        try:
+            self._daily(group, name, region, own, expires, known.schedule)
+            if known.operation not in ("", made.operation):
+                self._withdraw(region, known.operation)
+        except CloudError:
+            if made.operation != known.operation:
+                self._put_back(group, name, known, region, made.operation)
+            raise
+        return bool(made.operation) or made.refusal is None
+
+    def _put_back(
+        self, group: paths.Group, name: str, known: _Armed, region: str, made: str
+    ) -> None:
+        """Restore the end that a failed move began to replace, as far as Azure allows."""
+        path = group.schedule(name)
+        with suppress(CloudError):
+            if known.schedule is None:
+                self._arm.delete(path)
+            else:
+                self._arm.put(path, requests.settings_of(known.schedule))
+        with suppress(CloudError):
+            if made:
+                self._cancel(region, [made])
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
         """Move the ends. The tags change first, so that `repair` can complete an
@@ -132,122 +219,248 @@ class Expiries:
         fan_out(machines, lambda m: self.move_one(m, expires), name=lambda m: m.node.name)
 
     def move_one(self, machine: Vm, expires: float) -> None:
+        """Move the end of one VM. If that fails, its tag is put back: the old end stands."""
         group, name = where(machine)
         path = group.vm(name)
-        tags = {**(self._arm.get(path).get("tags") or {}), labels.EXPIRES: str(int(expires))}
-        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
-        self.arm(group, name, machine.place.region, tags, expires)
+        before = self._arm.get(path).get("tags") or {}
+        tags = {**before, labels.EXPIRES: str(int(expires))}
+        try:
+            self._tag(path, tags)
+            self.arm(group, name, machine.place.region, tags, expires)
+        except CloudError as error:
+            with suppress(CloudError):
+                self._tag(path, before)
+            hint = f"{error.hint}; " if error.hint else ""
+            hint += "its end is where it was; `cloudtrain up` tries again"
+            raise error.copy_with(hint=hint) from error.__cause__
+
+    def _tag(self, path: str, tags: requests.Tags) -> None:
+        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": dict(tags)}))
 
     def _drop(self, machine: Vm) -> None:
-        """Remove a VM's end. The tag is removed last: `repair` would otherwise set the end in the
-        tag again.
+        """Remove a VM's end, as the user wants none. The tag is removed last: `repair` would
+        otherwise set the end in the tag again.
         """
         group, name = where(machine)
-        path = group.vm(name)
-        self.disarm(group, name)
-        tags = labels.with_expiry(self._arm.get(path).get("tags") or {}, None)
-        self._arm.finish("PATCH", path, self._arm.call("PATCH", path, {"tags": tags}))
+        path, found = group.vm(name), self._arm.find(group.schedule(name))
+        if found is not None:
+            if operation := _Armed(found).operation:
+                self._withdraw(machine.place.region, operation)
+            self._arm.delete(group.schedule(name))
+        self._tag(path, labels.with_expiry(self._arm.get(path).get("tags") or {}, None))
 
     def repair(self, group: paths.Group, cluster: str) -> None:
-        """Set the ends that an interrupted creation or move of the cluster did not set."""
+        """Set the ends that Azure does not have: an interrupted creation or move did not set them,
+        or somebody removed them.
+        """
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
-        armed = {str(one.get("name", "")).lower(): _Armed(one) for one in self._schedules(group)}
         now = self._arm.timing.clock.now()
+        guarded = {
+            str(vm.get("name", "")): _Guarded(
+                region=listing.plain(str(vm.get("location", ""))), expires=known.expires
+            )
+            for vm in vms
+            if (known := labels.read(vm.get("tags") or {})) is not None
+            and known.cluster == cluster
+            and known.expires is not None
+            and known.expires > now
+        }
+        lacking = self._lacking(group, guarded, both=True)
         for vm in vms:
-            name, tags = str(vm.get("name", "")), vm.get("tags") or {}
-            region, known = listing.plain(str(vm.get("location", ""))), labels.read(tags)
-            if known is None or known.cluster != cluster:
-                continue
-            if known.expires is None or known.expires <= now:
-                continue
-            found = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
-            lacks = self._services.reach_far(region) and not found.operation
-            lacks |= known.expires - now <= LONGEST and not found.enabled
-            if lacks or found.expires != str(int(known.expires)):
-                self.arm(group, name, region, tags, max(known.expires, now + SOONEST))
+            name = str(vm.get("name", ""))
+            if name in lacking:
+                found = guarded[name]
+                expires = max(found.expires, now + SOONEST)
+                self.arm(group, name, found.region, vm.get("tags") or {}, expires)
+
+    def missing(self, machines: Sequence[Vm]) -> dict[str, str]:
+        """Return why Azure does not end a VM at its end: by ID, for those of which it says so."""
+        found: dict[str, str] = {}
+        by_group: dict[paths.Group, dict[str, _Guarded]] = {}
+        for machine in machines:
+            (group, name), expires = where(machine), machine.node.expires
+            if expires is not None:
+                vm = _Guarded(region=machine.place.region, expires=expires)
+                by_group.setdefault(group, {})[name] = vm
+        for group, guarded in by_group.items():
+            lacking = self._lacking(group, guarded, both=False)
+            found |= {group.vm(name): why for name, why in lacking.items()}
+        return found
+
+    def _lacking(
+        self, group: paths.Group, guarded: Mapping[str, _Guarded], *, both: bool
+    ) -> dict[str, str]:
+        """Return what VMs of one group lack, by name. `both`: also those that one of the two
+        services ends, and the other could.
+
+        One call for the schedules; another for the operations, if schedules do not reach that far.
+        """
+        if not guarded:
+            return {}
+        schedules = self._schedules(group)
+        if schedules is None and not both:
+            return {}
+        armed = {str(one.get("name", "")).lower(): _Armed(one) for one in schedules or ()}
+        now = self._arm.timing.clock.now()
+        found: dict[str, str] = {}
+        asked: dict[str, list[str]] = {}
+        ends: dict[str, _Armed] = {}
+        for name, vm in guarded.items():
+            ends[name] = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
+            if ends[name].operation and (both or not ends[name].daily(vm.expires, now)):
+                asked.setdefault(vm.region, []).append(ends[name].operation)
+        reported: dict[str, _Report] = {}
+        for region, operations in asked.items():
+            reported |= self._reported(region, operations)
+        for name, vm in guarded.items():
+            end = ends[name]
+            dated = _is_at(reported.get(end.operation), vm.expires)
+            daily = end.daily(vm.expires, now)
+            if both:
+                lacks = self._services.reach_far(vm.region) and not (
+                    end.operation and dated is not False
+                )
+                lacks |= vm.expires - now <= LONGEST and not daily
+                if lacks or end.expires != str(int(vm.expires)):
+                    found[name] = "incomplete"
+            elif not daily and (not end.operation or dated is False):
+                found[name] = end.fault()
+        return found
 
     def disarm(self, group: paths.Group, name: str) -> None:
-        """Remove a VM's end before the VM is deleted; otherwise it would end a later VM of the same
+        """Remove the end of a VM that is deleted; otherwise it would end a later VM of the same
         name.
         """
         found = self._arm.find(group.schedule(name))
         if found is not None:
-            self._cancel_all([found])
+            self.cancel([found])
             self._arm.delete(group.schedule(name))
 
-    def disarm_all(self, group: paths.Group) -> None:
-        """Remove the ends of all VMs in a group before the group is deleted."""
-        self._cancel_all(self._schedules(group))
+    def disarm_orphan(self, schedule: str) -> None:
+        """Remove the end with the ID of its schedule, unless its VM still exists."""
+        found = self._arm.find(schedule)
+        target = str(((found or {}).get("properties") or {}).get("targetResourceId") or "")
+        if found is None or (target and self._arm.find(target) is not None):
+            return
+        self.cancel([found])
+        self._arm.delete(schedule)
 
-    def _schedules(self, group: paths.Group) -> list[Tree]:
+    def of_group(self, group: paths.Group) -> list[Tree]:
+        """Return the schedules of a group that is about to be deleted, for `cancel`."""
+        return self._schedules(group) or []
+
+    def _schedules(self, group: paths.Group) -> list[Tree] | None:
+        """Return the schedules of a group; None if this user may not list them."""
         path = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
-        return ask_or_none(lambda: self._arm.pages(path)) or []
+        try:
+            return ask_or_none(lambda: self._arm.pages(path))
+        except NotFoundError:
+            return []
 
     # ── Date and time ────────────────────────────────────────────────────────
 
-    def _deadline(self, vm: str, region: str, expires: float, old: str) -> str | None:
-        """Schedule the deallocation. Returns the operation's ID; "" if Azure refuses it, None if
-        the service is not available.
+    def _deadline(self, vm: str, region: str, expires: float, old: str) -> _Deadline:
+        """Schedule the deallocation, and have Azure report it. `old` is kept: a VM may have several
+        operations.
         """
         if not self._services.reach_far(region):
-            return None
-        if old and self._stands(region, old, expires):
-            return old
+            return _Deadline()
+        if old and _is_at(self._reported(region, [old]).get(old), expires):
+            return _Deadline(operation=old)
         made = self._submit(region, vm, expires)
-        if old:
-            self._cancel(region, [old])
-        if old and not made:  # perhaps because a VM can have only one operation
-            made = self._submit(region, vm, expires)
-        if made and self._stands(region, made, expires) is False:
-            raise TransientError(f"{paths.last(vm)}: Azure accepted its end but reports another")
+        if not made.operation:
+            return made
+
+        def ask() -> tuple[_Report | None] | None:
+            told = self._reported(region, [made.operation]).get(made.operation)
+            return (told,) if told is None or told.state != UNKNOWN else None
+
+        try:
+            told = self._arm.timing.until(ask, within=self._arm.timing.listing)
+            if told is None or _is_at(told[0], expires) is False:
+                raise TransientError(
+                    f"{paths.last(vm)}: Azure accepted its end but reports another"
+                )
+        except CloudError:
+            with suppress(CloudError):
+                self._cancel(region, [made.operation])
+            raise
         return made
 
-    def _submit(self, region: str, vm: str, expires: float) -> str:
-        """Submit the operation and return its ID; "" if Azure refuses it. A refusal does not fail
-        the VM: the schedule remains as a fallback.
+    def _submit(self, region: str, vm: str, expires: float) -> _Deadline:
+        """Submit the operation. A refusal does not fail the VM: the schedule remains as a fallback,
+        if it reaches that far.
         """
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
-        answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
-        for result in (answer or {}).get("results") or ():
+        what = f"{paths.last(vm)}: the end at Microsoft.ComputeSchedule"
+        try:
+            answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
+        except CredentialsError:
+            raise
+        except CloudError as refusal:
+            return _Deadline(refusal=refusal.copy_with(message=f"{what}: {refusal.message}"))
+        words = "it named no operation"
+        for result in answer.get("results") or ():
             operation = result.get("operation") or {}
             if not result.get("errorCode") and operation.get("operationId"):
-                return str(operation["operationId"])
-        return ""
+                return _Deadline(operation=str(operation["operationId"]))
+            told = (result.get("errorCode"), result.get("errorDetails"))
+            words = ": ".join(str(each) for each in told if each) or words
+        return _Deadline(refusal=CloudConfigError(f"{what} was refused: {words}"))
 
-    def _stands(self, region: str, operation: str, expires: float) -> bool | None:
-        """True if the operation is still scheduled for `expires`, False if it is not, None if Azure
-        does not report it.
+    def _reported(self, region: str, operations: Sequence[str]) -> dict[str, _Report]:
+        """Return what Azure reports of these operations, by ID; nothing where this user may not
+        ask.
         """
-        answer = self._ask(requests.STATUS, region, requests.operations([operation]))
-        for result in (answer or {}).get("results") or ():
-            known = result.get("operation") or {}
-            moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
-            state = str(known.get("state", "")).lower()
-            if moment is not None and state:
-                return state in PENDING and abs(moment - expires) < 60.0
-        return None
+        found: dict[str, _Report] = {}
+        for first in range(0, len(operations), MOST):
+            some = operations[first : first + MOST]
+            answer = ask_or_none(
+                partial(self._ask, requests.STATUS, region, requests.operations(some))
+            )
+            if answer is None:
+                continue
+            found |= dict.fromkeys(some, _Report(state=UNKNOWN, at=0.0))
+            for result in answer.get("results") or ():
+                known = result.get("operation") or {}
+                moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
+                state = str(known.get("state", "")).lower()
+                if moment is not None and state:
+                    found[str(known.get("operationId"))] = _Report(state=state, at=moment)
+        return found
+
+    def _withdraw(self, region: str, operation: str) -> None:
+        """Cancel an operation that another replaces. Raises TransientError if it still stands: it
+        would end the VM at the old time.
+        """
+        self._cancel(region, [operation])
+        found = self._reported(region, [operation]).get(operation)
+        if found is not None and found.state in PENDING:
+            raise TransientError(f"Azure did not withdraw the old end: it is {found.state}")
 
     def _cancel(self, region: str, operations: Sequence[str]) -> None:
-        self._ask(requests.CANCEL, region, requests.operations(operations))
+        for first in range(0, len(operations), MOST):
+            self._ask(
+                requests.CANCEL, region, requests.operations(operations[first : first + MOST])
+            )
 
-    def _cancel_all(self, schedules: Iterable[Tree]) -> None:
+    def cancel(self, schedules: Iterable[Tree]) -> None:
+        """Cancel the operations of VMs that are gone. A refusal is not an error: what is left finds
+        no VM.
+        """
         by_region: dict[str, list[str]] = {}
         for schedule in schedules:
             if operation := _Armed(schedule).operation:
                 region = listing.plain(str(schedule.get("location", "")))
                 by_region.setdefault(region, []).append(operation)
         for region, operations in by_region.items():
-            self._cancel(region, operations)
+            with suppress(CloudError):
+                self._cancel(region, operations)
 
-    def _ask(self, what: str, region: str, body: Tree) -> Tree | None:
+    def _ask(self, what: str, region: str, body: Tree) -> Tree:
         path = f"{self._arm.path}/providers/{DEADLINES}/locations/{region}/{what}"
-        try:
-            answer = self._arm.call("POST", path, body).body
-        except CredentialsError:
-            raise
-        except CloudError:
-            return None
-        return answer if isinstance(answer, dict) else None
+        answer = self._arm.call("POST", path, body).body
+        return answer if isinstance(answer, dict) else {}
 
     # ── Time of day ──────────────────────────────────────────────────────────
 

@@ -300,6 +300,20 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool 
     }
 
 
+def settings_of(found: Mapping[str, Any]) -> Body:
+    """Body of a PUT that restores a schedule as it was found."""
+    stored = found.get("properties") or {}
+    kept = (
+        *("status", "taskType", "dailyRecurrence", "timeZoneId"),
+        *("notificationSettings", "targetResourceId"),
+    )
+    return {
+        "location": found.get("location"),
+        "tags": dict(found.get("tags") or {}),
+        "properties": {key: stored[key] for key in kept if key in stored},
+    }
+
+
 def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
     """True if the schedule found in Azure has the end that `body` requests."""
     stored, wanted = found.get("properties") or {}, body["properties"]

@@ -23,9 +23,10 @@ FORCED = "Microsoft.Compute/virtualMachines"
 """Resource types to delete by force, without a shutdown:
 https://learn.microsoft.com/rest/api/resources/resource-groups/delete
 """
+SCHEDULE = "Microsoft.DevTestLab/schedules"
 KINDS = (
     # In the order in which they can be deleted.
-    "Microsoft.DevTestLab/schedules",
+    SCHEDULE,
     "Microsoft.Network/networkInterfaces",
     "Microsoft.Network/publicIPAddresses",
     "Microsoft.Compute/disks",
@@ -59,7 +60,10 @@ class Teardown:
         finally:
             others = [resource for resource in resources if resource.kind != GROUP]
             for other in sorted(others, key=lambda r: KINDS.index(r.kind)):
-                self._arm.delete(other.id)
+                if other.kind == SCHEDULE:
+                    self._ends.disarm_orphan(other.id)
+                else:
+                    self._arm.delete(other.id)
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the group of the VM that runs this program, with all that is in it: Azure goes on
@@ -72,7 +76,9 @@ class Teardown:
         whole = {group.name.lower() for group in groups}
         for group in groups:
             path, query = self._arm.group(group.name).itself, {"forceDeletionTypes": FORCED}
+            ends = self._ends.of_group(self._arm.group(group.name))
             answer = self._arm.call("DELETE", path, query=query)
+            self._ends.cancel(ends)
             self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
         for machine in machines:
             if paths.group_of(machine.id) not in whole:
@@ -81,16 +87,23 @@ class Teardown:
     def _drop(self, name: str) -> None:
         """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
         the group, which takes minutes.
+
+        The VMs' ends stay until both are accepted, or the group is gone: if one is refused or
+        broken off, Azure still ends the VMs.
         """
         group = self._arm.group(name)
-        vms = self._vms_of(group)
+        vms, ends = self._vms_of(group), self._ends.of_group(group)
         begun = self._deallocate(vms)
-        self._ends.disarm_all(group)
         path, query = group.itself, {"forceDeletionTypes": FORCED}
         try:
             answer = self._arm.call("DELETE", path, query=query)
+            # Nobody could find these operations after a kill; left, they would end the next cluster
+            # of that name.
+            if len(begun) == len(vms):
+                self._ends.cancel(ends)
             self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
         except NotFoundError:
+            self._ends.cancel(ends)
             return
         except PermissionsError as refusal:
             raise self._not_deleted(name, vms, begun, refusal) from refusal
@@ -106,6 +119,7 @@ class Teardown:
                 hint="run the command again in a few minutes",
                 scope="region",
             )
+        self._ends.cancel(ends)
 
     def _vms_of(self, group: paths.Group) -> list[Tree]:
         path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import (
+    BusyError,
     CapacityError,
     CloudConfigError,
+    LeftoverError,
+    NodesError,
     PermissionsError,
     TransientError,
 )
@@ -234,6 +237,101 @@ def test_what_was_cut_off_while_an_end_was_moved_is_mended(either: Cloud, tmp_pa
     assert hands.states() == {"running"}
     hands.later(95.0)
     assert hands.states() == {"stopped"}
+
+
+# ── Armed until it is gone ───────────────────────────────────────────────────
+
+SUBMIT = "Microsoft.ComputeSchedule/locations/virtualMachinesSubmitDeallocate/action"
+
+
+def ends(account: AzureDriver) -> set[int]:
+    return {round(machine.node.expires or 0.0) for machine in account.machines("mnist")}
+
+
+@pytest.mark.parametrize("hours", [40.0, 20.0])
+def test_an_end_that_cannot_be_moved_stays_where_it_was(
+    azure: Cloud, tmp_path: Path, hours: float
+) -> None:
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=30 * HOUR))
+    left = hands.up()
+    before = ends(hands.account)
+    azure.set(not_permitted=["Microsoft.DevTestLab/schedules/write" if hours < 30 else SUBMIT])
+    wanted = hands.timing.clock.now() + hours * HOUR
+    with pytest.raises(NodesError) as caught:
+        hands.account.move_ends(hands.account.machines("mnist"), wanted)
+    hints = [str(getattr(each, "hint", "")) for each in caught.value.failures.values()]
+    assert all("its end is where it was; `cloudtrain up` tries again" in hint for hint in hints)
+    assert ends(hands.account) == before
+    assert sorted(one.at for one in azure.app.deadlines.values() if one.state == "Scheduled") == (
+        pytest.approx([*before] * 3, abs=2.0)
+    )
+    hands.later(left - 61.0)
+    assert hands.states() == {"running"}
+    hands.later(63.0)
+    assert hands.states() == {"stopped"}
+
+
+def test_an_old_end_that_azure_does_not_withdraw_is_no_moved_end(
+    azure: Cloud, tmp_path: Path
+) -> None:
+    """It would end the VM at the old time."""
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=30 * HOUR))
+    hands.up(nodes=1)
+    before = ends(hands.account)
+    azure.set(not_permitted=[SUBMIT.replace("SubmitDeallocate", "CancelOperations")])
+    with pytest.raises(PermissionsError, match="CancelOperations"):
+        hands.account.move_ends(
+            hands.account.machines("mnist"), hands.timing.clock.now() + 40 * HOUR
+        )
+    assert ends(hands.account) == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"locks": [GROUP]},
+        {"not_permitted": ["Microsoft.Resources/subscriptions/resourceGroups/delete"]},
+    ],
+)
+def test_a_refused_down_leaves_the_ends_armed(
+    azure: Cloud, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=30 * HOUR))
+    hands.up()
+    azure.set(**{"not_permitted": [], **settings})
+    denied = [*settings.get("not_permitted", ()), "*/deallocate/action"]
+    azure.set(not_permitted=denied)
+    with pytest.raises(LeftoverError):
+        hands.provider.destroy("mnist", silent)
+    assert hands.states() == {"running"}
+    assert operations(azure) == ["Scheduled"] * 3
+    hands.later(30 * HOUR)
+    assert hands.states() == {"stopped"}
+
+
+def test_a_down_whose_connection_dies_leaves_the_ends_armed(azure: Cloud, tmp_path: Path) -> None:
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=30 * HOUR))
+    hands.up(nodes=1)
+    azure.fault("reset", action="DELETE *", times=99)
+    azure.fault("reset", action="*eallocate*", times=99)
+    there = hands.account.machines("mnist"), hands.account.resources("mnist")
+    with pytest.raises(TransientError):
+        hands.account.delete(*there)
+    assert operations(azure) == ["Scheduled"]
+
+
+def test_the_schedule_of_a_vm_that_was_not_deleted_stays(azure: Cloud, tmp_path: Path) -> None:
+    """In a group of the user's own, where everything is deleted by itself."""
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=HOUR), resource_group="given")
+    team = arm(hands.account).group("given").itself
+    arm(hands.account).put(team, {"location": "eastus"})
+    hands.up(nodes=1)
+    azure.set(not_permitted=["Microsoft.Compute/virtualMachines/delete"])
+    there = hands.account.machines("mnist"), hands.account.resources("mnist")
+    with pytest.raises((PermissionsError, NodesError, BusyError)):
+        hands.account.delete(*there)
+    assert operations(azure) == ["Scheduled"]
+    assert "schedule shutdown-computevm-mnist-chief0" in azure.holdings()
 
 
 # ── What is left behind ──────────────────────────────────────────────────────
