@@ -412,6 +412,9 @@ class Plan:
     latest_end: float | None = None
     """Unix time after which no node may go on, as `limits.budget` is spent then; None: no such
     time."""
+    earliest_end: float | None = None
+    """Unix time before which no node that is started again may end, as its files are landed then;
+    None: the cluster's own end."""
 
     def accelerator(self, node: str) -> Accelerator | None:
         """Accelerator of the node with that name."""

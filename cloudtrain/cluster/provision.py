@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from cloudtrain.catalog.estimate import price_of
-from cloudtrain.cloud import is_cloud
+from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.cluster.bootstrap import await_first_login
 from cloudtrain.cluster.budget_check import within_budget
 from cloudtrain.cluster.budget_end import charges
@@ -46,6 +46,7 @@ from cloudtrain.retry import Retry, poll_until
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 from cloudtrain.task_id import TaskId
 from cloudtrain.wait_limits import NODE_KNOWN, NODE_STARTS
+from cloudtrain.words import some
 
 
 def ensure_nodes(session: Session) -> Session:
@@ -63,11 +64,35 @@ def start_stopped(session: Session) -> Session:
     session = plan_with_existing(session.refreshed())
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
-    return (
-        plan_with_existing(create_nodes(session, replace(session.plan, nodes=plans)))
-        if plans
-        else session
-    )
+    if not plans:
+        return session
+    plan = replace(session.plan, nodes=plans, earliest_end=_time_to_land(session, stopped))
+    return plan_with_existing(create_nodes(session, plan))
+
+
+LANDING = 30 * 60.0
+"""Seconds for which a stopped node is started at least, to land what it holds. Its end would
+otherwise delete its disk meanwhile, on a cloud where the end deletes the node."""
+
+
+def _time_to_land(session: Session, stopped: Collection[str]) -> float:
+    """Until when nodes that are started to land their files may not end. Says so if their own end
+    is earlier."""
+    now, cloud = session.clock.now(), cloud_of(session.config.provider)
+    seconds = max(LANDING, cloud.soonest_end + 60.0 if cloud else 0.0)
+    for passed, words in ((True, "has passed"), (False, "is near")):
+        names = [
+            node.name
+            for node in session.nodes
+            if node.name in stopped
+            and node.expires is not None
+            and node.expires < now + seconds
+            and (node.expires <= now) is passed
+        ]
+        if names:
+            given = f"its end {words}: it is" if len(names) == 1 else f"their end {words}: they are"
+            session.console.say(f"{some(names)}: {given} given {seconds / 60:.0f} min to land")
+    return now + seconds
 
 
 def plan_with_existing(session: Session) -> Session:

@@ -1,4 +1,5 @@
-"""Has AWS itself end the nodes: one one-time schedule per node, if the account has a role for it.
+"""Has AWS itself end the nodes: one one-time schedule per instance, if the account has a role for
+it.
 
 A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
 at a given minute, using a role that it may assume:
@@ -11,10 +12,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, TransientError
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client, mapped
 
@@ -53,23 +55,24 @@ class Schedules:
         except CloudError:
             return None
 
-    def arm(self, region: str, node: str, instance: str, expires: float | None) -> None:
-        """Have AWS end this instance LATER seconds after `expires`, replacing any earlier schedule
-        of the node.
+    def arm(self, region: str, instance: str, expires: float) -> str | None:
+        """Have AWS end this instance LATER seconds after `expires`; returns the schedule's name,
+        None without a role.
 
-        Does nothing without a role or an end. Raises CloudError on failure: in an account with the
-        role, AWS must end every node.
+        Raises CloudError on failure, and if AWS reports another schedule than the one requested: in
+        an account with the role, AWS must end every node.
         """
-        role = self.role(region) if expires is not None else None
-        if role is None or expires is None:
-            return
+        role = self.role(region)
+        if role is None:
+            return None
         moment = datetime.fromtimestamp(expires + LATER, timezone.utc)
         schedule = {
-            "Name": _name(node),
+            "Name": name_of(instance, expires),
             "ScheduleExpression": f"at({moment:%Y-%m-%dT%H:%M:%S})",
             "ScheduleExpressionTimezone": "UTC",
             "FlexibleTimeWindow": {"Mode": "OFF"},
             "ActionAfterCompletion": "DELETE",
+            "State": "ENABLED",
             "Description": f"ends {instance}, a node of cloudtrain",
             "Target": {
                 "Arn": TARGET.format(partition=role.split(":")[1]),
@@ -81,18 +84,54 @@ class Schedules:
 
         def ask() -> None:
             try:
-                with mapped(f"CreateSchedule for {node}"):
+                with mapped(f"CreateSchedule for {instance}"):
                     client.create_schedule(**schedule)
             except CloudError as error:
                 if error.code != "ConflictException":
                     raise
-                with mapped(f"UpdateSchedule for {node}"):
+                with mapped(f"UpdateSchedule for {instance}"):
                     client.update_schedule(**schedule)
 
         self._ec2.timing.call(ask)
+        self._confirm(client, schedule)
+        return str(schedule["Name"])
 
-    def disarm(self, region: str, nodes: Iterable[str]) -> None:
-        """Delete the schedules of nodes that are gone.
+    def _confirm(self, client: Any, schedule: dict[str, Any]) -> None:
+        """Read the schedule back. Where the user may not, AWS's answer to the request counts."""
+        name = schedule["Name"]
+
+        def ask() -> Any:
+            with mapped(f"GetSchedule {name}"):
+                return client.get_schedule(Name=name)
+
+        try:
+            found = self._ec2.timing.call(ask)
+        except PermissionsError:
+            return
+        same = all(
+            found.get(key) == schedule[key]
+            for key in ("ScheduleExpression", "ScheduleExpressionTimezone")
+        )
+        target = found.get("Target") or {}
+        same = same and target.get("Input") == schedule["Target"]["Input"]
+        if not same or found.get("State") != "ENABLED":
+            raise TransientError(f"{name}: AWS accepted the schedule but reports another")
+
+    def drop_others(self, region: str, node: str, instance: str, kept: str | None) -> None:
+        """Delete the schedules that would end this instance at another time than `kept` does.
+        Raises CloudError if one stays.
+        """
+        if self.role(region) is None:
+            return
+        client, prefix = self._client(region), f"{PREFIX}{instance}-"
+        names = {name for name in self._names(client, region, prefix) if name != kept}
+        if self._is_legacy(client, node, instance):
+            names.add(f"{PREFIX}{node}")
+        for name in sorted(names):
+            self._delete(client, name)
+
+    def drop(self, region: str, names: Iterable[str]) -> None:
+        """Delete these schedules, as what they guard is gone.
 
         A leftover schedule is harmless: instance IDs are never reused, and the schedule deletes
         itself at its time.
@@ -100,16 +139,75 @@ class Schedules:
         if self.role(region) is None:
             return
         client = self._client(region)
-        for node in nodes:
-            try:
-                with mapped(f"DeleteSchedule for {node}"):
-                    client.delete_schedule(Name=_name(node))
-            except CloudError:
+        for name in names:
+            with suppress(CloudError):
+                self._delete(client, name)
+
+    def missing(self, region: str, machines: Iterable[tuple[str, str, float]]) -> dict[str, str]:
+        """Return why AWS does not end an instance, by ID: of (node, instance, its end).
+
+        Empty without a role, and where the user may not ask: then the node's own timer counts.
+        """
+        if self.role(region) is None:
+            return {}
+        client = self._client(region)
+        try:
+            names = self._names(client, region, PREFIX, "ENABLED")
+        except PermissionsError:
+            return {}
+        found: dict[str, str] = {}
+        for node, instance, expires in machines:
+            if name_of(instance, expires) in names:
                 continue
+            if f"{PREFIX}{node}" in names and self._is_legacy(client, node, instance):
+                continue
+            found[instance] = f"role {ROLE} exists, and AWS has no schedule for {instance}"
+        return found
+
+    def _names(self, client: Any, region: str, prefix: str, state: str = "") -> set[str]:
+        """Return the names of schedules: 100 a call."""
+
+        def ask() -> set[str]:
+            with mapped(f"ListSchedules in {region}"):
+                pages = client.get_paginator("list_schedules").paginate(
+                    NamePrefix=prefix, **({"State": state} if state else {})
+                )
+                return {str(each["Name"]) for page in pages for each in page["Schedules"]}
+
+        return self._ec2.timing.call(ask)
+
+    def _is_legacy(self, client: Any, node: str, instance: str) -> bool:
+        """True if an earlier version made this instance's schedule, which it named by the node."""
+
+        def ask() -> Any:
+            with mapped(f"GetSchedule for {node}"):
+                return client.get_schedule(Name=f"{PREFIX}{node}")
+
+        try:
+            found = self._ec2.timing.call(ask)
+        except (NotFoundError, PermissionsError):
+            return False
+        return instance in str((found.get("Target") or {}).get("Input"))
+
+    def _delete(self, client: Any, name: str) -> None:
+        def ask() -> None:
+            try:
+                with mapped(f"DeleteSchedule {name}"):
+                    client.delete_schedule(Name=name)
+            except NotFoundError:
+                return
+
+        self._ec2.timing.call(ask)
 
     def _client(self, region: str) -> Any:
         return quota.service(self._ec2, "scheduler", region)
 
 
-def _name(node: str) -> str:
-    return f"cloudtrain-{node}"
+PREFIX = "cloudtrain-"
+
+
+def name_of(instance: str, expires: float) -> str:
+    """Name of the schedule that ends an instance at `expires`. Both are in it, so that two nodes of
+    one name have two, and a moved end is made before the old one is deleted.
+    """
+    return f"{PREFIX}{instance}-{int(expires)}"

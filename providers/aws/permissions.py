@@ -47,7 +47,9 @@ OURS = (
     "ec2:DeletePlacementGroup",
     "ec2:DeleteSecurityGroup",
     "ec2:DeleteVolume",
+    "ec2:DescribeInstanceAttribute",
     "ec2:GetConsoleOutput",
+    "ec2:ModifyInstanceAttribute",
     "ec2:RevokeSecurityGroupIngress",
     "ec2:StartInstances",
     "ec2:TerminateInstances",
@@ -60,7 +62,10 @@ OF_GROUPS = (
 )
 """Calls that `network.firewall` makes superfluous."""
 
-HELD = ("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:UpdateSchedule")
+HELD = (
+    *("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:GetSchedule"),
+    "scheduler:UpdateSchedule",
+)
 """Calls needed only if AWS is to end the nodes as well."""
 
 
@@ -86,6 +91,7 @@ def policy_of_schedules() -> dict[str, Any]:
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
         {**_allow(HELD), "Resource": schedules},
+        _allow(["scheduler:ListSchedules"]),
         {**_allow(["iam:GetRole", "iam:PassRole"]), "Resource": f"arn:aws:iam::*:role/{ROLE}"},
     )
 

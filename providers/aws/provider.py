@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import BusyError, CloudConfigError, CloudError, StepFailed
+from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NodeError, StepFailed
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import PartialList
@@ -26,11 +27,12 @@ from cloudtrain.providers.aws import (
     security_groups,
     spot,
     ssh_service,
+    stopped_ends,
     teardown,
     vms,
 )
 from cloudtrain.providers.aws.client import Ec2Client
-from cloudtrain.providers.aws.expiry import Schedules
+from cloudtrain.providers.aws.expiry import Schedules, name_of
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.aws.zones import Regions, split
@@ -195,9 +197,10 @@ class AwsDriver:
 
     def _arm(self, order: LaunchRequest[ClusterNetwork], machine: Vm) -> None:
         """Schedule the end of an instance at AWS; if that fails, delete the instance."""
-        region, name = order.place.region, order.node.name
+        if order.expires is None:
+            return
         try:
-            self._schedules.arm(region, name, machine.id, order.expires)
+            self._schedules.arm(order.place.region, machine.id, order.expires)
         except CloudError as failure:
             error = roll_back(failure, lambda: self.delete([machine], ()))
             raise error from failure.__cause__
@@ -206,7 +209,11 @@ class AwsDriver:
         return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped instance. Its own timer and its end are stored on its disk."""
+        """Start a stopped instance. Its own timer is stored on its disk, so its end is moved first:
+        one that has passed would terminate the instance, with its disk, as it boots.
+        """
+        if expires is not None:
+            stopped_ends.move(self._ec2, self._schedules, machine, expires)
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -245,17 +252,31 @@ class AwsDriver:
         return True
 
     def _move_end(self, machine: Vm, expires: float | None, tell: Tell) -> None:
+        """Move one end: AWS's new schedule, the node's timer, the tag, and then the old schedule
+        goes. On failure, all are put back.
+        """
         region = machine.place.region
-        tell(machine.node, boot.move_end_command(expires))
-        if expires is None:
-            self._schedules.disarm(region, [machine.node.name])
-        else:
-            self._schedules.arm(region, machine.node.name, machine.id, expires)
-        tag = {"Key": labels.EXPIRES}
-        verb = "DeleteTags"
-        if expires is not None:
-            verb, tag = "CreateTags", {**tag, "Value": str(int(expires))}
-        self._ec2.ask(region, verb, {"ResourceId": [machine.id], "Tag": [tag]})
+        made = self._schedules.arm(region, machine.id, expires) if expires is not None else None
+        try:
+            tell(machine.node, boot.move_end_command(expires))
+            stopped_ends.tag(self._ec2, machine, expires)
+            self._schedules.drop_others(region, machine.node.name, machine.id, made)
+        except (CloudError, NodeError):
+            self._put_back(machine, made, tell)
+            raise
+
+    def _put_back(self, machine: Vm, made: str | None, tell: Tell) -> None:
+        """Restore the end that a failed move began to replace, as far as possible."""
+        region, old = machine.place.region, machine.node.expires
+        with suppress(CloudError):
+            if old is not None:
+                self._schedules.arm(region, machine.id, old)
+            if made is not None and (old is None or made != name_of(machine.id, old)):
+                self._schedules.drop(region, [made])
+        with suppress(NodeError):
+            tell(machine.node, boot.move_end_command(old))
+        with suppress(CloudError):
+            stopped_ends.tag(self._ec2, machine, old)
 
     def serial_log(self, machine: Vm) -> str:
         return vms.serial_log(self._ec2, machine)
@@ -263,9 +284,12 @@ class AwsDriver:
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         teardown.delete_all(self._ec2, machines, resources, launched=self._just_launched)
         for region in sorted({machine.place.region for machine in machines}):
-            self._schedules.disarm(
-                region, [m.node.name for m in machines if m.place.region == region]
-            )
+            ends = [
+                name_of(m.id, m.node.expires)
+                for m in machines
+                if m.place.region == region and m.node.expires is not None
+            ]
+            self._schedules.drop(region, ends)
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         teardown.delete_from_inside(self._ec2, machines)

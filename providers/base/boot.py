@@ -64,8 +64,32 @@ def user_data(
             *_ending(expires, timed=timed),
         ],
     }
+    return _text(document)
+
+
+def _text(document: dict[str, Any]) -> str:
     text = yaml.dump(document, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=1000)
     return f"#cloud-config\n{text}"
+
+
+def with_end(user_data: str, expires: float, *, moved: str) -> str:
+    """Return the user data of a stopped node with another end, which also counts before the one
+    that its END file has, once. `moved`: an ID of this move.
+
+    Raises ValueError if it is not ours.
+    """
+    document = document_of(user_data)
+    commands = document.get("bootcmd") if isinstance(document, dict) else None
+    if not commands:
+        raise ValueError("no bootcmd")
+    kept = [line for line in commands if END not in str(line) and "shutdown -P" not in str(line)]
+    text = str(int(expires))
+    once = (
+        f'mkdir -p {_FOLDER}; [ "$(cat {END}.moved 2>/dev/null)" = {moved} ] || '
+        f"{{ echo {text} >{END}.new && mv {END}.new {END} && echo {moved} >{END}.moved; }} || "
+        f"rm -f {END}"
+    )
+    return _text({**document, "bootcmd": [*kept, once, *_ending(expires, timed=True)]})
 
 
 def document_of(user_data: str) -> dict[str, Any]:
@@ -104,6 +128,7 @@ END = "/var/lib/cloudtrain/end"
 """File that holds the end as Unix time in whole seconds, or `off`. If it exists, it overrides the
 end in the user data, which cannot change while the instance runs.
 """
+_FOLDER = END.rpartition("/")[0]
 
 
 def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
@@ -135,10 +160,11 @@ command.
 
 
 def move_end_command(expires: float | None) -> str:
-    """Build the shell command that changes the end; run it on the node as a user with sudo."""
+    """Build the shell command that changes the end; run it on the node as a user with sudo. It
+    succeeds if the timer, which reads the file, is there.
+    """
     text = "off" if expires is None else str(int(expires))
-    folder = END.rpartition("/")[0]
     return (
-        f"sudo mkdir -p {folder} && echo {text} | sudo tee {END}.new >/dev/null "
-        f"&& sudo mv {END}.new {END}"
+        f"sudo mkdir -p {_FOLDER} && echo {text} | sudo tee {END}.new >/dev/null "
+        f'&& sudo mv {END}.new {END} && [ "$(cat {END})" = {text} ] && {CAN_MOVE}'
     )

@@ -267,6 +267,8 @@ class CloudProvider(Generic[NetworkT]):
     def _wished_end(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
         """The same by `limits.max_lifetime` alone."""
         known = [m.node.expires for m in there.values() if m.node.expires is not None]
+        if known and plan.earliest_end is not None:
+            return max(min(known), plan.earliest_end)
         now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
         ahead = [end for end in known if end > now]
         if ahead:

@@ -24,12 +24,14 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.model import SPOT, Accelerator, Network, NodeGroup, Plan
+from cloudtrain.model import SPOT, Accelerator, HostKey, Network, NodeGroup, Plan, Secret
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.expiry import name_of
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.aws.types import ClusterNetwork
+from cloudtrain.providers.base import boot
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.retry import Clock
 from tests.standins import aws_data
@@ -540,8 +542,12 @@ def test_a_node_that_hangs_is_ended_by_aws_where_the_account_has_a_role_for_it(a
     orders = [order_of(plan, n, ground, expires=time.time() + 3600) for n in plan.nodes]
     for order in orders:
         account_of(plan).launch(order)
-    assert aws.app.schedules() == [f"cloudtrain-{node.name}" for node in plan.nodes]
-    account_of(plan).launch(replace(orders[0], expires=time.time() + 7200))  # a later end
+    machines = {m.node.name: m for m in account_of(plan).machines("mnist")}
+    assert aws.app.schedules() == sorted(
+        name_of(machine.id, machine.node.expires or 0.0) for machine in machines.values()
+    )
+    chief = machines["mnist-chief0"]
+    assert account_of(plan).move_ends([chief], time.time() + 7200, lambda node, line: None)
     aws.app.advance(3700)
     assert len(instances(aws)) == 3
     aws.app.advance(200)
@@ -550,6 +556,90 @@ def test_a_node_that_hangs_is_ended_by_aws_where_the_account_has_a_role_for_it(a
     account = account_of(plan)
     erase_all(account)
     assert (aws.app.schedules(), aws.holdings()) == ([], [])
+
+
+def test_a_schedule_is_of_one_instance_not_of_its_name(aws: Cloud) -> None:
+    """The end of an extra instance goes with it, and no other does."""
+    role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    order = order_of(plan, plan.nodes[0], ground, expires=time.time() + 3600)
+    first = account_of(plan).launch(order)
+    second = account_of(plan).launch(replace(order, token="1" * 32))
+    assert first.id != second.id
+    account_of(plan).delete([second], ())
+    assert aws.app.schedules() == [name_of(first.id, order.expires or 0.0)]
+
+
+def test_a_schedule_that_an_earlier_version_named_by_the_node_is_moved(aws: Cloud) -> None:
+    role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    order = order_of(plan, plan.nodes[0], ground, expires=time.time() + 3600)
+    chief = account_of(plan).launch(order)
+    as_earlier(name_of(chief.id, order.expires or 0.0), "cloudtrain-mnist-chief0")
+    chief = account_of(plan).machines("mnist")[0]
+    later = time.time() + 7200
+    account_of(plan).move_ends([chief], later, lambda node, line: None)
+    assert aws.app.schedules() == [name_of(chief.id, later)]
+
+
+def as_earlier(name: str, before: str) -> None:
+    scheduler = boto3.session.Session().client("scheduler", region_name="us-east-1")
+    found = scheduler.get_schedule(Name=name)
+    kept = ("ScheduleExpression", "ScheduleExpressionTimezone", "FlexibleTimeWindow", "Target")
+    scheduler.create_schedule(Name=before, **{key: found[key] for key in kept})
+    scheduler.delete_schedule(Name=name)
+
+
+def test_an_end_that_aws_refuses_to_move_stays_where_it_was(aws: Cloud) -> None:
+    role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    order = order_of(plan, plan.nodes[0], ground, expires=time.time() + 3600)
+    account_of(plan).launch(order)
+    (chief,) = account_of(plan).machines("mnist")
+    before, lines = aws.app.schedules(), []
+    aws.fault("answer", action="CreateTags*", status=403, code="UnauthorizedOperation", times=9)
+    with pytest.raises(PermissionsError):
+        account_of(plan).move_ends(
+            [chief], time.time() + 7200, lambda node, line: lines.append(line)
+        )
+    assert aws.app.schedules() == before
+    assert lines[-1] == boot.move_end_command(order.expires)
+    assert [m.node for m in account_of(plan).machines("mnist")] == [chief.node]
+
+
+@pytest.mark.parametrize("with_role", [False, True])
+def test_a_stopped_node_is_started_only_with_its_end_moved(aws: Cloud, with_role: bool) -> None:
+    if with_role:
+        role_of("scheduler")
+    plan = plan_of(aws, placement=("us-east-1a",))
+    ground = account_of(plan).create_network(plan, HERE, CALLER, silent)
+    data = boot.user_data(
+        public_key="ssh-ed25519 AAAA", host_key=HOST_KEY, expires=time.time() + 3600, timed=True
+    )
+    order = order_of(plan, plan.nodes[0], ground, expires=time.time() + 3600)
+    account_of(plan).launch(replace(order, user_data=data))
+    account_of(plan).machines("mnist")
+    aws.tell("stop", name="mnist-chief0")
+    (chief,) = account_of(plan).machines("mnist")
+    before, later = aws.app.schedules(), time.time() + 7200
+    aws.fault("answer", action="ModifyInstanceAttribute*", status=403, code="UnauthorizedOperation")
+    with pytest.raises(PermissionsError, match="ModifyInstanceAttribute"):
+        account_of(plan).start(chief, later)
+    assert [m.node for m in account_of(plan).machines("mnist")] == [chief.node]
+    assert aws.app.schedules() == before
+    account_of(plan).start(chief, later)
+    (started,) = account_of(plan).machines("mnist")
+    assert started.node.expires == int(later)
+    assert aws.app.schedules() == ([name_of(chief.id, later)] if with_role else [])
+    told = aws.app.named("mnist-chief0").user_data.decode()
+    assert f"end={int(later)}" in told
+    assert f"end={int(order.expires or 0.0)}" not in told
+
+
+HOST_KEY = HostKey(public="ssh-ed25519 AAAA", private=Secret("a key of tests"))
 
 
 def test_without_such_a_role_the_nodes_own_timers_end_them(aws: Cloud) -> None:

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from moto.ec2.models.instances import InstanceState, StateReason
+from moto.ec2.utils import parse_user_data
 from werkzeug.wrappers import Request
 
 from tests.standins import aws_reservations
@@ -178,6 +179,32 @@ class Instances(World):
         text = self.nodes.boot_log(name) if self.nodes is not None else self.serial_logs.get(name)
         output = base64.b64encode((text or "").encode()).decode()
         return {"InstanceId": instance.id, "Output": output}
+
+    def _describe_instance_attribute(
+        self, region: str, given: dict[str, Any], request: Request
+    ) -> Any:
+        if given.get("Attribute") != "userData":
+            return self.by_moto(request)
+        (instance,) = self._asked(region, {"InstanceIds": [given["InstanceId"]]})
+        text = str(instance.user_data or "")
+        return {"InstanceId": instance.id, "UserData": {"Value": text}}
+
+    def _modify_instance_attribute(
+        self, region: str, given: dict[str, Any], request: Request
+    ) -> Any:
+        """ "To change the user data … you must first stop the instance":
+        https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
+        if "UserData" not in given:
+            return self.by_moto(request)
+        (instance,) = self._asked(region, {"InstanceIds": [given["InstanceId"]]})
+        if instance.state != "stopped":
+            raise Refused(
+                "IncorrectInstanceState",
+                f"The instance '{instance.id}' is not in the 'stopped' state.",
+            )
+        value = given["UserData"]["Value"]
+        instance.user_data = parse_user_data(value)
+        return {}
 
     def _terminate_instances(self, region: str, given: dict[str, Any], request: Request) -> Any:
         found = self._asked(region, given)

@@ -45,6 +45,9 @@ def unavailable() -> str | None:
     return None
 
 
+SEED = "var/lib/cloud/seed/nocloud"
+
+
 @dataclass
 class _Node:
     name: str
@@ -111,7 +114,10 @@ class Nodes:
 
     def start(self, name: str, user_data: str, address: str) -> None:
         """Returns at once; its sshd answers some two seconds later. One that was shut down or
-        halted boots again, with its disk as it was."""
+        halted boots again, with its disk as it was.
+
+        cloud-init reads changed user data at each boot on EC2, as DataSourceEc2 has no
+        `check_instance_id` (cloudinit/stages.py: "cache invalid in datasource")."""
         with self._lock:
             node = self._nodes.get(name)
             if node is None:
@@ -119,6 +125,10 @@ class Nodes:
         with node.lock:
             if not node.folder.exists():
                 self._write_disk(node, user_data)
+            elif (seed := node.folder / "upper" / SEED / "user-data").read_text() != user_data:
+                seed.write_text(user_data)
+                for cache in (node.folder / "upper/var/lib/cloud/instances").glob("*/obj.pkl"):
+                    cache.unlink()
             _listen(node, address)
             self._boot(node)
 
@@ -190,10 +200,9 @@ class Nodes:
             _put(upper, path, text)
         for bind in self._binds:  # Users of the node may pass to it, also through /root.
             (upper / bind.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
-        seed = "var/lib/cloud/seed/nocloud"
         identity = f"instance-id: i-{uuid.uuid4().hex[:12]}\nlocal-hostname: {node.name}\n"
-        _put(upper, f"{seed}/user-data", user_data, 0o600)
-        _put(upper, f"{seed}/meta-data", identity)
+        _put(upper, f"{SEED}/user-data", user_data, 0o600)
+        _put(upper, f"{SEED}/meta-data", identity)
         _put(upper, "etc/cloud/cloud.cfg.d/99-standin.cfg", _CLOUD_CFG)
         _put(upper, "etc/standin-boot", _BOOT)
         _put(upper, "etc/standin-stages", _STAGES)
