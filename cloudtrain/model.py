@@ -473,6 +473,9 @@ class Node(TaskId):
     """Unix time, as reported by the cloud."""
     expires: float | None = None
     """Unix time at which the cloud ends it."""
+    no_end: str = ""
+    """Why the cloud will not end it then, by the cloud's own answer; empty if it will, or was not
+    asked."""
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)

@@ -109,6 +109,14 @@ class TellsSpotEvidence(Protocol):
 
 
 @runtime_checkable
+class TellsEnds(Protocol):
+    """A provider whose cloud says whether it will end a node."""
+
+    def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
+        """Same as Provider.nodes, with `Node.no_end` as the cloud says."""
+
+
+@runtime_checkable
 class DeletesItself(Protocol):
     """A provider whose machines can delete themselves."""
 

@@ -9,6 +9,7 @@ import click
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.confirm import confirm
+from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.options import (
     debug_option,
     events_option,
@@ -69,7 +70,8 @@ def command(
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
     found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
-        print_lines((text(answers), *kept(answers, wanted)), err=True)
+        lines = (text(answers), *kept(answers, wanted))
+        print_lines(lines, err=True, painted=alarmed)
     collected: tuple[str, ...] = ()
     if found:
         names = ", ".join(held.holding.cluster for held in found)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from cloudtrain.cli.event_lines import told_events
+from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.status_lines import (
     cluster_state,
@@ -22,6 +23,7 @@ from cloudtrain.cli.status_lines import (
     role_figures,
     still_line,
 )
+from cloudtrain.commands.node_notes import without_end
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import duration
@@ -185,6 +187,8 @@ def exceptions(cluster: ClusterStatus) -> Iterator[str]:
     """Nodes that do not run or have a fault, by name, and why the nodes are not known."""
     if cluster.error is not None:
         yield f"nodes unknown: {cluster.error.message}".partition("\n")[0]
+    for node in without_end(cluster.nodes or (), time.time())[:NAMED]:
+        yield f"{node.task}: {NO_END}: {node.no_end}"
     odd = [
         f"{node.task} {node.state}{': ' + node.fault if node.fault else ''}".partition("\n")[0]
         for node in cluster.nodes or ()

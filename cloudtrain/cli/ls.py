@@ -8,6 +8,7 @@ import click
 
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.lines import printable
@@ -38,7 +39,7 @@ def command(
     if as_json:
         print_json(document(answers))
     else:
-        print_lines([text(answers)])
+        print_lines([text(answers)], painted=alarmed)
     return max((answer.exit_code for answer in answers), default=0)
 
 

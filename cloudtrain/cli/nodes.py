@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.commands.node_notes import overdue
+import click
+
+from cloudtrain.commands.node_notes import overdue, without_end
 
 if TYPE_CHECKING:
     from cloudtrain.model import Node
@@ -55,8 +57,24 @@ def _role(role: str, nodes: tuple[Node, ...]) -> Iterator[str]:
         yield f"    and {len(others) - MAX_SINGLE} more that differ: --json has all"
 
 
+NO_END = "NO END"
+
+
+def alarmed(text: str) -> str:
+    """A text whose lines on nodes that are not ended are red."""
+    return "\n".join(
+        click.style(line, fg="red") if f": {NO_END}: " in line or ": OVERDUE " in line else line
+        for line in text.split("\n")
+    )
+
+
 def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> Iterator[str]:
-    """A line for each node that is billed unexpectedly: overdue, or stopped."""
+    """A line for each node that is billed unexpectedly: without end, overdue, or stopped."""
+    for node in without_end(nodes, now):
+        yield (
+            f"{node.name}: {NO_END}: {node.no_end}; it is billed until `cloudtrain up` gives it "
+            "one or `cloudtrain down` deletes it"
+        )
     for node in overdue(nodes, now):
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.expires))
         yield f"{node.name}: OVERDUE since {since}, still billed"
@@ -89,5 +107,6 @@ def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
         "provisioning": str(node.provisioning),
         "created": node.created,
         "expires": node.expires,
+        "no_end": node.no_end,
         "overdue": bool(overdue([node], time.time() if now is None else now)),
     }

@@ -10,7 +10,7 @@ import click
 
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.flag_variables import typed
-from cloudtrain.cli.nodes import node_json
+from cloudtrain.cli.nodes import alarmed, node_json
 from cloudtrain.cli.options import (
     debug_option,
     json_option,
@@ -67,7 +67,7 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
     if as_json:
         print_json(report_json(report, time.time()))
     else:
-        print_lines([report_text(report, time.time())])
+        print_lines([report_text(report, time.time())], painted=alarmed)
     return report.exit_code(time.time())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -23,6 +24,8 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.target import plan_of
 from cloudtrain.cloud import facts_of
+from cloudtrain.commands.node_notes import without_end
+from cloudtrain.errors import LeftoverError
 
 if TYPE_CHECKING:
     from cloudtrain.model import Plan
@@ -62,7 +65,7 @@ def command(
     adopt: bool,
     as_json: bool,
     ignore: tuple[str, ...],
-) -> None:
+) -> int:
     """Create the cluster and set it up; run again to repair it or to continue. Asks for
     confirmation if it costs money.
     """
@@ -88,6 +91,7 @@ def command(
         print_json({"name": cluster.name, "nodes": nodes_json})
     else:
         click.echo(f"{cluster.name} is up, nodes: {len(cluster.nodes)}; next: cloudtrain train")
+    return LeftoverError.exit_code if without_end(cluster.nodes, time.time()) else 0
 
 
 def nodes(plan: Plan) -> str:

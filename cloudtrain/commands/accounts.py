@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cloudtrain.cloud import Cloud, facts_of, providers
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
-from cloudtrain.commands.node_notes import overdue
+from cloudtrain.commands.node_notes import overdue, without_end
 from cloudtrain.errors import (
     CloudtrainError,
     ConfigError,
@@ -101,9 +101,14 @@ class AccountInventory:
 
     @property
     def exit_code(self) -> int:
-        """6 for expired nodes that still exist, and for places that did not answer. Missing
-        credentials count only for a named account, regions without access never."""
-        if self.overdue or any(not each.denied for each in self.not_asked):
+        """6 for expired nodes that still exist, nodes without an end, and places that did not
+        answer. Missing credentials count only for a named account, regions without access never."""
+        nodes = [node for held in self.held for node in held.holding.nodes]
+        if (
+            self.overdue
+            or without_end(nodes, time.time())
+            or any(not each.denied for each in self.not_asked)
+        ):
             return NotAskedError.exit_code
         if self.error is None or (
             isinstance(self.error, CredentialsError) and not self.account.named

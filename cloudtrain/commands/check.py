@@ -20,6 +20,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.bucket_notes import bucket_notes, unusable
 from cloudtrain.commands.data_check import CheckedData, checked_data, egress_finding
 from cloudtrain.commands.import_notes import import_notes
+from cloudtrain.commands.node_notes import without_end
 from cloudtrain.commands.offline_checks import (
     access_note,
     evaluator_note,
@@ -38,6 +39,7 @@ from cloudtrain.errors import (
     CloudError,
     CloudtrainError,
     ConfigError,
+    LeftoverError,
     NoBucketError,
     NodeError,
     NodesError,
@@ -47,7 +49,8 @@ from cloudtrain.errors import (
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import Console, Finding, Provider, TellsMachines
+from cloudtrain.protocols import Console, Finding, Provider, TellsEnds, TellsMachines
+from cloudtrain.retry import CLOCK
 
 
 def check(
@@ -64,7 +67,8 @@ def check(
     read = each_candidate(plan.config)
     if len(read) == 1:
         found = findings(handle, deep=deep, ignore=ignore)
-        return (*found, *spot_finding(handle, found), *offline, *drift_finding(handle.plan))
+        there = (*drift_finding(handle.plan), *end_findings(handle))
+        return (*found, *spot_finding(handle, found), *offline, *there)
 
     def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
         place = f"{config.provider} {', '.join(config.placement)}"
@@ -121,6 +125,26 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
         return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
     text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
     return (Finding(what="cluster", ok=True, text=text),)
+
+
+def end_findings(handle: Handle) -> tuple[Finding, ...]:
+    """What the cloud says of the ends of nodes that exist; none if no node is on record, or if it
+    does not answer, which other findings say.
+    """
+    if not on_record(handle.plan) or not isinstance(handle.provider, TellsEnds):
+        return ()
+    try:
+        nodes = handle.provider.nodes_and_ends(handle.config.name)
+    except CloudtrainError:
+        return ()
+    lacking = without_end(nodes, CLOCK.now())
+    if lacking:
+        text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
+        hint = "`cloudtrain up` gives them one where the cloud can, `cloudtrain down` deletes them"
+        return (Finding(what="end", ok=False, text=text, hint=hint, error=LeftoverError),)
+    if not any(node.expires and node.state == "running" for node in nodes):
+        return ()
+    return (Finding(what="end", ok=True, text="the cloud will end its running nodes"),)
 
 
 def findings(

@@ -33,6 +33,13 @@ def cost_of(
     return CostSoFar(least=least, most=most if known else None)
 
 
+def without_end(nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
+    """Nodes that run and that their cloud will not end, as it says."""
+    return tuple(
+        n for n in nodes if n.no_end and n.state == "running" and (n.expires or now) >= now
+    )
+
+
 def overdue(nodes: Iterable[Node], now: float) -> tuple[Node, ...]:
     """Nodes that exist after their end."""
     return tuple(n for n in nodes if n.expires is not None and n.expires < now)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.commands.node_notes import cost_of, overdue
+from cloudtrain.commands.node_notes import cost_of, overdue, without_end
 from cloudtrain.errors import (
     CloudtrainError,
     LeftoverError,
@@ -103,9 +103,11 @@ class ClusterStatus:
         if self.error is not None:
             silent = isinstance(self.error, TransientError | RateError)
             return NotAskedError.exit_code if silent else self.error.exit_code
+        changing = self.holder is not None and self.holder.doing in ("up", "down")
         if overdue(self.nodes or (), now):
             return OVERDUE
-        changing = self.holder is not None and self.holder.doing in ("up", "down")
+        if without_end(self.nodes or (), now) and not changing:
+            return OVERDUE
         at_desk = self.away is not None and self.away.phase != "training"
         return 1 if self.missing and not changing and not at_desk else 0
 
@@ -351,10 +353,13 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
     from cloudtrain.events import nodes_requested
+    from cloudtrain.protocols import TellsEnds
 
     try:
         config = config or recorded_config(Records(cluster.name))
-        nodes = open_provider(config).nodes(cluster.name)
+        provider = open_provider(config)
+        ask = provider.nodes_and_ends if isinstance(provider, TellsEnds) else provider.nodes
+        nodes = ask(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)
     prices = {node.name: price_of(config, node) for node in nodes}

@@ -24,6 +24,7 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
 )
 from cloudtrain.commands.check import refuse
+from cloudtrain.commands.node_notes import without_end
 from cloudtrain.commands.place_choice import in_first_with_room
 from cloudtrain.commands.replace_nodes import (
     NOTHING,
@@ -90,6 +91,11 @@ def up(
         if missing is not None:
             console.warn(missing)
         cluster = in_first_with_room(handle, accept, create, console, wait=wait)
+    for node in without_end(cluster.nodes, time.time()):
+        console.warn(
+            f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "
+            f"`cloudtrain down {cluster.name}` deletes it"
+        )
     spent = recorded_budget(records, time.time())
     if spent is not None and spent.end is not None:
         console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")

@@ -278,6 +278,27 @@ class AwsDriver:
         with suppress(CloudError):
             stopped_ends.tag(self._ec2, machine, old)
 
+    def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
+        """Asks for AWS's own schedules. Without a role for them the node's timer alone ends it,
+        which only the node could be asked about.
+        """
+        found: dict[str, str] = {}
+        for region in sorted({machine.place.region for machine in machines}):
+            asked = [
+                (m.node.name, m.id, m.node.expires)
+                for m in machines
+                if m.place.region == region and m.node.expires is not None
+            ]
+            found |= self._schedules.missing(region, asked)
+        return found
+
+    def repair_ends(self, machines: Sequence[Vm]) -> None:
+        def repair(machine: Vm) -> None:
+            if machine.node.expires is not None:
+                self._schedules.arm(machine.place.region, machine.id, machine.node.expires)
+
+        fan_out(machines, repair, name=lambda machine: machine.node.name)
+
     def serial_log(self, machine: Vm) -> str:
         return vms.serial_log(self._ec2, machine)
 

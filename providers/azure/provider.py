@@ -147,6 +147,12 @@ class AzureDriver:
         self._ends.move(machines, expires)
         return True
 
+    def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
+        return self._ends.missing(machines)
+
+    def repair_ends(self, machines: Sequence[Vm]) -> None:
+        """Nothing: `create_network` repairs the ends of all VMs."""
+
     def serial_log(self, machine: Vm) -> str:
         return serial_log(self._arm, machine)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
@@ -100,6 +100,19 @@ class LaunchRequest(Generic[NetworkT]):
 
 
 Tell = Callable[[Node, str], None]
+
+
+@runtime_checkable
+class ConfirmsEnds(Protocol):
+    """A driver whose cloud can be asked whether it will end a VM, besides listing it."""
+
+    def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
+        """Return why the cloud does not end one of these running VMs at its end: by ID, for those
+        of which it says so. One call or two for all of them. Raises CloudError.
+        """
+
+    def repair_ends(self, machines: Sequence[Vm]) -> None:
+        """Have the cloud end these VMs, which it said it does not. Raises CloudError."""
 
 
 class CloudDriver(Protocol[NetworkT]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic
 
 from cloudtrain.catalog import MachineType
@@ -17,7 +18,15 @@ from cloudtrain.providers.base.create import (
     can_retry_without_placement_group,
     refusal_covers,
 )
-from cloudtrain.providers.base.driver import CloudDriver, Location, NetworkT, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import (
+    CloudDriver,
+    ConfirmsEnds,
+    Location,
+    NetworkT,
+    Resource,
+    Tell,
+    Vm,
+)
 from cloudtrain.providers.base.labels import refuse_other_owner
 from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
@@ -73,6 +82,8 @@ class CloudProvider(Generic[NetworkT]):
     ) -> tuple[Node, ...]:
         there = self._adopted(plan, journal)
         expires, moved = self._one_end(plan, there)
+        if not moved:
+            self._repair_ends(list(there.values()))
         creation = Creation(
             account=self._account,
             timing=self._timing,
@@ -108,6 +119,34 @@ class CloudProvider(Generic[NetworkT]):
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         return _nodes(self._search(cluster).machines())
+
+    def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
+        return _nodes(self._with_ends(self._search(cluster).machines()))
+
+    def _with_ends(self, machines: Sequence[Vm]) -> list[Vm]:
+        """Return the VMs with what the cloud says of their ends. If it does not answer, none is
+        believed.
+        """
+        asked = [machine for machine in machines if self._is_guarded(machine)]
+        if not asked or not isinstance(self._account, ConfirmsEnds):
+            return list(machines)
+        try:
+            missing = self._account.missing_ends(asked)
+        except CloudError as error:
+            missing = {m.id: f"{self.name} did not answer: {error.message}" for m in asked}
+        return [
+            replace(m, node=replace(m.node, no_end=missing.get(m.id, m.node.no_end)))
+            for m in machines
+        ]
+
+    def _is_guarded(self, machine: Vm) -> bool:
+        """True for a VM that is billed now and is to end later."""
+        node = machine.node
+        return (
+            node.state == "running"
+            and node.expires is not None
+            and node.expires > self._timing.clock.now()
+        )
 
     def find(self, cluster: str) -> PartialList[Node]:
         found = self._account.machines(cluster)
@@ -146,7 +185,7 @@ class CloudProvider(Generic[NetworkT]):
 
     def sweep(self) -> PartialList[Holding]:
         machines, resources = self._account.machines(), self._account.resources()
-        alive = [m for m in machines if m.node.state != "gone"]
+        alive = self._with_ends([m for m in machines if m.node.state != "gone"])
         clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
         return PartialList(
             [_holding(self.name, name, alive, resources) for name in sorted(clusters)],
@@ -245,6 +284,13 @@ class CloudProvider(Generic[NetworkT]):
             self._account.move_ends(moved, expires)
             return expires, True
         return expires, False
+
+    def _repair_ends(self, there: Sequence[Vm]) -> None:
+        """Have the cloud end the nodes that it says it does not, if it can."""
+        if isinstance(self._account, ConfirmsEnds):
+            lacking = [machine for machine in self._with_ends(there) if machine.node.no_end]
+            if lacking:
+                self._account.repair_ends(lacking)
 
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
         """Return the expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if

@@ -54,6 +54,7 @@ def to_vm(instance: Json) -> Vm | None:
         identities=tuple(str(each.get("email")) for each in instance.get("serviceAccounts") or ()),
         created=timestamp(instance.get("creationTimestamp")),
         expires=_ends(instance) or parsed.expires,
+        no_end=_no_end(instance, parsed.expires),
         owner=parsed.owner,
     )
     return Vm(
@@ -85,6 +86,18 @@ def _disk_gb(instance: Json) -> int | None:
 def _ends(instance: Json) -> float | None:
     status = (instance.get("resourceStatus") or {}).get("scheduling") or {}
     return timestamp(status.get("terminationTimestamp"))
+
+
+def _no_end(instance: Json, expires: float | None) -> str:
+    """Why Google does not end a running VM that our label says it ends: none of the three fields
+    that say so is there.
+    https://cloud.google.com/compute/docs/instances/limit-vm-runtime (documented)
+    """
+    asked = instance.get("scheduling") or {}
+    armed = _ends(instance) or asked.get("maxRunDuration") or asked.get("terminationTime")
+    if expires is None or armed or instance.get("status") != "RUNNING":
+        return ""
+    return "Google holds no run time for it"
 
 
 def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:

@@ -24,7 +24,7 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.model import SPOT, Accelerator, HostKey, Network, NodeGroup, Plan, Secret
+from cloudtrain.model import SPOT, Accelerator, HostKey, Limits, Network, NodeGroup, Plan, Secret
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
@@ -582,6 +582,24 @@ def test_a_schedule_that_an_earlier_version_named_by_the_node_is_moved(aws: Clou
     later = time.time() + 7200
     account_of(plan).move_ends([chief], later, lambda node, line: None)
     assert aws.app.schedules() == [name_of(chief.id, later)]
+
+
+def test_an_end_is_asked_of_aws_and_mended_by_up(aws: Cloud, tmp_path: Path) -> None:
+    role_of("scheduler")
+    limits = Limits(max_lifetime=3600.0)
+    plan = plan_of(aws, placement=("us-east-1a",), limits=limits)
+    provider, identity = provider_of(plan), make_identity(tmp_path, plan)
+    provider.create(plan, identity, silent)
+    assert {node.no_end for node in provider.nodes_and_ends("mnist")} == {""}
+    scheduler = boto3.session.Session().client("scheduler", region_name="us-east-1")
+    before = aws.app.schedules()
+    scheduler.delete_schedule(Name=before[0])
+    (why,) = {node.no_end for node in provider.nodes_and_ends("mnist")} - {""}
+    assert why.startswith("role cloudtrain-terminate exists, and AWS has no schedule for i-")
+    (held,) = provider.sweep()
+    assert {node.no_end for node in held.nodes} == {"", why}
+    provider.create(plan, identity, silent)
+    assert aws.app.schedules() == before
 
 
 def as_earlier(name: str, before: str) -> None:

@@ -334,6 +334,47 @@ def test_the_schedule_of_a_vm_that_was_not_deleted_stays(azure: Cloud, tmp_path:
     assert "schedule shutdown-computevm-mnist-chief0" in azure.holdings()
 
 
+# ── As Azure says ────────────────────────────────────────────────────────────
+
+
+def faults(hands: Hands) -> set[str]:
+    return {node.no_end for node in hands.provider.nodes_and_ends("mnist")}
+
+
+@pytest.mark.parametrize("hours", [2.0, 30.0])
+def test_an_end_is_asked_of_azure_and_mended_by_up(
+    azure: Cloud, tmp_path: Path, hours: float
+) -> None:
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=hours * HOUR))
+    hands.up(nodes=1)
+    assert faults(hands) == {""}
+    path = arm(hands.account).group(GROUP).schedule("mnist-chief0")
+    if hours > 24:
+        for one in azure.app.deadlines.values():
+            one.state = "Cancelled"
+        assert faults(hands) == {"its scheduled deallocation was cancelled or is at another time"}
+    else:
+        arm(hands.account).delete(path)
+        assert faults(hands) == {"Azure has no schedule for it"}
+    left = hands.up(nodes=1)
+    assert faults(hands) == {""}
+    hands.later(left + 2.0)
+    assert hands.states() == {"stopped"}
+
+
+def test_an_end_that_azure_does_not_answer_for_is_not_believed(
+    azure: Cloud, tmp_path: Path
+) -> None:
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=2 * HOUR))
+    hands.up(nodes=1)
+    azure.fault("answer", action="LIST schedules*", status=500, times=99)
+    (why,) = faults(hands)
+    assert why.startswith("azure did not answer: ")
+    azure.no_more_faults()
+    azure.set(not_permitted=["Microsoft.DevTestLab/schedules/read"])
+    assert faults(hands) == {""}, "a role that may not ask is no reason for alarm"
+
+
 # ── What is left behind ──────────────────────────────────────────────────────
 
 

@@ -485,6 +485,16 @@ def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud:
     assert (result.exit_code, result.stdout) == (6, "")
 
 
+def test_nodes_that_their_cloud_will_not_end_are_said(cloud: Labelled) -> None:
+    put(cloud, "mnist")
+    bare = replace(node("mnist"), expires=time.time() + 3600, no_end="no schedule")
+    cloud.cloud["mnist"] = {bare.name: bare}
+    result = run("ls", "--cloud", "--provider", "gcp")
+    assert result.exit_code == 6
+    assert "  mnist-chief0: NO END: no schedule; it is billed" in result.stdout
+    assert run("gc", "--provider", "gcp", "--yes").exit_code == 6
+
+
 def test_nodes_that_exist_after_their_end_are_overdue(cloud: Labelled) -> None:
     put(cloud, "mnist")
     late = replace(node("mnist"), expires=1_700_000_000.0)

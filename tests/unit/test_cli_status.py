@@ -371,6 +371,18 @@ def test_nothing_is_missing_while_up_is_at_work(provider: FakeProvider) -> None:
         assert cloudtrain("status", "mnist").exit_code == 0
 
 
+def test_a_node_that_its_cloud_will_not_end_is_said(provider: FakeProvider) -> None:
+    end, why = time.time() + 3600, "Azure has no schedule for it"
+    groups = {"chief": NodeGroup(), "worker": NodeGroup()}
+    nodes = (a_node("chief0", expires=end, no_end=why), a_node("worker0", expires=end))
+    records = cluster_of(provider, *nodes, **groups)
+    assert any(line.startswith(f"  mnist-chief0: NO END: {why}; it is billed") for line in said())
+    assert [node["no_end"] for node in told()["nodes"]] == [why, ""]
+    assert cloudtrain("status", "mnist").exit_code == 6
+    with records.lock("up"):
+        assert cloudtrain("status", "mnist").exit_code == 0, "up is still arming it"
+
+
 def test_a_node_that_exists_after_its_end_is_overdue(provider: FakeProvider) -> None:
     end = time.time() - 3600
     groups = {"chief": NodeGroup(), "worker": NodeGroup()}

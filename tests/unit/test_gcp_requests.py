@@ -402,6 +402,13 @@ def test_the_end_is_what_google_says_and_else_what_the_label_says() -> None:
     machine = listing.to_vm(vm)
     assert machine is not None
     assert machine.node.expires == NOW
+    vm["status"] = "RUNNING"
+    bare = listing.to_vm({**vm, "scheduling": {}})
+    assert bare is not None
+    assert bare.node.no_end == "Google holds no run time for it"
+    armed = listing.to_vm({**vm, "scheduling": {"maxRunDuration": {"seconds": "60"}}})
+    assert armed is not None
+    assert armed.node.no_end == ""
     status = {"scheduling": {"terminationTimestamp": "2033-05-18T20:33:20-07:00"}}
     machine = listing.to_vm({**vm, "resourceStatus": status})
     assert machine is not None
