@@ -113,18 +113,20 @@ def dollars(amount: float | None) -> str:
 
 
 def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
-    """Return the drift of the lifetime, and of a lower budget, on clouds that cannot move the end
-    of a running node.
+    """Return the drift of the lifetime, and of a lower budget, where the end of a running node
+    cannot be moved: by the cloud, or as an earlier version did not record when it began.
     """
     config = plan.config
     events = Records(config.name).events()
     known = known_end(events)
     wanted = config.limits.max_lifetime
     why = fixed_end(config)
-    if not why or known is None:
-        return ()
     planned = [node.name for node in plan.nodes]
     names = [node if isinstance(node, str) else node.name for node in nodes]
+    if known is None:
+        return _unrecorded_lifetime(config, tuple(name for name in names if name in planned))
+    if not why:
+        return ()
     if known.lifetime == wanted:
         return _exceeded_budget(config, events, tuple(n for n in names if n in planned))
     return (
@@ -132,6 +134,28 @@ def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
             nodes=tuple(name for name in names if name in planned),
             field="limits.max_lifetime",
             there=f"created with max_lifetime {words(known.lifetime)} ({why})",
+            wanted=words(wanted),
+        ),
+    )
+
+
+def _unrecorded_lifetime(config: ClusterConfig, names: tuple[str, ...]) -> tuple[Change, ...]:
+    """Drift of the lifetime of nodes whose own an earlier version did not record."""
+    wanted = config.limits.max_lifetime
+    if cloud_of(config.provider) is None or not names:
+        return ()
+    try:
+        before = recorded_config(Records(config.name)).limits.max_lifetime
+    except CloudtrainError:
+        return ()
+    if before == wanted:
+        return ()
+    return (
+        Change(
+            nodes=names,
+            field="limits.max_lifetime",
+            there=f"created with max_lifetime {words(before)} by an earlier version of cloudtrain, "
+            "which did not record since when it counts",
             wanted=words(wanted),
         ),
     )

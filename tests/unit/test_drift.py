@@ -214,6 +214,31 @@ def test_another_lifetime_moves_the_end_of_every_node(user: User, azure: Hearing
     assert again == pytest.approx(time.time() + 3 * 3600, abs=60)
 
 
+def test_another_lifetime_of_a_cluster_of_an_earlier_version_is_refused_with_the_reason(
+    user: User, azure: Hearing
+) -> None:
+    """It recorded neither the lifetime nor when it began."""
+    events = Records("deep").folder / "events.jsonl"
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    for line in lines:
+        for name in ("lifetime", "budget"):
+            line.get("made", line).pop(name, None)
+    events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    before = ends(user)
+    assert user.up().exit_code == 0, "the same file"
+    user.write(limits={"max_lifetime": "6h"})
+    done = user.up()
+    assert done.exit_code == 2
+    words = "created with max_lifetime 2h by an earlier version of cloudtrain, which did not record"
+    assert words in done.stderr
+    assert (
+        cloudtrain("plan", "deep.yaml").exit_code == 2
+        or words in cloudtrain("check", "deep.yaml").stdout
+    )
+    assert ends(user) == before
+    assert user.up("--replace").exit_code == 0
+
+
 def test_a_lifetime_that_is_over_already_is_refused(user: User, azure: Hearing) -> None:
     (before,) = ends(user)
     user.write(limits={"max_lifetime": "30m"})
