@@ -16,7 +16,13 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, TransientError
+from cloudtrain.errors import (
+    CloudError,
+    NotFoundError,
+    PermissionsError,
+    RateError,
+    TransientError,
+)
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client, mapped
 
@@ -38,11 +44,13 @@ class Schedules:
         self._role: str | None = None
 
     def role(self, region: str) -> str | None:
-        """Return the role's ARN; None if it does not exist or this user may not see it."""
+        """Return the role's ARN; None if it does not exist or this user may not see it, or if
+        IAM does not answer.
+        """
         with self._lock:
             if not self._asked:
-                self._role = self._find(region)
                 self._asked = True
+                self._role = self._find(region)
             return self._role
 
     def _find(self, region: str) -> str | None:
@@ -52,6 +60,9 @@ class Schedules:
                 return None
             with mapped("GetRole"):
                 return str(client.get_role(RoleName=ROLE)["Role"]["Arn"])
+        except (TransientError, RateError):
+            self._asked = False  # asked again next time; some networks reach EC2 alone
+            return None
         except CloudError:
             return None
 

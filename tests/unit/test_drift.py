@@ -231,10 +231,7 @@ def test_another_lifetime_of_a_cluster_of_an_earlier_version_is_refused_with_the
     assert done.exit_code == 2
     words = "created with max_lifetime 2h by an earlier version of cloudtrain, which did not record"
     assert words in done.stderr
-    assert (
-        cloudtrain("plan", "deep.yaml").exit_code == 2
-        or words in cloudtrain("check", "deep.yaml").stdout
-    )
+    assert words in cloudtrain("check", "deep.yaml").stdout
     assert ends(user) == before
     assert user.up("--replace").exit_code == 0
 
