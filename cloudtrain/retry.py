@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from cloudtrain import moments
+from cloudtrain.awake import awake
 from cloudtrain.wait_limits import NODE_AWAY
 
 T = TypeVar("T")
@@ -33,9 +35,12 @@ def _chance() -> float:
 class Clock:
     """Source of time and chance; tests inject others."""
 
-    now: Callable[[], float] = time.time
-    """Unix time."""
+    now: Callable[[], float] = moments.now
+    """Unix time, for moments: no jump of this machine's clock changes it."""
     monotonic: Callable[[], float] = time.monotonic
+    """For durations."""
+    awake: Callable[[], float] = awake
+    """For silence: seconds in which this process listened."""
     sleep: Callable[[float], object] = time.sleep
     """True ends the wait for good, as `Event.wait` does once the event is set by Ctrl-C."""
     chance: Callable[[], float] = _chance

@@ -25,7 +25,7 @@ TICKS = 100
 
 @dataclass(kw_only=True)
 class TaskView:
-    """State of one task as seen from here; times are those of the injected clock."""
+    """State of one task as seen from here; times are those of `Clock.awake`."""
 
     task: Task
     exit_code: int | None = None
@@ -33,7 +33,7 @@ class TaskView:
     lost: str | None = None
     """Why its node counts as lost."""
     notice: float | None = None
-    """When the end of its node was announced, Unix time."""
+    """When the end of its node was announced, a Unix time."""
     announced: str = "preempted"
     """How its node ends, once there is a notice; see `task_commands.NoticeSeen`."""
     stopped_since: float | None = None
@@ -106,16 +106,17 @@ class TaskView:
 
 @dataclass(kw_only=True)
 class AttemptState:
-    """State of a run attempt; its times are those of the injected clock."""
+    """State of a run attempt; its times are those of its tasks, except for the Unix times below."""
 
     config: ClusterConfig
     tasks: Mapping[str, TaskView]
     started: float
     deadline: float | None = None
+    """Unix time at which the run ends by `train.deadline`."""
     lifetime_stop: float | None = None
-    """When the tasks are ended because the lifetime of their nodes ends."""
+    """Unix time at which the tasks are ended because the lifetime of their nodes ends."""
     budget_stop: float | None = None
-    """When the tasks are ended because `limits.budget` is spent."""
+    """Unix time at which the tasks are ended because `limits.budget` is spent."""
     first_failure: float | None = None
     first_port: float | None = None
     formed_after: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty
 
@@ -91,7 +92,7 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         if left and decision.cause is not None and decision.cause.kind in HANGING:
             dump_stacks(session, run, run.tasks)
         stop_tasks(session, run, left)
-        give_up_restarts(state, session.clock.now())
+        give_up_restarts(state, session.clock.awake())
         drain_ended(session, state, follower)
     finally:
         restarts.end()
@@ -120,7 +121,7 @@ def refuse_separate_trainings(session: Session, state: AttemptState) -> Cause | 
 
 
 def new_attempt_state(session: Session, run: Run) -> AttemptState:
-    now = session.clock.now()
+    now, moment = session.clock.awake(), session.clock.now()
     attempt = run.attempts[-1]
     views = {}
     for task in run.tasks:
@@ -141,7 +142,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
     return AttemptState(
         config=session.config,
         tasks=views,
-        started=attempt.started,
+        started=now - max(0.0, moment - attempt.started),
         formed_after=attempt.formed_after if attempt.clustered else None,
         deadline=run.created + deadline if deadline is not None else None,
         lifetime_stop=lifetime_stop(session, run),
@@ -183,7 +184,8 @@ def until_decided(
         agents.look()
         budget.look(state)
         state.stop_asked = session.records.stop_asked(run.id)
-        decision = decide(state, session.clock.now())
+        take_all(state, follower, session.clock)  # probes may have taken longer than any limit
+        decision = decide(state, session.clock.awake(), session.clock.now())
         for name in decision.restart:
             run = record_restart(session, run, state, name)
         watched.run = run
@@ -206,7 +208,7 @@ def follow_restarted(
     watched: Watched, state: AttemptState, follower: Follower, done: Restarted
 ) -> bool:
     """Follow a task that was restarted alone. One that could not be has failed: returns False."""
-    view, now = state.tasks[done.task.name], watched.session.clock.now()
+    view, now = state.tasks[done.task.name], watched.session.clock.awake()
     node = None if done.session is None else done.session.node(done.task.node)
     if done.session is None or node is None:
         view.final = done.final
@@ -233,14 +235,14 @@ def report_serving_again(session: Session, state: AttemptState) -> None:
     """Report once for each restart that the task has opened its port again."""
     for view in state.tasks.values():
         if view.port_open and view.failed_at is not None:
-            after = session.clock.now() - view.failed_at
+            after = session.clock.awake() - view.failed_at
             view.failed_at = None
             session.console.say(f"{view.task.name} serves again, {after:.1f} s after it failed")
 
 
 def report_when_formed(session: Session, run: Run, state: AttemptState) -> Run:
     """Report and record once that the cluster has formed."""
-    if not detect_formation(state, session.clock.now()):
+    if not detect_formation(state, session.clock.awake()):
         return run
     after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
@@ -282,13 +284,16 @@ def save_observed(session: Session, run: Run, state: AttemptState) -> Run:
 
 def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
     """Process all events that have arrived; waits for a first one."""
-    try:
-        event = follower.events.get(timeout=TICK)
+    with suppress(Empty):
+        take(state, follower.events.get(timeout=TICK), clock.awake())
+        take_all(state, follower, clock)
+
+
+def take_all(state: AttemptState, follower: Follower, clock: Clock) -> None:
+    """Process all events that have arrived."""
+    with suppress(Empty):
         while True:
-            take(state, event, clock.now())
-            event = follower.events.get_nowait()
-    except Empty:
-        return
+            take(state, follower.events.get_nowait(), clock.awake())
 
 
 def take(state: AttemptState, event: Event, now: float) -> None:
@@ -342,8 +347,8 @@ def over(view: TaskView, end: AttemptEnd, now: float) -> None:
 
 def drain_ended(session: Session, state: AttemptState, follower: Follower) -> None:
     """Wait for the last bytes and exit codes of tasks that were just stopped."""
-    limit = session.clock.now() + LAST_WORDS
-    while session.clock.now() < limit:
+    limit = session.clock.awake() + LAST_WORDS
+    while session.clock.awake() < limit:
         if all(view.ended or view.unreachable_since is not None for view in state.tasks.values()):
             return
         drain(state, follower, session.clock)
@@ -361,7 +366,7 @@ class Probes:
         self._session = session
 
     def look(self, state: AttemptState) -> None:
-        now = self._session.clock.now()
+        now = self._session.clock.awake()
         waiting = [
             view
             for view in state.tasks.values()
@@ -369,13 +374,13 @@ class Probes:
         ]
         if waiting and now >= self._next_ports:
             self._ports(state, waiting, now)
-            self._next_ports = self._session.clock.now() + 1.0
+            self._next_ports = self._session.clock.awake() + 1.0
         silent = [
             view for view in state.tasks.values() if view.unreachable_since and not view.ended
         ]
         if silent and now >= self._next_lost:
             self._lost(state, silent, now)
-            self._next_lost = self._session.clock.now() + 3.0
+            self._next_lost = self._session.clock.awake() + 3.0
 
     def _ports(self, state: AttemptState, waiting: list[TaskView], now: float) -> None:
         def ask(view: TaskView) -> bool:

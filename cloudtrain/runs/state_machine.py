@@ -42,14 +42,16 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
 
-def decide(state: AttemptState, now: float) -> Decision:
-    """Decide what to do with the attempt at `now`."""
+def decide(state: AttemptState, now: float, moment: float | None = None) -> Decision:
+    """Decide what to do with the attempt at `now`, by the clock of the state; `moment`: the same in
+    Unix time, if that clock has another.
+    """
     if state.stop_asked:
         return Decision(verdict="stopped")
     winners = deciding_tasks(tuple(view.task for view in state.tasks.values()), state.config)
     if all(state.tasks[name].exit_code == 0 for name in winners):
         return success_verdict(state, now)
-    timeout = timed_out(state, now)
+    timeout = timed_out(state, now, now if moment is None else moment)
     if timeout is not None:
         return Decision(verdict="failed", cause=timeout)
     absent = ended_before_joining(state, now)
@@ -332,7 +334,7 @@ def no_port_warning(state: AttemptState, now: float) -> tuple[str, ...]:
     )
 
 
-def timed_out(state: AttemptState, now: float) -> Cause | None:
+def timed_out(state: AttemptState, now: float, moment: float) -> Cause | None:
     train = state.config.train
     waiting = [
         view
@@ -355,14 +357,14 @@ def timed_out(state: AttemptState, now: float) -> Cause | None:
             return cause_of(
                 view, "stalled", f"no task wrote a log line for {quiet:.0f} s (train.stall_timeout)"
             )
-    if state.deadline is not None and now >= state.deadline:
+    if state.deadline is not None and moment >= state.deadline:
         view = next(iter(state.tasks.values()))
         return cause_of(
             view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
         )
-    if state.budget_stop is not None and now >= state.budget_stop:
+    if state.budget_stop is not None and moment >= state.budget_stop:
         return budget_spent(state.config)
-    if state.lifetime_stop is not None and now >= state.lifetime_stop:
+    if state.lifetime_stop is not None and moment >= state.lifetime_stop:
         view = next(iter(state.tasks.values()))
         return cause_of(view, "expired", f"the lifetime of its node {view.task.node} ends")
     return None

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain import layout
+from cloudtrain import layout, moments
 from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError
@@ -132,7 +131,7 @@ class StillnessWatch:
 
     def look(self, session: Session, run: Run, state: AttemptState) -> None:
         """Warn once for each time that nothing moves, and say when something does again."""
-        self._session, now = session, session.clock.now()
+        self._session, now = session, session.clock.awake()
         found = still(state, now)
         if self._told is not None and (found is None or found.since > self._told.since):
             session.console.say(f"the run moves again, after {ago(now - self._told.since)}")
@@ -167,7 +166,7 @@ class StillnessWatch:
                     self._answer = found, None
                     return
                 stacks = read_stacks(self._session, run, found.tasks)
-                self._answer = found, described(found, stacks, self._session.clock.now())
+                self._answer = found, described(found, stacks, self._session.clock.awake())
             except CloudtrainError:  # a node does not answer: the monitor says so
                 self._answer = found, None
 
@@ -189,7 +188,7 @@ class StillnessWatch:
             f"nothing has moved for {ago(quiet)}: {text}; `cloudtrain stop-run {config.name}`, or "
             f"{set_to}, ends it"
         )
-        since = time.time() - quiet
+        since = self._session.clock.now() - quiet
         self._session.records.journal(NothingMoves(run=run.id, since=since, text=text))
 
     def _moves(self, run: Run, tasks: Iterable[Task]) -> bool:
@@ -217,7 +216,7 @@ class StillnessWatch:
         for task in tasks:
             path = records.metrics_path(run.id, task.name, task.attempt)
             try:
-                fresh = time.time() - path.stat().st_mtime < PEER_GONE
+                fresh = moments.files() - path.stat().st_mtime < PEER_GONE
             except OSError:
                 continue
             found[task.name] = latest_samples(path) if fresh else []

@@ -79,7 +79,7 @@ class Restarted:
 
 def record_restart(session: Session, run: Run, state: AttemptState, name: str) -> Run:
     """Record the task's next attempt, before anything of it exists, and see it as begun."""
-    view, now = state.tasks[name], session.clock.now()
+    view, now = state.tasks[name], session.clock.awake()
     cause = failure_of(state, view) or Cause(
         task=name, node=view.task.node, kind="lost", text="failed"
     )

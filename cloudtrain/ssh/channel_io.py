@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import paramiko
 
+from cloudtrain.awake import awake
 from cloudtrain.protocols import Completed
 from cloudtrain.ssh.connection import BROKEN, exit_code, start, why_ended
 
@@ -139,7 +139,7 @@ class Wakeup:
         """
 
     def touch(self) -> None:
-        self._last = time.monotonic()
+        self._last = awake()
 
     def wait(self, timeout: float | None) -> None:
         """Wait for something to arrive. Raises ChannelSilent once nothing has moved for `timeout`
@@ -159,7 +159,7 @@ class Wakeup:
                 raise ChannelSilent
 
     def _left(self, timeout: float) -> float:
-        return max(0.0, self._last + timeout - time.monotonic())
+        return max(0.0, self._last + timeout - awake())
 
 
 class _Feeder:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-import time
 
 import paramiko
 
+from cloudtrain.awake import awake
 from cloudtrain.protocols import Completed
 from cloudtrain.ssh import channel_io
 from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch, Wakeup, drain
@@ -44,7 +44,7 @@ class ControlShell:
         """Run a script. Raises ChannelSilent after `timeout` seconds, ChannelEnded with the reason,
         StaleShell if it is safe to use another shell.
         """
-        deadline = time.monotonic() + timeout
+        deadline = awake() + timeout
         if not self._lock.acquire(timeout=timeout):
             raise ChannelSilent
         try:
@@ -63,7 +63,7 @@ class ControlShell:
 
     def _ask(self, script: str, deadline: float) -> Completed:
         token = os.urandom(16).hex()
-        self._channel.settimeout(max(0.001, deadline - time.monotonic()))
+        self._channel.settimeout(max(0.001, deadline - awake()))
         try:
             with channel_io.ending(self._channel):
                 self._channel.sendall(framed(script, token))
@@ -79,7 +79,7 @@ class ControlShell:
                 )
             if over:
                 raise ChannelEnded(why_ended(self._channel))
-            left = deadline - time.monotonic()
+            left = deadline - awake()
             if left <= 0:
                 raise ChannelSilent
             self._wakeup.pause(min(left, _LOOK_SECONDS))

@@ -37,6 +37,8 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
     {
         *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
         *{
+            "awake",
+            "moments",
             "parallel",
             "retry",
             "wait_limits",

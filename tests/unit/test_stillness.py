@@ -245,13 +245,13 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
         transport=Nodes(),  # type: ignore[arg-type]
         host_keys=None,  # type: ignore[arg-type]
         nodes=provider.nodes("mnist"),
-        clock=replace(CLOCK, now=lambda: 0.0),
+        clock=replace(CLOCK, now=lambda: 0.0, awake=lambda: 0.0),
     )
 
 
 def looked(watch: StillnessWatch, session: Session, state: AttemptState, *, at: float) -> None:
     """Look at that time, until the nodes have answered, and once more."""
-    session = replace(session, clock=replace(CLOCK, now=lambda: at))
+    session = replace(session, clock=replace(CLOCK, now=lambda: at, awake=lambda: at))
     watch.look(session, RUN, state)
     if watch._thread is not None:
         watch._thread.join()

@@ -57,7 +57,7 @@ class Time:
             self.then.pop(moment)()
 
     def clock(self) -> Clock:
-        return Clock(now=self.now, monotonic=self.now, sleep=self.sleep)
+        return Clock(now=self.now, monotonic=self.now, awake=self.now, sleep=self.sleep)
 
     def now(self) -> float:
         return self.passed

@@ -1,0 +1,77 @@
+"""Moments go by this machine's clock as it was at the beginning, or by that of a cloud."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+
+from cloudtrain.moments import OFF, SLOW, Moments
+
+NOON = 1_800_000_000.0
+
+
+class World:
+    """A machine whose clock is `ahead` of the true time, and a cloud that knows this."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.ahead, self.passed = ahead, 5000.0
+        self.said: list[str] = []
+        self.moments = Moments(lambda: self.true + self.ahead, lambda: self.passed)
+        self.moments.tell(self.said.append)
+
+    @property
+    def true(self) -> float:
+        return NOON + self.passed
+
+    def answers(self, who: str = "Azure", took: float = 0.2, wrong: float = 0.0) -> None:
+        asked = self.passed
+        self.passed += took
+        date = formatdate(int(self.true + wrong), usegmt=True)
+        self.moments.hear(date, asked=asked, who=who)
+
+
+def test_a_clock_that_is_set_anew_changes_no_moment() -> None:
+    world = World()
+    before = world.moments.now()
+    world.ahead = 20 * 3600.0
+    world.passed += 60.0
+    assert world.moments.now() - before == 60.0
+    assert world.moments.files() - before == 60.0 + 20 * 3600.0, "files are stamped by the new one"
+
+
+@pytest.mark.parametrize("ahead", [20 * 3600.0, -3 * 86400.0, 90.0])
+def test_a_wrong_clock_is_corrected_by_the_clouds_and_said_once(ahead: float) -> None:
+    world = World(ahead)
+    assert world.moments.now() == world.true + ahead
+    for who in ("Azure", "Google Cloud", "Azure"):
+        world.answers(who)
+        assert abs(world.moments.now() - world.true) < 1.0
+    (text,) = world.said
+    assert "of Azure" in text
+    assert ("ahead of" in text) == (ahead > 0)
+
+
+def test_a_clock_that_is_a_little_off_is_believed() -> None:
+    world = World(OFF - 2)
+    world.answers()
+    assert world.moments.now() == world.true + OFF - 2
+    assert world.said == []
+
+
+def test_a_late_answer_and_what_is_no_date_say_nothing() -> None:
+    world = World(3600.0)
+    world.answers(took=SLOW + 1)
+    for date in (None, "", "yesterday", "Thu, 99 Foo 2026 00:00:00 GMT"):
+        world.moments.hear(date, asked=world.passed, who="Azure")
+    assert world.moments.offset == 0.0
+
+
+def test_what_is_known_before_somebody_listens_is_said_then() -> None:
+    world = World()
+    world.moments = Moments(lambda: world.true + 7200.0, lambda: world.passed)
+    world.answers()
+    world.moments.tell(world.said.append)
+    world.moments.tell(world.said.append)
+    (text,) = world.said
+    assert text.startswith("the clock of this machine is 2 h ahead of that of Azure: ends are set")
