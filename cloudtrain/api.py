@@ -292,7 +292,8 @@ def _shown(console: Console | None) -> Iterator[Console]:
     """Yield the console of this call; a quiet one by default."""
     from cloudtrain.console.quiet import QuietConsole
     from cloudtrain.retry import waits_reported_to
+    from cloudtrain.state.clock import clock_corrected
 
     shown = console or QuietConsole()
-    with waits_reported_to(shown.say):
+    with waits_reported_to(shown.say), clock_corrected(shown.warn):
         yield shown

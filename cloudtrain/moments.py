@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 OFF = 60.0
 """Seconds from which a wrong clock is said and corrected: a `Date` has whole seconds, and no end
@@ -28,29 +30,35 @@ def since_boot() -> float:
     return time.clock_gettime(_SINCE_BOOT)
 
 
+def _wall() -> float:
+    return time.time()
+
+
 class Moments:
     """Unix times. For many threads."""
 
     def __init__(
-        self,
-        wall: Callable[[], float] = time.time,
-        passed: Callable[[], float] = since_boot,
+        self, wall: Callable[[], float] = _wall, passed: Callable[[], float] = since_boot
     ) -> None:
-        self._wall, self._passed = wall, passed
-        self._begin = wall() - passed()
-        self._listener: Callable[[str], None] | None = None
+        self._passed, self._lock = passed, threading.Lock()
         self._unsaid = ""
-        self._lock = threading.Lock()
+        self.wall = wall
+        """Unix time as this machine's clock says now: files are stamped by it, and tokens of other
+        programs are dated by it."""
+        self.began = wall() - passed()
+        """When this machine booted, by its clock as it was when this process began."""
         self.offset = 0.0
-        """Seconds by which this machine's clock is behind the clouds'; 0 below `OFF`."""
+        """Seconds by which that clock is behind the clouds'; 0 below `OFF`."""
+        self.heard = 0.0
+        """The same, as this process has heard it."""
+        self.say: Callable[[str], None] | None = None
+        """Says that the clock is wrong; see `said_to`."""
+        self.changed: Callable[[], None] | None = None
+        """Called when `offset` has changed."""
 
     def now(self) -> float:
         """Unix time. Later changes of this machine's clock do not change it."""
-        return self._begin + self._passed() + self.offset
-
-    def files(self) -> float:
-        """Unix time as this machine's clock says now, by which its files are stamped."""
-        return self._wall()
+        return self.began + self._passed() + self.offset
 
     def hear(self, date: str | None, *, asked: float, who: str) -> None:
         """Hear the `Date` header (RFC 9110, 6.6.1) of an answer that has just come to a request
@@ -65,23 +73,33 @@ class Moments:
             theirs = parsedate_to_datetime(date).timestamp() + 0.5
         except (TypeError, ValueError, OverflowError):
             return
-        behind = theirs - (self._begin + (asked + answered) / 2)
+        behind = theirs - (self.began + (asked + answered) / 2)
         with self._lock:
             new = behind if abs(behind) >= OFF else 0.0
-            if abs(new - self.offset) < OFF:
+            if abs(new - self.heard) < OFF:
                 return
-            self.offset = new
+            self.heard = new
+            is_new = abs(new - self.offset) >= OFF
+            if is_new:
+                self.offset = new
             self._unsaid = said(new, who) if new else ""
-        self._say()
+        if is_new and self.changed is not None:
+            self.changed()
+        self._say_it()
 
-    def tell(self, listener: Callable[[str], None]) -> None:
-        """Say to this function that the clock is wrong, once this is known."""
-        self._listener = listener
-        self._say()
+    @contextmanager
+    def said_to(self, listener: Callable[[str], None]) -> Iterator[None]:
+        """Say to this function that the clock is wrong, once in a process, when this is known."""
+        before, self.say = self.say, listener
+        self._say_it()
+        try:
+            yield
+        finally:
+            self.say = before
 
-    def _say(self) -> None:
+    def _say_it(self) -> None:
         with self._lock:
-            text, listener = self._unsaid, self._listener
+            text, listener = self._unsaid, self.say
             if listener is not None:
                 self._unsaid = ""
         if text and listener is not None:
@@ -106,5 +124,11 @@ def _amount(seconds: float) -> str:
 
 MOMENTS = Moments()
 now = MOMENTS.now
-files = MOMENTS.files
+wall = MOMENTS.wall
 hear = MOMENTS.hear
+
+
+def answered(response: Any, who: str) -> None:
+    """Hear the `Date` of an answer of the library requests, from one of its hooks."""
+    asked = since_boot() - response.elapsed.total_seconds()
+    hear(response.headers.get("Date"), asked=asked, who=who)

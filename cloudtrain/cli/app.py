@@ -215,5 +215,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
         return
     from cloudtrain.retry import waits_reported_to
+    from cloudtrain.state.clock import clock_corrected
 
     ctx.with_resource(waits_reported_to(on_stderr))
+    ctx.with_resource(clock_corrected(on_stderr))

@@ -269,12 +269,14 @@ wait_option = click.option(
 def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
     """Yield the command's console, and flush it at the end."""
     from cloudtrain.console import console
+    from cloudtrain.moments import MOMENTS
     from cloudtrain.retry import waits_reported_to
 
     screen = console(json=as_json or events_path() == "-", full_log=full_log)
     events = event_stream(screen)
     try:
-        with waits_reported_to((events or screen).say):
+        heard = events or screen
+        with waits_reported_to(heard.say), MOMENTS.said_to(heard.warn):
             yield events or screen
     except BaseException as error:
         if events is not None:

@@ -216,7 +216,7 @@ class StillnessWatch:
         for task in tasks:
             path = records.metrics_path(run.id, task.name, task.attempt)
             try:
-                fresh = moments.files() - path.stat().st_mtime < PEER_GONE
+                fresh = moments.wall() - path.stat().st_mtime < PEER_GONE
             except OSError:
                 continue
             found[task.name] = latest_samples(path) if fresh else []

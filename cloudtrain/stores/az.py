@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -299,6 +300,11 @@ def _code(error: Exception) -> str:
     return str(getattr(code, "value", code))
 
 
+def heard(answer: Any) -> None:
+    date = answer.http_response.headers.get("Date")
+    moments.hear(date, asked=moments.since_boot(), who="Azure")
+
+
 def _service(account: str, endpoint: str | None) -> Any:
     from azure.storage.blob import BlobServiceClient
 
@@ -315,5 +321,6 @@ def _service(account: str, endpoint: str | None) -> Any:
             return service
     from azure.identity import DefaultAzureCredential
 
+    own: dict[str, Any] = {} if endpoint else {"raw_response_hook": heard}
     url = endpoint or f"https://{account}.blob.core.windows.net"
-    return BlobServiceClient(url, credential=DefaultAzureCredential(), **RETRIES)
+    return BlobServiceClient(url, credential=DefaultAzureCredential(), **own, **RETRIES)

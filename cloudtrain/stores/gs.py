@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -110,6 +111,8 @@ class _Bucket:
         )
         for scheme in ("https://", "http://"):
             client._http.mount(scheme, HTTPAdapter(pool_maxsize=AT_ONCE))
+        if not self._endpoint:
+            client._http.hooks["response"].append(heard)
         return client
 
     def put(self, key: str, data: io.RawIOBase) -> None:
@@ -265,6 +268,10 @@ class _Bucket:
         if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
             return StoreError(text, hint=AGAIN)
         return None
+
+
+def heard(response: Any, *_: Any, **__: Any) -> None:
+    moments.answered(response, "Google Cloud")
 
 
 def region(location: str) -> str:

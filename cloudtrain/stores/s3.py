@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -111,7 +112,7 @@ class _Bucket:
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
 
-        return self._session.client(
+        client = self._session.client(
             "s3",
             endpoint_url=self._endpoint,
             region_name=region,
@@ -121,6 +122,9 @@ class _Bucket:
                 **options,
             ),
         )
+        if not self._endpoint:  # the clock of another service may be wrong
+            client.meta.events.register("after-call.s3", heard)
+        return client
 
     def put(self, key: str, data: io.RawIOBase) -> None:
         self._client.upload_fileobj(data, self._name, key)
@@ -305,6 +309,11 @@ class _Bucket:
         return None
 
 
+def heard(http_response: Any, **_: Any) -> None:
+    date = http_response.headers.get("Date")
+    moments.hear(date, asked=moments.since_boot(), who="AWS")
+
+
 _ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
 """Storage classes that must be restored before a read:
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-class-intro.html"""
@@ -333,11 +342,12 @@ _WHO = (
     "ExpiredToken",
     "InvalidToken",
     "TokenRefreshRequired",
-    "RequestTimeTooSkewed",
 )
 
 
 def _refusal(code: str, text: str) -> CloudtrainError:
+    if code == "RequestTimeTooSkewed":
+        return CredentialsError(text, hint="set this machine's clock: requests are dated by it")
     if code in _WHO:
         return CredentialsError(text, hint="`aws sts get-caller-identity` shows who you are")
     if code in ("AccessDenied", "403", "AllAccessDisabled"):

@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
 
+from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
@@ -216,6 +217,7 @@ class _Connection(EC2Connection):
         self.connect()  # type: ignore[no-untyped-call]
         # A line for this host in ~/.netrc would replace the signature.
         self.connection.session.auth = _unchanged
+        self.connection.session.hooks["response"].append(_heard)
         self.connection.session.timeout = timeout
         if ca_bundle:
             self.connection.ca_cert = ca_bundle
@@ -229,6 +231,10 @@ class _Connection(EC2Connection):
         send: Any = self.request
         answer: Tree = send("/", data=form, headers=headers, method="POST").object
         return answer
+
+
+def _heard(response: Any, *_: Any, **__: Any) -> None:
+    moments.answered(response, "AWS")
 
 
 def _unchanged(request: Any) -> Any:

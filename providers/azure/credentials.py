@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
+from cloudtrain import moments
 from cloudtrain.errors import CloudError, CredentialsError, RateError, TransientError
 from cloudtrain.protocols import Principal
 from cloudtrain.providers.azure import faults
@@ -48,7 +48,7 @@ class Tokens:
         """
         arrived = self._asked
         with self._lock:
-            if self._token is None or self._token.expires_on - EARLY < time.time():
+            if self._token is None or self._token.expires_on - EARLY < moments.wall():
                 if self._failure is not None and self._asked > arrived:
                     raise self._failure
                 try:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
 from libcloud.common.base import Connection
 
+from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.providers.azure import faults
 
@@ -70,6 +71,7 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
             http.ca_cert = None
         # A line for this host in ~/.netrc would replace the token.
         http.session.auth = _unchanged
+        http.session.hooks["response"].append(_heard)
 
     def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> ArmAnswer:
         self.asked, self.access_token = asked, token
@@ -78,6 +80,10 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
 
     def encode_data(self, data: Any) -> str:
         return json.dumps(data)
+
+
+def _heard(response: Any, *_: Any, **__: Any) -> None:
+    moments.answered(response, "Azure")
 
 
 def _unchanged(request: Any) -> Any:

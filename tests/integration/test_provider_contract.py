@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import time
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from cloudtrain.cloud import cloud_of
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudtrainError
 from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested
 from cloudtrain.model import Identity, Plan
+from cloudtrain.moments import MOMENTS
 from cloudtrain.protocols import Provider
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.shell import Secret
@@ -48,6 +50,8 @@ class Cloud:
     spoil: Callable[[Identity, str], Identity]
     dress: Callable[[Plan], Plan] = lambda plan: plan
     """The plan as this provider's config would have it."""
+    made_up: bool = False
+    """Has no clock but the one it is given."""
 
     def plan(self, cluster: str = "mnist", **counts: int) -> Plan:
         return self.dress(make_plan(cluster, **counts))
@@ -84,7 +88,14 @@ def account(folder: Path, stack: ExitStack) -> Cloud:
         account.refuses = {(str(place), node): refusal for place in PLACES}
         return identity
 
-    return Cloud(provider=provider(), folder=folder, again=provider, spoil=spoil, dress=cloud_plan)
+    return Cloud(
+        provider=provider(),
+        folder=folder,
+        again=provider,
+        spoil=spoil,
+        dress=cloud_plan,
+        made_up=True,
+    )
 
 
 def local(folder: Path, stack: ExitStack) -> Cloud:
@@ -281,6 +292,24 @@ def test_no_node_ends_later_than_the_plan_allows(cloud: Cloud) -> None:
     with pytest.raises(CloudConfigError, match=r"limits\.budget: its rest pays for 0 min"):
         cloud.provider.create(soon, identity, no_journal)
     assert cloud.provider.nodes("mnist") == ()
+
+
+def test_an_end_is_a_moment_by_the_clouds_clock(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although this machine's clock is 20 h ahead."""
+    plan = cloud.plan(workers=0)
+    if plan.config.provider not in standins.DESCRIPTIONS or cloud.made_up:
+        return
+    lifetime = plan.config.limits.max_lifetime
+    assert lifetime is not None
+    monkeypatch.setattr(MOMENTS, "began", MOMENTS.began + 20 * 3600.0)
+    monkeypatch.setattr(MOMENTS, "offset", 0.0)
+    monkeypatch.setattr(MOMENTS, "heard", 0.0)
+    with MOMENTS.said_to((said := []).append):
+        (made,) = cloud.again().create(plan, cloud.identity(plan), no_journal)
+    assert made.expires == pytest.approx(time.time() + lifetime, abs=300.0)
+    assert ["the clock of this machine is 20 h ahead" in text for text in said] == [True]
 
 
 def test_each_creation_and_destruction_is_announced_before_it_is_done(cloud: Cloud) -> None:

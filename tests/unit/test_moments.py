@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from email.utils import formatdate
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain import moments
 from cloudtrain.moments import OFF, SLOW, Moments
+from cloudtrain.state import clock
+from cloudtrain.stores import az, gs, s3
 
 NOON = 1_800_000_000.0
 
@@ -18,7 +25,7 @@ class World:
         self.ahead, self.passed = ahead, 5000.0
         self.said: list[str] = []
         self.moments = Moments(lambda: self.true + self.ahead, lambda: self.passed)
-        self.moments.tell(self.said.append)
+        self.moments.say = self.said.append
 
     @property
     def true(self) -> float:
@@ -37,7 +44,7 @@ def test_a_clock_that_is_set_anew_changes_no_moment() -> None:
     world.ahead = 20 * 3600.0
     world.passed += 60.0
     assert world.moments.now() - before == 60.0
-    assert world.moments.files() - before == 60.0 + 20 * 3600.0, "files are stamped by the new one"
+    assert world.moments.wall() - before == 60.0 + 20 * 3600.0, "files are stamped by the new one"
 
 
 @pytest.mark.parametrize("ahead", [20 * 3600.0, -3 * 86400.0, 90.0])
@@ -71,7 +78,47 @@ def test_what_is_known_before_somebody_listens_is_said_then() -> None:
     world = World()
     world.moments = Moments(lambda: world.true + 7200.0, lambda: world.passed)
     world.answers()
-    world.moments.tell(world.said.append)
-    world.moments.tell(world.said.append)
+    for _ in range(2):
+        with world.moments.said_to(world.said.append):
+            pass
     (text,) = world.said
     assert text.startswith("the clock of this machine is 2 h ahead of that of Azure: ends are set")
+
+
+def test_what_a_command_has_heard_corrects_the_next_ones_until_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTRAIN_HOME", str(tmp_path))
+    said: list[str] = []
+    world = World(7200.0)
+    monkeypatch.setattr(clock, "MOMENTS", world.moments)
+    with clock.clock_corrected(said.append):
+        world.answers()
+    assert len(said) == 1
+
+    for ahead, offset in ((7200.0, -7200.0), (3600.0, 0.0)):
+        later = World(ahead)
+        monkeypatch.setattr(clock, "MOMENTS", later.moments)
+        with clock.clock_corrected(said.append):
+            assert abs(later.moments.offset - offset) < 1.0
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("hear", "who"), [(s3.heard, "AWS"), (gs.heard, "Google Cloud"), (az.heard, "Azure")]
+)
+def test_stores_are_heard_as_clouds_are(
+    hear: Callable[[object], None], who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(7200.0)
+    for name in ("hear", "since_boot"):
+        heard = {"hear": world.moments.hear, "since_boot": lambda: world.passed}[name]
+        monkeypatch.setattr(moments, name, heard)
+    date = {"Date": formatdate(int(world.true), usegmt=True)}
+    answer = SimpleNamespace(headers=date, elapsed=timedelta(seconds=0.1))
+    if who == "AWS":
+        s3.heard(http_response=answer)
+    else:
+        hear(SimpleNamespace(http_response=answer) if who == "Azure" else answer)
+    (text,) = world.said
+    assert f"of {who}:" in text
