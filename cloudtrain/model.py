@@ -570,6 +570,10 @@ class Artifact:
     """Empty if it was only listed, not read."""
     md5: str = ""
     """In hex; empty if unknown. Stores can report it without reading the file."""
+    version: str = ""
+    """The store's own version of it, such as an ETag: the same as long as nobody has written it
+    anew; empty if the store lists none. A manifest has that of files whose `md5` it cannot compare.
+    """
     at: str = field(default="", metadata=PATH)
     mtime: int = 0
     stamp: str = ""

@@ -76,5 +76,7 @@ class Presigner(Protocol):
     def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
         """Let a node download the file itself, within that many seconds; None if it cannot."""
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Make a file of several requests visible once all of them are done."""
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
+        """Make a file of several requests visible once all of them are done; returns the store's
+        version of it, "" if not reported.
+        """

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -96,7 +96,7 @@ class _Exchange:
         self._asked: dict[int, tuple[File, PresignedUpload]] = {}
         self._number = 0
         self.answers = AnswerLines(self._take, upload.stop)
-        self._commits: list[tuple[str, Artifact, Future[None]]] = []
+        self._commits: list[tuple[str, Artifact, Future[str]]] = []
 
     def _uploads(self, due: Mapping[str, File]) -> Iterator[tuple[File, PresignedUpload]]:
         """Presigned uploads of the files that a node may upload, signed as they are needed."""
@@ -175,8 +175,8 @@ class _Exchange:
             self.sent.why = self.answers.last_words(exit_code)
         for source, artifact, commit in self._commits:
             try:
-                commit.result()
-                self.sent.arrived[source] = artifact
+                version = commit.result()
+                self.sent.arrived[source] = replace(artifact, version=version)
             except CloudtrainError as error:
                 self.sent.why = error.message
 

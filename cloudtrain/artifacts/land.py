@@ -16,7 +16,7 @@ from typing import NamedTuple
 from cloudtrain import layout
 from cloudtrain.artifacts.inventory import SILENCE, Inventory, Stop, failed, take_inventory
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.manifest import LOGS, Manifest, is_record
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.run_index import RECORD, index, record_of
 from cloudtrain.artifacts.spool import ingest_spools_into, report_landed
@@ -49,7 +49,6 @@ from cloudtrain.run_record import Run
 from cloudtrain.shell import Command, script
 from cloudtrain.words import size_text, sizes, some
 
-LOGS = "logs"
 NONE: Mapping[str, Path] = {}
 
 UPLOADS = 16
@@ -59,14 +58,16 @@ SHOWN = 10
 """Names listed in one message; the rest is counted."""
 
 
-def land_files(landing: Landing, run: Run, nodes: Mapping[str, Node]) -> Manifest:
+def land_files(
+    landing: Landing, run: Run, nodes: Mapping[str, Node], *, certain: bool = False
+) -> Manifest:
     """Land everything from the tasks' nodes (`nodes`: existing ones by task), once the tasks have
-    ended.
+    ended. `certain`: what landed before counts only if `ManifestWriter` is certain of it.
 
     Afterwards the store has all files as they are on the nodes; raises NotLanded or StoreError
     otherwise. Files that landed earlier stay, also those of lost nodes. One call at a time per run.
     """
-    closing = Closing(landing, run, nodes)
+    closing = Closing(landing, run, nodes, certain=certain)
     closing.bring()
     return closing.complete()
 
@@ -97,10 +98,12 @@ class Pending(NamedTuple):
 class Closing:
     """A run's final landing: one open manifest, from pending spool archives to its record."""
 
-    def __init__(self, landing: Landing, run: Run, nodes: Mapping[str, Node]) -> None:
+    def __init__(
+        self, landing: Landing, run: Run, nodes: Mapping[str, Node], *, certain: bool = False
+    ) -> None:
         self._landing, self._sources = landing, landing.sources(run, nodes)
         self._attempts = {task.name: task.attempt for task in run.tasks}
-        self._ledger = _opened(landing, run)
+        self._ledger = _opened(landing, run, certain=certain)
         ingest_spools_into(self._ledger, landing, run, nodes)
 
     @property
@@ -151,7 +154,7 @@ class Closing:
 
 def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
     """Files that `artifacts.require` names and no task has landed."""
-    paths = [path.partition("/")[2] for path in manifest.files if not _is_record(path)]
+    paths = [path.partition("/")[2] for path in manifest.files if not is_record(path)]
     return tuple(
         pattern for pattern in rules.require if not any(matches(path, pattern) for path in paths)
     )
@@ -167,7 +170,8 @@ def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPo
 def pending_files(
     landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
 ) -> tuple[Pending, ...]:
-    """Files of any run on these nodes whose current state has not landed.
+    """Files of any run on these nodes whose current state has not landed, or was altered in the
+    store.
 
     Finds the runs on the nodes' disks. Raises NotLanded if a node cannot be queried.
     """
@@ -177,7 +181,7 @@ def pending_files(
             nodes, lambda node: runs_on(node, cluster, transport), name=lambda node: node.name
         )
         runs = sorted({run for each in found for run, _ in each})
-        ledgers = dict(zip(runs, (ManifestWriter(store, run) for run in runs), strict=True))
+        ledgers = {run: ManifestWriter(store, run, certain=True) for run in runs}
         asked = [
             (run, source)
             for run in runs
@@ -257,10 +261,11 @@ def not_landed(error: CloudtrainError) -> CloudtrainError:
     )
 
 
-def _opened(landing: Landing, run: Run) -> ManifestWriter:
-    ledger = ManifestWriter(landing.store, run.id)
+def _opened(landing: Landing, run: Run, *, certain: bool = False) -> ManifestWriter:
+    ledger = ManifestWriter(landing.store, run.id, certain=certain)
     if ledger.lost:
-        landing.console.warn(f"missing from the store: {_names(sorted(ledger.lost))}")
+        what = "missing from the store, or altered there"
+        landing.console.warn(f"{what}: {_names(sorted(ledger.lost))}")
     return ledger
 
 
@@ -400,10 +405,6 @@ def _read(path: Path) -> Iterator[bytes]:
                 yield piece
     except OSError as error:
         raise NotLanded(f"{shown(path)}: {error.strerror or error}") from error
-
-
-def _is_record(path: str) -> bool:
-    return "/" not in path or path.startswith(f"{LOGS}/")
 
 
 def _summary(synced: SyncResult) -> str:

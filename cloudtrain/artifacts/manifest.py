@@ -14,6 +14,7 @@ from cloudtrain.protocols import ArtifactStore
 
 FORMAT = 1
 NAME = "manifest.json"
+LOGS = "logs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,11 @@ class _Record:
     landed_attempts: Mapping[str, int] = field(default_factory=dict)
 
 
+def is_record(path: str) -> bool:
+    """True for what this machine says about a run, False for a file of a task."""
+    return "/" not in path or path.startswith(f"{LOGS}/")
+
+
 def _folders(path: str) -> list[str]:
     return [path[:end] for end, letter in enumerate(path) if letter == "/"]
 
@@ -153,7 +159,7 @@ def _file_to_json(file: Artifact) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": file.path, "size": file.size, "sha256": file.sha256}
     if file.at != file.path:
         facts["at"] = file.at
-    for key in ("md5", "mtime", "stamp"):
+    for key in ("md5", "version", "mtime", "stamp"):
         if value := getattr(file, key):
             facts[key] = value
     return facts

@@ -15,6 +15,7 @@ from cloudtrain.artifacts.manifest import (
     Checkpoint,
     Manifest,
     downloaded_manifest,
+    is_record,
     write_manifest,
 )
 from cloudtrain.errors import CloudtrainError, StoreError
@@ -31,6 +32,9 @@ Never the name of a task: those end with their index."""
 LOST = "attempt "
 """Beginning of a task's warning about what was lost, which stays."""
 
+READS = 8
+"""Files that are read side by side to compare them."""
+
 SAVE_EVERY = 10.0
 """Seconds: files in a saved manifest do not have to land again after this process is killed."""
 
@@ -42,15 +46,17 @@ class ManifestWriter:
     For many threads, but one process: the caller holds the cluster's lock.
     """
 
-    def __init__(self, store: ArtifactStore, run: str) -> None:
+    def __init__(self, store: ArtifactStore, run: str, *, certain: bool = False) -> None:
+        """`certain`: read what the store's listing does not prove to be what has landed."""
         self.store = store
         held = _held(store, run)
         self._saved = Manifest(run=run)
         if NAME in held:
             self._saved = downloaded_manifest(store, run)
-        self.lost = frozenset(_not_held(store, self._saved, held))
+        self.lost = frozenset(_not_held(store, self._saved, held, certain=certain))
         if self.lost:  # or landed since it was listed
-            self.lost = frozenset(_not_held(store, self._saved, _held(store, run)))
+            held = _held(store, run)
+            self.lost = frozenset(_not_held(store, self._saved, held, certain=certain))
         self.manifest = self._saved.without(self.lost)
         self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
         """Other objects of the run, such as spool archives."""
@@ -156,10 +162,11 @@ class ManifestWriter:
         lost = _not_held(self.store, self.manifest, held)
         if lost:
             raise StoreError(
-                f"{self.store.uri}: uploaded files are missing: "
+                f"{self.store.uri}: uploaded files are missing, or were altered: "
                 + ", ".join(shown(path) for path in lost[:5]),
-                hint="check who deletes them; run the command again to upload them again",
+                hint="check who deletes or writes them; run the command again to upload them again",
             )
+        self.add(_with_versions(self.manifest, held))
         return held
 
     def _left_over(self, held: Iterable[str]) -> set[str]:
@@ -174,7 +181,7 @@ class ManifestWriter:
 
     def _promoted(self, landed: Artifact) -> Artifact:
         self.store.copy(self.key(landed.at), self.key(landed.path))
-        return replace(landed, at=landed.path)
+        return replace(landed, at=landed.path, version="")
 
 
 def _places(manifest: Manifest) -> set[str]:
@@ -187,23 +194,55 @@ def _held(store: ArtifactStore, run: str) -> dict[str, Artifact]:
     return {found.path[len(prefix) :]: found for found in store.list(prefix)}
 
 
-def _not_held(store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact]) -> list[str]:
-    """Paths in the manifest that the store lacks, or has in a different state."""
+def _with_versions(manifest: Manifest, held: Mapping[str, Artifact]) -> list[Artifact]:
+    """Files with the version that the store lists, where it lists nothing better to compare."""
     return [
-        path
+        replace(each, version=held[each.at].version)
         for path, each in manifest.files.items()
-        if not _is_held(store, manifest.run, each, held.get(each.at))
+        if not (each.version or is_record(path) or (each.md5 and held[each.at].md5))
+        and held[each.at].version
     ]
 
 
-def _is_held(store: ArtifactStore, run: str, landed: Artifact, held: Artifact | None) -> bool:
+def _not_held(
+    store: ArtifactStore,
+    manifest: Manifest,
+    held: Mapping[str, Artifact],
+    *,
+    certain: bool = False,
+) -> list[str]:
+    """Paths in the manifest that the store lacks, or has in a different state."""
+    lost, to_read = [], []
+    for path, each in manifest.files.items():
+        same = _is_listed(each, held.get(each.at))
+        if same is None and (certain or each.version) and not is_record(path):
+            to_read.append(path)
+        elif same is False:
+            lost.append(path)
+        elif same is None and each.md5 and held[each.at].md5:
+            to_read.append(path)
+    if to_read:
+        with ThreadPoolExecutor(READS) as pool:
+            read = pool.map(lambda path: _is_whole(store, manifest, path), to_read)
+            lost += [path for path, whole in zip(to_read, read, strict=True) if not whole]
+    return lost
+
+
+def _is_listed(landed: Artifact, held: Artifact | None) -> bool | None:
+    """True if the listing shows that it is what has landed, None if only its bytes can.
+
+    The MD5 that a store lists may be something else, as for S3 objects encrypted with a key of the
+    user's own; a version also changes with another description of the same bytes.
+    """
     if held is None or held.size != landed.size:
         return False
-    if not held.md5 or not landed.md5 or held.md5 == landed.md5:
+    if landed.version and landed.version == held.version:
         return True
-    # The MD5 that a store lists may be something else, as for S3 objects encrypted with a key of
-    # the user's own: the bytes decide.
-    digest = hashlib.sha256()
-    for piece in store.download(f"{run}/{landed.at}"):
+    return True if landed.md5 and landed.md5 == held.md5 else None
+
+
+def _is_whole(store: ArtifactStore, manifest: Manifest, path: str) -> bool:
+    landed, digest = manifest.files[path], hashlib.sha256()
+    for piece in store.download(f"{manifest.run}/{landed.at}"):
         digest.update(piece)
     return digest.hexdigest() == landed.sha256

@@ -69,7 +69,8 @@ def ask_unlanded(session: Session) -> tuple[Pending, ...]:
 
 def land_again(session: Session, run_id: str, left: tuple[Pending, ...]) -> None:
     run = run_known(session, run_id, left)
-    land_files(landing_of(session), run, {node.task: node for node in session.nodes})
+    nodes = {node.task: node for node in session.nodes}
+    land_files(landing_of(session), run, nodes, certain=True)
 
 
 def run_known(session: Session, run_id: str, left: tuple[Pending, ...]) -> Run:

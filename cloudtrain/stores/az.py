@@ -78,13 +78,14 @@ class _Container:
             AzurePresigner(account, container, self._container, signer, clock) if signer else None
         )
 
-    def put(self, key: str, data: io.RawIOBase) -> None:
+    def put(self, key: str, data: io.RawIOBase) -> str:
         blob = self._container.get_blob_client(key)
         first = data.read(PART) or b""
         if len(first) < PART:  # all of it is here: one request
             blob.upload_blob(first, overwrite=True, validate_content=True)
-            return
-        blob.commit_block_list(list(self._staged(blob, first, data)))
+            return ""
+        made = blob.commit_block_list(list(self._staged(blob, first, data)))
+        return _quoted(made["etag"])
 
     def _staged(self, blob: Any, first: bytes, data: io.RawIOBase) -> Iterator[Any]:
         """Stage blocks with the same kind of names that nodes use: all block names of a blob must
@@ -111,9 +112,8 @@ class _Container:
     def get(self, key: str) -> Iterator[bytes]:
         yield from self._container.get_blob_client(key).download_blob(max_concurrency=4).chunks()
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        for blob in self._container.list_blobs(name_starts_with=prefix or None):
-            yield blob.name, blob.size, bytes(blob.content_settings.content_md5 or b"").hex()
+    def keys(self, prefix: str) -> Iterator[StoredObject]:
+        return map(_described, self._container.list_blobs(name_starts_with=prefix or None))
 
     def stat(self, key: str) -> StoredObject | None:
         try:
@@ -254,15 +254,20 @@ class _Container:
 
 
 def _described(blob: Any) -> StoredObject:
-    tag = str(blob.etag)
     return StoredObject(
         key=blob.name,
         size=blob.size,
-        version=tag if tag.startswith('"') else f'"{tag}"',
+        version=_quoted(blob.etag),
         md5=bytes(blob.content_settings.content_md5 or b"").hex(),
         is_folder=(blob.metadata or {}).get("hdi_isfolder") == "true",
         is_archived=blob.blob_tier == "Archive",
     )
+
+
+def _quoted(tag: object) -> str:
+    """Listings have an ETag without its quotes, answers with them."""
+    text = str(tag)
+    return text if text.startswith('"') else f'"{text}"'
 
 
 _AGAIN = "run the command again to continue"

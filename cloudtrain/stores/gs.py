@@ -115,15 +115,16 @@ class _Bucket:
             client._http.hooks["response"].append(heard)
         return client
 
-    def put(self, key: str, data: io.RawIOBase) -> None:
+    def put(self, key: str, data: io.RawIOBase) -> str:
         """Upload with the MD5, which the service verifies; crc32c is slow in pure Python."""
         first = data.read(PART) or b""
         options = {"content_type": BYTES, "checksum": "md5", "retry": self._retry}
         if len(first) < PART:  # one request where the whole of it is here
             self._bucket.blob(key).upload_from_string(first, **options)
-            return
+            return ""
         whole = ChainedReader(first, data)
         self._bucket.blob(key, chunk_size=PART).upload_from_file(whole, **options)
+        return ""
 
     def get(self, key: str) -> Iterator[bytes]:
         blob = self._bucket.get_blob(key)
@@ -138,10 +139,9 @@ class _Bucket:
             while data := file.read(CHUNK):
                 yield data
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+    def keys(self, prefix: str) -> Iterator[StoredObject]:
         """List objects; an object composed of others has no MD5."""
-        for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_FIELDS):
-            yield blob.name, blob.size, base64.b64decode(blob.md5_hash or "").hex()
+        return self.objects(prefix)
 
     def stat(self, key: str) -> StoredObject | None:
         blob = self._bucket.blob(key)
@@ -290,7 +290,6 @@ def _words(error: Exception) -> str:
     return re.sub(r"\?[^\s)]+", "?…", text)
 
 
-_FIELDS = "items(name,size,md5Hash),nextPageToken"
 _DESCRIPTION = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
 
 

@@ -55,12 +55,13 @@ class Bucket(DataBucket, Protocol):
     def presigner(self) -> Presigner | None:
         """Return the presigner, which takes full keys too; None if the bucket has none."""
 
-    def put(self, key: str, data: io.RawIOBase) -> None: ...
+    def put(self, key: str, data: io.RawIOBase) -> str:
+        """Upload; returns the version of an object whose MD5 is not listed, else ""."""
 
     def get(self, key: str) -> Iterator[bytes]: ...
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Yield key, size and MD5 (in hex; "" if not reported) of each object, sorted by key."""
+    def keys(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield each object, sorted by key; its MD5 if that is one."""
 
     def copy(self, source: str, target: str) -> None:
         """Copy within the store."""
@@ -110,21 +111,28 @@ class ObjectStore:
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
         stream = CountingReader(data)
         with self.explained(path):
-            self.bucket.put(self._key(path), stream)
+            version = self.bucket.put(self._key(path), stream)
         return Artifact(
             path=path,
             size=stream.size,
             sha256=stream.sha256.hexdigest(),
             md5=stream.md5.hexdigest(),
+            version=version,
         )
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         start = self.prefix + encode_key(prefix)
         with self.explained(prefix):
-            for key, size, md5 in self.bucket.keys(start):
-                path = decode_key(key[len(self.prefix) :])
+            for found in self.bucket.keys(start):
+                path = decode_key(found.key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
-                    yield Artifact(path=path, size=size, sha256="", md5=md5)
+                    yield Artifact(
+                        path=path,
+                        size=found.size,
+                        sha256="",
+                        md5=found.md5,
+                        version=found.version,
+                    )
 
     def download(self, path: str) -> Iterator[bytes]:
         with self.explained(path):
@@ -184,9 +192,9 @@ class _Presigner:
         with self._explained(path):
             return self._its.sign_download(self._key(path), expires_in=expires_in)
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         with self._explained(upload.path):
-            self._its.complete(replace(upload, path=self._key(upload.path)), parts)
+            return self._its.complete(replace(upload, path=self._key(upload.path)), parts)
 
     @property
     def _its(self) -> Presigner:

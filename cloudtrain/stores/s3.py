@@ -34,6 +34,10 @@ UNFINISHED_DAYS = 7
 valid for longer.
 """
 
+LARGE = 8 << 20
+"""Bytes from which boto3 uploads in parts (TransferConfig.multipart_threshold): the ETag is no MD5
+then."""
+
 SAMPLE_BYTES = 1 << 20
 """Maximum size in bytes of an object that is read to find out whether ETags are MD5s."""
 
@@ -126,20 +130,28 @@ class _Bucket:
             client.meta.events.register("after-call.s3", heard)
         return client
 
-    def put(self, key: str, data: io.RawIOBase) -> None:
+    def put(self, key: str, data: io.RawIOBase) -> str:
         self._client.upload_fileobj(data, self._name, key)
         self.presigner.give_up(key)
+        if getattr(data, "size", 0) < LARGE:
+            return ""
+        return str(self._client.head_object(Bucket=self._name, Key=key)["ETag"])
 
     def get(self, key: str) -> Iterator[bytes]:
         body = self._client.get_object(Bucket=self._name, Key=key)["Body"]
         with body:
             yield from body.iter_chunks(CHUNK)
 
-    def keys(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+    def keys(self, prefix: str) -> Iterator[StoredObject]:
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._name, Prefix=prefix):
             for found in page.get("Contents", ()):
-                yield found["Key"], found["Size"], self._md5(found)
+                yield StoredObject(
+                    key=found["Key"],
+                    size=found["Size"],
+                    version=found["ETag"],
+                    md5=self._md5(found),
+                )
 
     def stat(self, key: str) -> StoredObject | None:
         try:

@@ -542,14 +542,16 @@ def test_files_that_were_removed_from_the_store_are_landed_again(cluster: Cluste
     assert left(cluster) == (f"{RUN}/chief0/output/x",)
     assert landing(cluster).complete
     assert cluster.landed() == {"chief0/output/x": b"1", "chief0/output/y": b"2"}
-    assert cluster.console.warned == ["missing from the store: chief0/output/x"]
+    assert cluster.console.warned == ["missing from the store, or altered there: chief0/output/x"]
 
 
 def test_a_store_that_is_removed_while_files_land_is_not_called_complete(cluster: Cluster) -> None:
     cluster.write("chief0", "output/x", "1")
     landing(cluster, final=False)
     cluster.transport.before = lambda line: shutil.rmtree(cluster.folder, ignore_errors=True)
-    with pytest.raises(StoreError, match="uploaded files are missing: chief0/output/x"):
+    with pytest.raises(
+        StoreError, match="uploaded files are missing, or were altered: chief0/output/x"
+    ):
         landing(cluster)
     cluster.transport.before = lambda line: None
     assert landing(cluster).complete

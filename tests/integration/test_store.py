@@ -7,9 +7,11 @@ import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.errors import NoBucketError, StoreError
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
@@ -136,6 +138,41 @@ def test_many_files_are_listed_page_by_page(store: ArtifactStore) -> None:
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda name: store.upload(name, [b"x"]), names))
     assert [found.path for found in store.list("run/")] == names
+
+
+@pytest.mark.parametrize("size", [100, 9 << 20])
+def test_a_file_that_is_altered_without_another_size_no_longer_counts_as_landed(
+    store: ArtifactStore, size: int
+) -> None:
+    """Large files, which services take in parts, have no MD5 in some listings."""
+    stored = store.upload("run/chief0/x", [b"1" * size])
+    writer = ManifestWriter(store, "run")
+    writer.add([writer.landed("chief0/x", stored)])
+    with ThreadPoolExecutor(1) as pool:
+        writer.complete(pool)
+
+    read: list[str] = []
+    whole = ManifestWriter(_Counting(store, read), "run", certain=True)
+    assert whole.lost == frozenset()
+    by_listing = not store.uri.startswith("file:")
+    assert read == ["run/manifest.json"] + ["run/chief0/x"] * (not by_listing)
+
+    store.upload("run/chief0/x", [b"2" * size])
+    assert ManifestWriter(store, "run", certain=True).lost == {"chief0/x"}
+
+
+class _Counting:
+    """A store that tells what is read of it."""
+
+    def __init__(self, store: ArtifactStore, read: list[str]) -> None:
+        self._store, self._read = store, read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def download(self, path: str) -> Iterator[bytes]:
+        self._read.append(path)
+        return self._store.download(path)
 
 
 def test_a_file_of_many_parts_is_whole(store: ArtifactStore) -> None:

@@ -155,9 +155,10 @@ class WebStore(FileStore):
     def sign_download(self, path: str, *, expires_in: float) -> None:
         """A folder of this machine is read by this machine."""
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         pieces = [self.told.objects[f"/{upload.path}?{unquote(p.block)}"] for p in parts]
         super().upload(upload.path, pieces)
+        return ""
 
     def bring(self) -> None:
         """What arrived in one request each, as this machine would see it."""

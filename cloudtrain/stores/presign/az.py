@@ -64,10 +64,12 @@ class AzurePresigner:
         url = Secret(self._signed(key, READ, expires_in))
         return PresignedRequest(url=url, method="GET", headers={**HEADERS, "If-Match": version})
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         names = [base64.b64decode(part.block).decode() for part in parts]
         blob = self._container.get_blob_client(upload.path)
-        blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
+        made = blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
+        tag = str(made["etag"])
+        return tag if tag.startswith('"') else f'"{tag}"'
 
     def _signed(self, key: str, right: str, expires_in: float) -> str:
         url: str = self._container.url

@@ -122,8 +122,9 @@ class GooglePresigner:
         )
         return PresignedRequest(url=Secret(url), method="GET", headers=headers)
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
-        """Do nothing: every upload is a single request."""
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
+        """Do nothing: every upload is a single request, whose MD5 is listed."""
+        return ""
 
     def _right(self, key: str) -> dict[str, str | Secret] | None:
         """Return the authorization header for all keys in a task's folder; empty for an emulator,

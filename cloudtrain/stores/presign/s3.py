@@ -77,24 +77,27 @@ class S3Presigner:
         url = Secret(self._reads.url(key, version, seconds))
         return PresignedRequest(url=url, method="GET", headers={"If-Match": version})
 
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> None:
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         """Complete a multipart upload. S3 checks each part's ETag, which for parts from an earlier
         attempt is the MD5.
         """
         tags = [part.etag or f'"{part.md5}"' for part in parts]
         told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        version = ""
         try:
-            self._client.complete_multipart_upload(
+            made = self._client.complete_multipart_upload(
                 Bucket=self._bucket,
                 Key=upload.path,
                 UploadId=upload.upload_id,
                 MultipartUpload={"Parts": told},
             )
+            version = str(made.get("ETag", ""))
         except self._client.exceptions.NoSuchUpload:
             # A retry after a lost answer: S3 no longer knows the upload.
             if not self._is_whole(upload.path, tags):
                 raise
         self._open.discard(upload.path)
+        return version
 
     def give_up(self, key: str) -> None:
         """Abort the uploads of a file that was uploaded in another way, as their parts
