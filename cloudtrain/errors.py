@@ -5,6 +5,7 @@ CloudtrainError                      exit
 ├── ConfigError                       2     all problems of a file, with line numbers
 ├── LockedError                       2     another command is working on this cluster
 ├── LeasedError                       2     another machine is working on this cluster
+├── CreatedAnewError                  2     it is another cluster of that name by now
 ├── CloudError                        1     an error from a cloud, with its own message
 │   ├── CapacityError                 3     no capacity for this machine there
 │   ├── QuotaError                    3     the account's quota is exceeded
@@ -15,6 +16,7 @@ CloudtrainError                      exit
 │   ├── AddressTakenError             1     a requested internal address is in use
 │   ├── NotFoundError                 1     not found (any more)
 │   ├── BusyError                     1     blocked by another operation or resource
+│   ├── LookAgainError                1     too long since it was listed; handled inside
 │   ├── RateError                     1     rate limit, after many retries
 │   └── TransientError                1     no answer, after many retries
 │       └── NotAskedError             6     places that did not answer: their contents are unknown
@@ -87,6 +89,12 @@ class LeasedError(CloudtrainError):
     exit_code = 2
 
 
+class CreatedAnewError(CloudtrainError):
+    """Something of the cluster is of another generation than what the command has seen."""
+
+    exit_code = 2
+
+
 Scope = Literal["zone", "region", "account"]
 """How far a refusal reaches: another zone may work, another region may, or none does."""
 
@@ -150,6 +158,10 @@ class NotFoundError(CloudError):
 
 
 class BusyError(CloudError):
+    pass
+
+
+class LookAgainError(CloudError):
     pass
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Generic, TypeVar
 
 from cloudtrain.errors import NodesError
@@ -73,7 +74,7 @@ class _Batch(Generic[T, R]):
         """Wait until nothing is missing; return a KeyboardInterrupt raised meanwhile."""
         try:
             for _ in range(min(workers, len(self._waiting))):
-                threading.Thread(target=self._drain).start()
+                threading.Thread(target=copy_context().run, args=(self._drain,)).start()
             self._wait()
         except KeyboardInterrupt as interrupt:
             _uninterrupted(self._cancel)
@@ -90,7 +91,10 @@ class _Batch(Generic[T, R]):
         """
         try:
             count = min(workers, len(self._waiting))
-            threads = [threading.Thread(target=self._drain, daemon=True) for _ in range(count)]
+            threads = [
+                threading.Thread(target=copy_context().run, args=(self._drain,), daemon=True)
+                for _ in range(count)
+            ]
             for thread in threads:
                 thread.start()
             self._wait()

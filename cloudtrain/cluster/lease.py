@@ -1,7 +1,8 @@
 """A lock between machines: a small file beside a cluster's artifacts, valid for a minute unless its
 holder renews it.
 
-A lost lease never ends the work that it protects.
+A lost lease never ends the work that it protects, but for deletions: before each round of them it
+is asked for again if this process may have slept past it, and they stop if another machine has it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from cloudtrain import fence
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle
@@ -88,7 +90,8 @@ def holding_lease(
     renewer.start()
     try:
         renewer.await_first(must=must)
-        yield
+        with fence.confirmed_by(renewer.confirm):
+            yield
     finally:
         renewer.end()
 
@@ -112,6 +115,9 @@ class LeaseRenewer(threading.Thread):
         )
         self._version = ""
         self._other: LeaseHolder | None = None
+        self._asking = threading.Lock()
+        self._gaps = fence.gaps()
+        """Until the last renewal."""
         self._tried, self._ending = threading.Event(), threading.Event()
         self._said: set[str] = set()
 
@@ -125,6 +131,28 @@ class LeaseRenewer(threading.Thread):
                 f"{self._config.name} is in use on another machine: {self._other}",
                 hint="wait until the command there ends; if that machine has stopped, wait "
                 f"{LASTS:.0f} s",
+            )
+
+    def confirm(self) -> None:
+        """Raise LeasedError if what is deleted next may be another machine's by now."""
+        if self._other is None and fence.gaps() == self._gaps:
+            return
+        name, had = self._config.name, bool(self._version)
+        try:
+            self._keep(self._cluster.store)
+        except CloudtrainError as error:
+            if not had:
+                return  # there never was one: a store that does not answer stops nothing
+            raise LeasedError(
+                f"this command stood still, and cannot renew its lease on {name}: {error.message}; "
+                "nothing more is deleted, as another machine may be at work on it by now",
+                hint=f"run it again once the store of {name} answers",
+            ) from error
+        if self._other is not None:
+            raise LeasedError(
+                f"{name} is in use on another machine by now: {self._other}; nothing more is "
+                "deleted here",
+                hint="wait until the command there ends, then look with `cloudtrain status`",
             )
 
     def end(self) -> None:
@@ -153,13 +181,16 @@ class LeaseRenewer(threading.Thread):
 
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another machine has it, set `_other` to its holder."""
-        self._me = replace(self._me, renewed=self._me.renewed + 1)
-        data = json.dumps({"format": 1, **asdict(self._me)}).encode()
-        answer = store.swap(self._path, data, self._version)
-        if not answer.done and self._may_take(answer):
-            answer = store.swap(self._path, data, answer.version)
-        self._version = answer.version if answer.done else ""
-        self._other = None if answer.done else holder_of(answer)
+        with self._asking:
+            gaps = fence.gaps()
+            self._me = replace(self._me, renewed=self._me.renewed + 1)
+            data = json.dumps({"format": 1, **asdict(self._me)}).encode()
+            answer = store.swap(self._path, data, self._version)
+            if not answer.done and self._may_take(answer):
+                answer = store.swap(self._path, data, answer.version)
+            self._version = answer.version if answer.done else ""
+            self._other = None if answer.done else holder_of(answer)
+            self._gaps = gaps
 
     def _may_take(self, there: Swapped) -> bool:
         """True if the lease is free, expired, from this machine, or our own from a request whose

@@ -40,6 +40,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
             "awake",
             "moments",
             "parallel",
+            "fence",
             "retry",
             "wait_limits",
             "env_file",

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from cloudtrain import fence
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.lease import holding_lease
@@ -190,6 +191,81 @@ def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
         eventually(lambda: (machines.folder / "store" / PLACE).exists())
         assert machines.on_store()["doing"] == "train"
     assert len(machines.told.lines) == 1, "said once"
+
+
+# ── deletions ────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def gaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each entry stands for one time that the process stood still."""
+    found: list[str] = []
+    monkeypatch.setattr(fence, "gaps", lambda: len(found))
+    return found
+
+
+def test_a_deletion_after_a_gap_asks_for_the_lease_again_and_others_ask_nothing(
+    machines: Machines, gaps: list[str]
+) -> None:
+    with machines.holding("down"):
+        before = machines.written(), machines.on_store()["renewed"]
+        fence.confirm()
+        assert (machines.written(), machines.on_store()["renewed"]) == before
+        gaps.append("a closed lid")
+        fence.confirm()
+        assert machines.on_store()["renewed"] == before[1] + 1
+        fence.confirm()
+        assert machines.on_store()["renewed"] == before[1] + 1, "once for each gap"
+    fence.confirm()
+
+
+def test_a_deletion_stops_if_another_machine_has_the_lease_after_a_gap(
+    machines: Machines, gaps: list[str]
+) -> None:
+    machines.be("two")
+    with machines.holding("up"):
+        theirs = json.dumps(machines.on_store())
+    machines.be("one")
+    with machines.holding("down"):
+        machines.leave(theirs)
+        gaps.append("a closed lid")
+        with pytest.raises(LeasedError, match="in use on another machine by now: `cloudtrain up`"):
+            fence.confirm()
+        with pytest.raises(LeasedError):
+            fence.confirm()
+        open_store(machines.uri).delete(PLACE)
+        fence.confirm()
+        assert machines.on_store()["doing"] == "down"
+
+
+def test_a_deletion_stops_if_the_lease_cannot_be_renewed_after_a_gap(
+    machines: Machines, gaps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(machines.uri)
+    monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", lambda *_: store)
+    with machines.holding("down"):
+        whole = store.swap
+
+        def silent(*_: object) -> Swapped:
+            raise StoreError("no answer")
+
+        monkeypatch.setattr(store, "swap", silent)
+        fence.confirm()
+        gaps.append("a closed lid")
+        with pytest.raises(LeasedError, match="cannot renew its lease on mnist: no answer"):
+            fence.confirm()
+        monkeypatch.setattr(store, "swap", whole)
+        fence.confirm()
+
+
+def test_without_a_lease_from_the_beginning_deletions_go_on(
+    machines: Machines, gaps: list[str]
+) -> None:
+    (machines.folder / "file").touch()
+    away = ArtifactRules(store=(machines.folder / "file").as_uri())
+    with machines.holding("down", artifacts=away):
+        gaps.append("a closed lid")
+        fence.confirm()
 
 
 def test_who_only_follows_a_run_is_not_refused(machines: Machines) -> None:
