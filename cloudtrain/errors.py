@@ -16,7 +16,7 @@ CloudtrainError                      exit
 │   ├── AddressTakenError             1     a requested internal address is in use
 │   ├── NotFoundError                 1     not found (any more)
 │   ├── BusyError                     1     blocked by another operation or resource
-│   ├── LookAgainError                1     too long since it was listed; handled inside
+│   ├── LookAgainError                1     what was listed may be another; handled inside
 │   ├── RateError                     1     rate limit, after many retries
 │   └── TransientError                1     no answer, after many retries
 │       └── NotAskedError             6     places that did not answer: their contents are unknown

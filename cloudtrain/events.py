@@ -125,6 +125,13 @@ class EndMoved(Event, word="end moved"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CreationBegun(Event, word="generation"):
+    """Something of the cluster is about to be created, and labelled with this generation."""
+
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacementTried(Event, word="place"):
     """Nodes are about to be requested in this placement."""
 
@@ -489,6 +496,14 @@ def made_here(lines: Iterable[Line]) -> bool:
         elif isinstance(event, DownBegun):
             made = False
     return made
+
+
+def generations(lines: Iterable[Line]) -> tuple[str, ...]:
+    """Return the generations that were created from this record, last first. Earlier versions
+    recorded none.
+    """
+    found = [event.id for event in _of_this_cluster(lines) if isinstance(event, CreationBegun)]
+    return tuple(dict.fromkeys(reversed(found)))
 
 
 def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from cloudtrain.errors import LookAgainError
 
@@ -24,8 +23,6 @@ TICK = 1.0
 LATE = 5.0
 """Seconds by which a tick is late if this process, or its machine, stood still; a busy machine
 makes it late by less."""
-FRESH = 30.0
-"""Seconds for which it may be believed that a name stands for what was listed under it."""
 
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 Check = Callable[[], None]
@@ -52,21 +49,15 @@ def confirm() -> None:
         asked()
 
 
-@dataclass(frozen=True)
-class Look:
-    """When something was listed: by a monotonic clock, and by the gaps until then."""
-
-    at: float
-    gaps: int
-
-
 @contextmanager
-def deleting_what_was_seen(look: Look, monotonic: Callable[[], float]) -> Iterator[None]:
-    """Have `refuse_stale` raise inside once what was listed then may be something else by now."""
+def deleting_what_was_seen(before: int) -> Iterator[None]:
+    """Have `refuse_stale` raise inside once this process has stood still since the listing of what
+    is deleted. `before`: `gaps` when that began.
+    """
 
     def check() -> None:
-        if gaps() != look.gaps or monotonic() - look.at > FRESH:
-            raise LookAgainError("listed too long ago to be deleted by its name")
+        if gaps() != before:
+            raise LookAgainError("this process stood still since what it deletes was listed")
 
     token = _seen.set(check)
     try:

@@ -406,6 +406,10 @@ class Plan:
     """In TF_CONFIG's order: chief, worker, ps, evaluator, then any other role by name."""
     owner: Owner = field(default_factory=Owner)
     """Owner of everything that is created."""
+    generation: str = ""
+    """Label of everything that is created; chosen by the provider."""
+    creating_until: float | None = None
+    """Unix time, for the label of what is being created."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Images of the existing nodes: the provider's key for `image:` → the cloud's id. New nodes of
     the cluster get the same."""
@@ -479,6 +483,10 @@ class Node(TaskId):
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)
+    generation: str = ""
+    """The creation that made it, at random; "" if an earlier version did, or not on a cloud."""
+    creating_until: float | None = None
+    """Unix time until which the command that made it may be at work on it."""
 
     @property
     def spot(self) -> bool:
@@ -548,6 +556,10 @@ class Holding:
     """Everything else, each in words: `security group cloudtrain-mnist (sg-1) in us-east-1`."""
     owners: tuple[Owner, ...] = ()
     """Owners by label, sorted by name; empty if there are no labels."""
+    generations: tuple[str, ...] = ()
+    """Creations that made it, by label, sorted; empty for one of an earlier version."""
+    creating_until: float | None = None
+    """Unix time until which it may be being created; None if nothing says so."""
 
 
 # ── Artifact: what landed ────────────────────────────────────────────────────

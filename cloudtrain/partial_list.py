@@ -44,6 +44,8 @@ class Whereabouts:
     """Zones and regions in which it was requested, by the record, and its placement."""
     complete: bool = False
     """True if the record has every place in which anything of it was ever requested."""
+    generations: tuple[str, ...] = ()
+    """Creations of it that the record has, last first."""
 
     def has(self, place: str) -> bool:
         """True if that zone or region is, contains or is within one of the places."""

@@ -48,6 +48,8 @@ class Job:
     expires: float | None = field(default=None, metadata=UNIX_TIME)
     place: str = ""
     price_per_hour: float | None = None
+    generation: str = ""
+    """Of the desk's own cluster, which deletes no later one of its name."""
 
 
 def to_bytes(job: Job) -> bytes:

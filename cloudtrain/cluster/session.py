@@ -23,7 +23,7 @@ from cloudtrain.errors import (
     NodeUnreachable,
     UsageError,
 )
-from cloudtrain.events import places_tried
+from cloudtrain.events import generations, places_tried
 from cloudtrain.extras import install_hint
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
 from cloudtrain.partial_list import Whereabouts
@@ -174,9 +174,15 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
         same = False
     if not same:
         return Whereabouts(cluster=config.name, places=config.placement)
-    asked, complete = places_tried(records.events())
+    events = records.events()
+    asked, complete = places_tried(events)
     places = dict.fromkeys((*asked, *recorded.placement, *config.placement))
-    return Whereabouts(cluster=config.name, places=tuple(places), complete=complete)
+    return Whereabouts(
+        cluster=config.name,
+        places=tuple(places),
+        complete=complete,
+        generations=generations(events),
+    )
 
 
 def missing_extra(provider: str) -> str | None:

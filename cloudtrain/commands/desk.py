@@ -173,6 +173,8 @@ def delete_itself(
 ) -> None:
     """Delete the machine that this runs on. A refusal is published: its lifetime ends it then."""
     provider = open_provider(job.itself)
+    if job.generation and provider.whereabouts is not None:
+        provider.whereabouts = replace(provider.whereabouts, generations=(job.generation,))
     assert isinstance(provider, DeletesItself)
 
     def told(error: CloudtrainError, pause: float, _: float) -> None:

@@ -291,6 +291,7 @@ def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> J
         expires=node.expires,
         place=f"{config.provider} {node.placement}",
         price_per_hour=price.per_hour if price is not None else None,
+        generation=node.generation,
     )
 
 

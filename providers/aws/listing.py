@@ -49,6 +49,8 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
             created=xml.unix(xml.text(instance, "launchTime")),
             expires=ours.expires,
             owner=ours.owner,
+            generation=ours.generation,
+            creating_until=ours.creating_until,
         ),
         place=Location(region=region, zone=zone),
         id=xml.text(instance, "instanceId"),

@@ -95,6 +95,8 @@ def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
         id=xml.text(found, kind.id),
         region=region,
         owner=ours.owner,
+        generation=ours.generation,
+        creating_until=ours.creating_until,
     )
 
 

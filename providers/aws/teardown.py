@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from cloudtrain import fence
 from cloudtrain.errors import BusyError, CloudError, NodesError, NotFoundError
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.aws import listing, requests, resources, xml
@@ -86,6 +87,7 @@ def _terminate(
     def ask() -> bool | None:
         if not waiting:
             return True
+        fence.refuse_stale()
         try:
             ec2.ask(region, "TerminateInstances", {"InstanceId": sorted(waiting)})
         except NotFoundError as error:
@@ -134,6 +136,7 @@ def _delete(ec2: Ec2Client, resource: Resource) -> None:
     busy: list[BusyError] = []
 
     def ask() -> bool | None:
+        fence.refuse_stale()
         try:
             ec2.ask(resource.region, kind.deleted_by, {kind.parameter: resource.id})
         except NotFoundError:

@@ -81,6 +81,8 @@ def _machine(id: str, vm: Tree, lists: Lists) -> Vm | None:
             created=unix_time(properties.get("timeCreated")),
             expires=known.expires,
             owner=known.owner,
+            generation=known.generation,
+            creating_until=known.creating_until,
         ),
         place=place,
         id=group.vm(name),

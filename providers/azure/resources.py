@@ -249,4 +249,6 @@ def _resource(thing: Tree, kind: str) -> Resource:
         id=name if kind == GROUP else str(thing.get("id", "")),
         region=listing.plain(str(thing.get("location", ""))),
         owner=known.owner if known else Owner(),
+        generation=known.generation if known else "",
+        creating_until=known.creating_until if known else None,
     )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from cloudtrain import fence
 from cloudtrain.catalog import billed_after_end
-from cloudtrain.errors import BusyError, CloudError, NotFoundError, PermissionsError
+from cloudtrain.errors import (
+    BusyError,
+    CloudError,
+    LookAgainError,
+    NotFoundError,
+    PermissionsError,
+)
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
@@ -15,6 +22,7 @@ from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import BEING_DELETED
 from cloudtrain.providers.azure.vms import Vms
+from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource, Vm
 
 GROUP = "resource group"
@@ -49,8 +57,9 @@ class Teardown:
         """Delete our groups with their contents, and our resources in other groups one by one."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
+        known = {machine.generation for machine in machines}
         steps: dict[str, Callable[[], None]] = {
-            f"{GROUP} {group.name}": partial(self._drop, group.name) for group in groups
+            f"{GROUP} {group.name}": partial(self._drop, group, known) for group in groups
         }
         for machine in machines:
             if paths.group_of(machine.id) not in whole:
@@ -60,6 +69,7 @@ class Teardown:
         finally:
             others = [resource for resource in resources if resource.kind != GROUP]
             for other in sorted(others, key=lambda r: KINDS.index(r.kind)):
+                fence.refuse_stale()
                 if other.kind == SCHEDULE:
                     self._ends.disarm_orphan(other.id)
                 else:
@@ -74,27 +84,36 @@ class Teardown:
         """
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
+        known = {machine.generation for machine in machines}
         for group in groups:
             path, query = self._arm.group(group.name).itself, {"forceDeletionTypes": FORCED}
             ends = self._ends.of_group(self._arm.group(group.name))
+            _refuse_other(self._vms_of(self._arm.group(group.name)), known)
+            self._refuse_anew(group)
             answer = self._arm.call("DELETE", path, query=query)
             self._ends.cancel(ends)
             self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
         for machine in machines:
             if paths.group_of(machine.id) not in whole:
+                _refuse_other([self._arm.find(machine.id) or {}], [machine.generation])
+                fence.refuse_stale()
                 self._arm.delete(machine.id)
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, found: Resource, known: Collection[str]) -> None:
         """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
-        the group, which takes minutes.
+        the group, which takes minutes. A group has no id but its name, which another creation may
+        use by now: it and its VMs are looked at once more. `known`: generations of the VMs.
 
         The VMs' ends stay until both are accepted, or the group is gone: if one is refused or
         broken off, Azure still ends the VMs.
         """
-        group = self._arm.group(name)
+        name, group = found.name, self._arm.group(found.name)
         vms, ends = self._vms_of(group), self._ends.of_group(group)
+        fence.refuse_stale()
+        _refuse_other(vms, known)
         begun = self._deallocate(vms)
         path, query = group.itself, {"forceDeletionTypes": FORCED}
+        self._refuse_anew(found)
         try:
             answer = self._arm.call("DELETE", path, query=query)
             # Nobody could find these operations after a kill; left, they would end the next cluster
@@ -120,6 +139,13 @@ class Teardown:
                 scope="region",
             )
         self._ends.cancel(ends)
+
+    def _refuse_anew(self, listed: Resource) -> None:
+        """Raise LookAgainError if the group of that name is another creation's by now."""
+        itself = self._arm.group(listed.name).itself
+        there = ask_or_none(lambda: self._arm.find(itself))
+        fence.refuse_stale()
+        _refuse_other([there or {}], [listed.generation])
 
     def _vms_of(self, group: paths.Group) -> list[Tree]:
         path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"
@@ -162,6 +188,14 @@ class Teardown:
             scope=refusal.scope,
             code=refusal.code,
         )
+
+
+def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:
+    """Raise LookAgainError if one of these is of a generation that was not listed before."""
+    for thing in things:
+        parsed = labels.read(thing.get("tags") or {})
+        if parsed is not None and parsed.generation and parsed.generation not in known:
+            raise LookAgainError(f"{thing.get('name')} was created anew meanwhile")
 
 
 def _disk_gb(vm: Tree) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from cloudtrain import fence
 from cloudtrain.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
+    LookAgainError,
     NameTakenError,
     NotFoundError,
     RateError,
@@ -41,7 +43,8 @@ class Vms:
             raise  # its outcome is unknown, or the VM is another user's
         except CloudError as refusal:
             group, name, zone = order.network.group, order.node.name, order.place.zone
-            error = roll_back(refusal, lambda: self.remove(group, name, zone))
+            mine = order.plan.generation
+            error = roll_back(refusal, lambda: self.remove(group, name, zone, mine))
             raise error from refusal.__cause__
         known = labels.read(order.labels)
         node = order.node
@@ -59,6 +62,7 @@ class Vms:
                 provisioning=node.provisioning,
                 expires=order.expires,
                 owner=known.owner if known else Owner(),
+                generation=order.plan.generation,
             ),
             place=order.place,
             id=order.network.group.vm(node.name),
@@ -162,18 +166,25 @@ class Vms:
         begun = self._arm.call("POST", f"{path}/start", retried=BusyError)
         self._arm.finish("POST", f"{path}/start", begun, within=self._arm.timing.boot)
 
-    def remove(self, group: paths.Group, name: str, zone: str) -> None:
-        """Delete the VM, then what `deleteOption` should have deleted with it."""
+    def remove(self, group: paths.Group, name: str, zone: str, generation: str) -> None:
+        """Delete the VM, then what `deleteOption` should have deleted with it. Raises
+        LookAgainError if another creation has made a VM of that name.
+        """
         path = group.vm(name)
         vm = self._arm.find(path)
+        known = labels.read((vm or {}).get("tags") or {})
+        if known is not None and known.generation not in ("", generation):
+            raise LookAgainError(f"{name} was created anew meanwhile")
+        fence.refuse_stale()
         self._arm.delete(path, within=self._arm.timing.boot)
         self._ends.disarm(group, name)
         left = [group.nic(name), group.address(name, zone), *_disks(vm)]
         for each in left:
+            fence.refuse_stale()
             self._arm.delete(each)
 
     def delete(self, machine: Vm) -> None:
-        self.remove(*where(machine), machine.place.zone)
+        self.remove(*where(machine), machine.place.zone, machine.generation)
 
 
 def _disks(vm: Tree | None) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
@@ -17,11 +18,15 @@ from cloudtrain.protocols import Journal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
+from cloudtrain.providers.base.seen import SeenGenerations
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.words import some
 
 T = TypeVar("T")
+
+SETTLES = 300.0
+"""Seconds after all nodes run in which a creation may still be at work on them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,12 @@ class Creation(Generic[NetworkT]):
     """Nodes that an earlier call may have created → time of its request (Unix)."""
     near: Sequence[str] = ()
     """Zones and regions that may hold resources of this cluster."""
+    generations: SeenGenerations = field(default_factory=SeenGenerations)
+
+    def until(self, now: float) -> Creation[NetworkT]:
+        """The same creation, with labels that say until when it may go on in one place."""
+        lasts = self.timing.boot + SETTLES + self._queue
+        return replace(self, plan=replace(self.plan, creating_until=now + lasts))
 
     def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
         """Create every node of the plan in `place`; on failure, roll back the nodes that this call
@@ -224,9 +235,11 @@ class Creation(Generic[NetworkT]):
             if self.there:
                 return tuple(mine.values()), ()
             resources = self.account.resources(self.plan.config.name, self.near)
+            now = self.timing.clock.now()
+            _, free = self.generations.of_these(listed, resources, now)
             return tuple(mine.values()), [
                 r
-                for r in resources
+                for r in free
                 if (not needed or r.region not in {"", *needed})
                 and not labels.belongs_to_other_owner(r.owner, self.plan.owner)
             ]
@@ -238,10 +251,11 @@ class Creation(Generic[NetworkT]):
         )
 
     def _is_new(self, machine: Vm) -> bool:
-        """True if the VM did not exist before this call and does not belong to another user's
-        cluster of the same name.
+        """True if the VM did not exist before this call and does not belong to another cluster of
+        the same name.
         """
         is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
+        is_others = is_others or self.generations.is_other(machine.generation)
         return machine.node.name not in self.there and not is_others
 
 
@@ -335,7 +349,7 @@ def uninterrupted(work: Callable[[], T]) -> T:
     existing resources.
     """
     result: Future[T] = Future()
-    worker = threading.Thread(target=_fulfil, args=(result, work))
+    worker = threading.Thread(target=copy_context().run, args=(_fulfil, result, work))
     interrupts = 0
     try:
         worker.start()

@@ -45,6 +45,13 @@ class Vm:
     def owner(self) -> Owner:
         return self.node.owner
 
+    @property
+    def generation(self) -> str:
+        return self.node.generation
+
+    def __str__(self) -> str:
+        return f"instance {self.node.name} ({self.id}) in {self.place}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Resource:
@@ -57,6 +64,8 @@ class Resource:
     id: str
     region: str = ""
     owner: Owner = field(default_factory=Owner)
+    generation: str = ""
+    creating_until: float | None = None
 
     def __str__(self) -> str:
         words = f"{self.kind} {self.name}"

@@ -20,6 +20,14 @@ OWNER_NAME = "cloudtrain-owner-name"
 MACHINE = "cloudtrain-machine"
 EXPIRES = "cloudtrain-expires"
 """Unix time in whole seconds."""
+GENERATION = "cloudtrain-generation"
+"""At random, the same on everything that one creation makes: a later cluster of the same name has
+another. Earlier versions set none."""
+CREATING = "cloudtrain-creating"
+"""Unix time in whole seconds until which this may be being created."""
+LONGER = 2700.0
+"""Seconds that shared resources are labelled as being created for longer than nodes: they are kept
+from one place to the next, and nothing else shows that somebody is at work."""
 
 
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
@@ -31,12 +39,22 @@ def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
 
 def on_resources(plan: Plan) -> dict[str, str]:
     """Return the labels of a plan's shared resources, with the user's own tags."""
-    return {**plan.config.tags, **of_cluster(plan.config.name, plan.owner)}
+    return {**plan.config.tags, **of_cluster(plan.config.name, plan.owner), **of_creation(plan)}
+
+
+def of_creation(plan: Plan, longer: float = LONGER) -> dict[str, str]:
+    """Return the labels that tell one creation from another of the same name."""
+    if not plan.generation:
+        return {}
+    until = plan.creating_until
+    end = {} if until is None else {CREATING: str(int(until + longer))}
+    return {GENERATION: plan.generation, **end}
 
 
 def on_node(plan: Plan, task: TaskId, expires: float | None) -> dict[str, str]:
     """Return the labels of a plan's node and its parts, with the user's own tags."""
-    return {**plan.config.tags, **of_node(plan.config.name, task, expires, plan.owner)}
+    own = of_node(plan.config.name, task, expires, plan.owner)
+    return {**plan.config.tags, **own, **of_creation(plan, longer=0.0)}
 
 
 def of_node(
@@ -59,6 +77,8 @@ class Labels(TaskId):
     cluster: str
     owner: Owner
     expires: float | None
+    generation: str
+    creating_until: float | None
 
 
 def read(labels: Mapping[str, str]) -> Labels | None:
@@ -66,14 +86,20 @@ def read(labels: Mapping[str, str]) -> Labels | None:
     cluster = labels.get(CLUSTER)
     if not cluster:
         return None
-    index, expires = labels.get(INDEX, ""), labels.get(EXPIRES, "")
+    index = labels.get(INDEX, "")
     return Labels(
         cluster=cluster,
         role=labels.get(ROLE, ""),
         index=int(index) if index.isdecimal() else 0,
         owner=_owner(labels),
-        expires=float(expires) if expires.isdecimal() else None,
+        expires=_time(labels.get(EXPIRES, "")),
+        generation=labels.get(GENERATION, ""),
+        creating_until=_time(labels.get(CREATING, "")),
     )
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdecimal() else None
 
 
 def _owner(labels: Mapping[str, str]) -> Owner:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
+from cloudtrain import fence
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
-from cloudtrain.events import NodeDeletionBegun, PlacementRefused, TriedApart
-from cloudtrain.model import Holding, Identity, Node, Plan
+from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
+from cloudtrain.model import Holding, Identity, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import spot_order
@@ -29,6 +30,7 @@ from cloudtrain.providers.base.driver import (
 )
 from cloudtrain.providers.base.labels import refuse_other_owner
 from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
+from cloudtrain.providers.base.seen import SeenGenerations, created_anew, new_generation
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.spot_evidence import SpotEvidence
@@ -48,6 +50,7 @@ class CloudProvider(Generic[NetworkT]):
         self.whereabouts: Whereabouts | None = None
         """Whereabouts of this provider's cluster, if known."""
         self._told: tuple[Principal | None] | None = None
+        self._generations: dict[str, SeenGenerations] = {}
 
     def principal(self) -> Principal | None:
         if not self._told:
@@ -81,6 +84,7 @@ class CloudProvider(Generic[NetworkT]):
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
         there = self._adopted(plan, journal)
+        plan = replace(plan, generation=self._generation(plan, there, expected or {}, journal))
         expires, moved = self._one_end(plan, there)
         if not moved:
             self._repair_ends(list(there.values()))
@@ -96,6 +100,7 @@ class CloudProvider(Generic[NetworkT]):
             moved=moved,
             expected=expected or {},
             near=self._search(plan.config.name).where.places,
+            generations=self._seen(plan.config.name),
         )
         places = tuple({machine.place for machine in there.values()}) or spot_order.by_evidence(
             self._account, plan, self._account.places(plan), journal
@@ -112,13 +117,15 @@ class CloudProvider(Generic[NetworkT]):
                 refusals.append((place, error))
         failure = _no_placement(refusals)
         if not there:
-            finder = DeletionSearch(search=self._search(plan.config.name), owner=plan.owner)
+            finder = self._finder(self._search(plan.config.name), owner=plan.owner)
             teardown = Teardown(self._account, self._timing, journal)
             failure = roll_back(failure, lambda: teardown.clear(finder.near, {}), journal)
         raise failure
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        return _nodes(self._search(cluster).machines())
+        found = self._search(cluster).machines()
+        self._seen(cluster).look(found)
+        return _nodes(found)
 
     def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
         return _nodes(self._with_ends(self._search(cluster).machines()))
@@ -150,6 +157,7 @@ class CloudProvider(Generic[NetworkT]):
 
     def find(self, cluster: str) -> PartialList[Node]:
         found = self._account.machines(cluster)
+        self._seen(cluster).look(found)
         return PartialList(_nodes(found), found.not_asked)
 
     def destroy(
@@ -161,23 +169,30 @@ class CloudProvider(Generic[NetworkT]):
         spared: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         search = self._search(cluster)
-        finder = DeletionSearch(search=search, spared=spared)
+        finder = self._finder(search, spared=spared)
         teardown = Teardown(self._account, self._timing, journal)
         if search.where.places:
             teardown.clear(finder.near, expected or {})
             expected = None
         teardown.clear(finder.rest, expected or {})
+        if finder.newer:
+            raise created_anew(cluster, finder.newer)
         not_asked = finder.not_asked.values()
         raise_if_not_asked(search.missed(not_asked), saw="everything found is deleted; ")
         return tuple(not_asked)
 
     def delete_from_inside(self, cluster: str, journal: Journal) -> None:
-        search = self._search(cluster)
-        alive = [m for m in search.machines() if m.node.state != "gone"]
-        resources = self._account.resources(cluster, places=search.where.places)
+        finder = self._finder(self._search(cluster))
+        finder.generations.looked = bool(finder.generations.known)  # a machine knows its own
+        gaps = fence.gaps()
+        machines, resources = finder.near()
+        alive = [m for m in machines if m.node.state != "gone"]
+        if finder.newer and not alive:
+            raise created_anew(cluster, finder.newer)
         for machine in alive:
             journal(NodeDeletionBegun(node=machine.node.name))
-        self._account.delete_from_inside(alive, resources)
+        with fence.deleting_what_was_seen(gaps):
+            self._account.delete_from_inside(alive, resources)
 
     def serial_log(self, cluster: str, node: str) -> str:
         found = [m for m in self._search(cluster).machines() if m.node.name == node]
@@ -187,6 +202,10 @@ class CloudProvider(Generic[NetworkT]):
         machines, resources = self._account.machines(), self._account.resources()
         alive = self._with_ends([m for m in machines if m.node.state != "gone"])
         clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
+        now = self._timing.clock.now()
+        for name in clusters:
+            shared = [r for r in resources if r.cluster == name]
+            self._seen(name).look([m for m in alive if m.cluster == name], shared, now)
         return PartialList(
             [_holding(self.name, name, alive, resources) for name in sorted(clusters)],
             [*machines.not_asked, *resources.not_asked],
@@ -199,11 +218,20 @@ class CloudProvider(Generic[NetworkT]):
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> None:
+        seen = self._seen(cluster)
+        newer: list[Vm | Resource] = []
+
         def find() -> Found:
-            return [m for m in self._search(cluster).machines() if m.node.name in names], ()
+            found = self._search(cluster).machines()
+            seen.look(found)
+            newer.extend(seen.newer(found, (), 0.0))
+            mine, _ = seen.of_these([m for m in found if m.node.name in names], (), 0.0)
+            return mine, ()
 
         late = {name: asked for name, asked in (expected or {}).items() if name in names}
         Teardown(self._account, self._timing, journal).clear(find, late)
+        if newer:
+            raise created_anew(cluster, tuple(dict.fromkeys(newer)))
 
     def move_ends(
         self, cluster: str, names: Sequence[str], expires: float | None, tell: Tell
@@ -227,6 +255,7 @@ class CloudProvider(Generic[NetworkT]):
         """Create the nodes in one place; retry once without a placement group if the group has no
         capacity.
         """
+        creation = creation.until(self._timing.clock.now())
         try:
             return creation.fill(place, later=later)
         except CapacityError as error:
@@ -242,6 +271,45 @@ class CloudProvider(Generic[NetworkT]):
             where = Whereabouts(cluster=cluster)
         return ClusterSearch(account=self._account, where=where)
 
+    def _seen(self, cluster: str) -> SeenGenerations:
+        """The generations of the cluster that this provider, and so its command, may delete."""
+        known = self._search(cluster).where.generations
+        return self._generations.setdefault(cluster, SeenGenerations(known=set(known)))
+
+    def _finder(
+        self, search: ClusterSearch, *, spared: Collection[str] = (), owner: Owner | None = None
+    ) -> DeletionSearch:
+        return DeletionSearch(
+            search=search,
+            spared=spared,
+            owner=owner,
+            generations=self._seen(search.where.cluster),
+            now=self._timing.clock.now,
+        )
+
+    def _generation(
+        self,
+        plan: Plan,
+        there: Mapping[str, Vm],
+        expected: Mapping[str, float],
+        journal: Journal,
+    ) -> str:
+        """Return the generation of what is created: that of the existing nodes; that of a creation
+        that was interrupted, whose nodes may still be listed; else a new one.
+        """
+        cluster = plan.config.name
+        theirs = sorted({m.generation for m in there.values() if m.generation})
+        begun = self._search(cluster).where.generations[:1] if expected else ()
+        found = next(iter((*theirs, *begun)), None)
+        if found is None:
+            if all(node.name in there for node in plan.nodes):
+                return ""  # an earlier version created all of them
+            found = new_generation()
+        if found not in theirs:
+            journal(CreationBegun(id=found))
+        self._seen(cluster).known.add(found)
+        return found
+
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
         """Return the existing nodes by name.
 
@@ -252,6 +320,10 @@ class CloudProvider(Generic[NetworkT]):
         found = [m for m in search.machines() if m.node.state != "gone"]
         for machine in found:
             refuse_other_owner(f"instance {machine.node.name}", machine.owner, plan.owner)
+        seen = self._seen(plan.config.name)
+        seen.look(found)
+        if newer := seen.newer(found, (), 0.0):
+            raise created_anew(plan.config.name, newer)
         found.sort(key=lambda m: (m.error is not None, m.node.created or 0.0, m.id))
         places = [m.place for m in found]
         main = max(places, key=lambda place: (places.count(place), place), default=None)
@@ -262,7 +334,8 @@ class CloudProvider(Generic[NetworkT]):
         extra = {m.id for m in found if kept.get(m.node.name) is not m}
 
         def find() -> Found:
-            return [m for m in search.machines() if m.id in extra], ()
+            there = [m for m in search.machines() if m.id in extra]
+            return [m for m in there if not seen.is_other(m.generation)], ()
 
         if extra:
             Teardown(self._account, self._timing, journal).clear(find, {})
@@ -353,11 +426,17 @@ def _holding(
 ) -> Holding:
     mine = [m for m in machines if m.cluster == cluster]
     rest = [r for r in resources if r.cluster == cluster]
+    standing = {m.generation for m in mine}
+    until = [m.node.creating_until for m in mine]
+    until += [r.creating_until for r in rest if r.generation not in standing]
+    labelled = standing | {r.generation for r in rest}
     return Holding(
         cluster=cluster,
         provider=provider,
         nodes=tuple(sorted((m.node for m in mine), key=lambda node: node.rank)),
         resources=tuple(sorted(map(str, rest))),
+        generations=tuple(sorted(labelled - {""})),
+        creating_until=max((each for each in until if each is not None), default=None),
         owners=tuple(
             sorted(
                 {m.owner for m in mine if m.owner.id} | {r.owner for r in rest if r.owner.id},

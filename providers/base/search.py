@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from cloudtrain.model import Owner
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.labels import belongs_to_other_owner
+from cloudtrain.providers.base.seen import SeenGenerations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,12 @@ class DeletionSearch:
     spared: Collection[str] = ()
     owner: Owner | None = None
     """If given, resources with another owner's labels are not deleted either."""
+    generations: SeenGenerations = field(default_factory=SeenGenerations)
+    now: Callable[[], float] = time.time
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
     """Places that were missing from the last listing."""
+    newer: tuple[Vm | Resource, ...] = ()
+    """What was created anew, and is not deleted."""
 
     def near(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
         account, where = self.search.account, self.search.where
@@ -81,11 +87,16 @@ class DeletionSearch:
         missed = (*machines.not_asked, *resources.not_asked)
         self.not_asked = {each.place: each for each in missed}
         alone = [m for m in machines if not {m.place.zone, m.place.region} & set(self.spared)]
+        now = self.now()
+        self.generations.look(machines, resources, now)
+        self.newer = self.newer or self.generations.newer(machines, resources, now)
+        mine, shared = self.generations.of_these(alone, resources, now)
+        shared = () if self.newer else shared
         if self.owner is None:
-            return alone, resources
+            return mine, shared
         return (
-            [m for m in alone if not belongs_to_other_owner(m.owner, self.owner)],
-            [r for r in resources if not belongs_to_other_owner(r.owner, self.owner)],
+            [m for m in mine if not belongs_to_other_owner(m.owner, self.owner)],
+            [r for r in shared if not belongs_to_other_owner(r.owner, self.owner)],
         )
 
 

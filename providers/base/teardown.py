@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cloudtrain import fence
 from cloudtrain.errors import (
     BusyError,
     CloudError,
     CloudtrainError,
     CredentialsError,
     LeftoverError,
+    LookAgainError,
     NodesError,
     PermissionsError,
 )
@@ -22,6 +24,8 @@ from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.timing import Timing
 
 ROUNDS = 5
+AGAIN = 20
+"""How often what is to be deleted is listed again because it may be something else by now."""
 IN_USE = 240.0
 """Seconds to allow a cloud for releasing what deleted nodes used; resources are listed again
 meanwhile.
@@ -39,6 +43,8 @@ class Teardown:
         self._announced: set[str] = set()
         self._seen: dict[str, Vm] = {}
         """VMs known to exist, by id."""
+        self._gaps = fence.gaps()
+        """Until the last listing."""
 
     def clear(
         self,
@@ -57,7 +63,9 @@ class Teardown:
         self._seen = {machine.id: machine for machine in made}
         late = dict(expected)
         begun, rounds, failure = self._timing.clock.monotonic(), 0, None
+        again = 0
         while True:
+            fence.confirm()
             alive, resources = self._settled(find, late)
             if not alive and not resources:
                 return
@@ -68,11 +76,15 @@ class Teardown:
                 self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
             failure = self._erase(alive, () if outstanding else resources)
+            if again < AGAIN and _kinds(failure) and set(_kinds(failure)) == {LookAgainError}:
+                again += 1
+                continue
             rounds += 0 if outstanding and failure is None else 1
 
     def _erase(self, alive: Sequence[Vm], resources: Sequence[Resource]) -> CloudtrainError | None:
         try:
-            self._account.delete(alive, resources)
+            with fence.deleting_what_was_seen(self._gaps):
+                self._account.delete(alive, resources)
         except (CloudError, NodesError) as error:
             return error
         return None
@@ -108,6 +120,7 @@ class Teardown:
         """List what exists. If listing fails, delete the VMs that are known to exist, or name them
         in the error.
         """
+        gaps = fence.gaps()
         try:
             machines, resources = find()
         except CloudError as error:
@@ -119,6 +132,7 @@ class Teardown:
                 raise _leftover(known, (), error, "may still exist and be billed") from error
             self._seen = {}
             raise
+        self._gaps = gaps
         self._seen = {m.id: m for m in machines if m.node.state != "gone"}
         return machines, resources
 
@@ -166,8 +180,7 @@ def _leftover(
     state: str = "not deleted",
 ) -> LeftoverError:
     machines = sorted(machines, key=lambda m: m.node.rank)
-    things = [f"instance {m.node.name} ({m.id}) in {m.place}" for m in machines]
-    things += [str(resource) for resource in resources]
+    things = [*map(str, machines), *map(str, resources)]
     words = f": {failure.message}" if failure is not None else ""
     hint = (failure.hint if failure is not None else None) or "run it again to continue"
     runs = any(machine.node.state != "stopped" for machine in machines)

@@ -56,6 +56,8 @@ def to_vm(instance: Json) -> Vm | None:
         expires=_ends(instance) or parsed.expires,
         no_end=_no_end(instance, parsed.expires),
         owner=parsed.owner,
+        generation=parsed.generation,
+        creating_until=parsed.creating_until,
     )
     return Vm(
         cluster=parsed.cluster,
@@ -128,6 +130,8 @@ def _resource(kind: str, item: Json, parsed: labels.Labels, where: str) -> Resou
         id=str(item["name"]),
         region=where,
         owner=parsed.owner,
+        generation=parsed.generation,
+        creating_until=parsed.creating_until,
     )
 
 

@@ -136,7 +136,8 @@ class NetworkBuilder:
     def _make(self, kind: str, collection: str, body: Json) -> tuple[str, Json | None]:
         """Create a resource if it does not exist. Returns its path and its body if it existed."""
         name = str(body["name"])
-        facts = requests.description(self.cluster, self.plan.owner, self.plan.config.tags)
+        plan, creation = self.plan, labels.of_creation(self.plan)
+        facts = requests.description(self.cluster, plan.owner, plan.config.tags, creation)
         body = {**body, "description": facts}
         what, path = f"{kind} {name}", self.api.path(f"{collection}/{name}")
         announced: list[str] = []

@@ -130,12 +130,16 @@ def policy(cluster: str) -> Json:
 
 
 def description(
-    cluster: str, owner: Owner | None = None, tags: Mapping[str, str] | None = None
+    cluster: str,
+    owner: Owner | None = None,
+    tags: Mapping[str, str] | None = None,
+    creation: Mapping[str, str] | None = None,
 ) -> str:
     """Return the description that replaces labels on resources that cannot have labels;
     `read_description` parses it. The user's own `tags` come after it, as far as there is room.
+    `creation`: `labels.of_creation`.
     """
-    values = labels.of_cluster(cluster, owner)
+    values = {**labels.of_cluster(cluster, owner), **(creation or {})}
     facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
     own = " ".join(f"{name}={value}" for name, value in (tags or {}).items())
     text = f"made by cloudtrain: {' '.join(facts)}"
@@ -153,6 +157,8 @@ _FACTS = {
     labels.OWNER: "owner",
     labels.OWNER_NAME: "owner-name",
     labels.MACHINE: "machine",
+    labels.GENERATION: "generation",
+    labels.CREATING: "creating",
 }
 
 

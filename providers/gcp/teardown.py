@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from cloudtrain import fence
 from cloudtrain.errors import (
     BusyError,
     CloudConfigError,
@@ -46,11 +47,11 @@ def delete_all(
     hosts = [m for m in machines if tpu_hosts.is_host(m)]
     vms = [m for m in machines if not tpu_hosts.is_host(m)]
     works: dict[str, Callable[[], None]] = {}
-    for name, zone in dict.fromkeys((tpu_hosts.tpu_of(m), m.place.zone) for m in hosts):
-        works[f"TPU {name} in {zone}"] = partial(_delete_tpu, api, tpus, zone, name)
+    for host in {(tpu_hosts.tpu_of(m), m.place.zone): m for m in hosts}.values():
+        name, zone = tpu_hosts.tpu_of(host), host.place.zone
+        works[f"TPU {name} in {zone}"] = partial(_delete_tpu, api, tpus, host)
     for m in vms:
-        what = f"instance {m.node.name} in {m.place}"
-        works[what] = partial(delete, api, what, instance_path(m))
+        works[_words(m)] = partial(delete_vm, api, m)
     _side_by_side(works, failures)
     for kinds in () if failures else ORDER:  # keep what a remaining VM uses
         ours = [r for r in resources if r.kind in kinds]
@@ -77,13 +78,44 @@ def delete_from_inside(
         {str(r): partial(delete, api, str(r), PATHS[r.kind].format(r)) for r in rules}, failures
     )
     for machine in machines:
-        delete(api, f"instance {machine.node.name} in {machine.place}", instance_path(machine))
+        delete_vm(api, machine)
+
+
+def delete_vm(api: GcpClient, machine: Vm) -> None:
+    """Delete a VM by its id: another one may have its name by now.
+
+    Paths take an id for a name: of `instances.delete` by general knowledge; networks have a
+    `selfLinkWithId`. For an endpoint that takes names alone, the name is looked up first.
+    """
+    what, path = _words(machine), instance_path(machine)
+    if not machine.id.isdecimal():
+        delete(api, what, path)
+        return
+
+    def attempt() -> bool:
+        fence.refuse_stale()
+        try:
+            api.run(f"deleting {what}", "DELETE", f"{path.rpartition('/')[0]}/{machine.id}")
+        except (NotFoundError, CloudConfigError):
+            return False
+        return True
+
+    if api.persist(attempt, within=RELEASE):
+        return
+    found = api.find(what, path)
+    if found is not None and str(found.get("id")) == machine.id:
+        delete(api, what, path)
+
+
+def _words(machine: Vm) -> str:
+    return f"instance {machine.node.name} in {machine.place}"
 
 
 def delete(api: GcpClient, what: str, path: str) -> None:
     """Delete a resource and wait until it is gone. Retries for a while if it is still in use."""
 
     def attempt() -> None:
+        fence.refuse_stale()
         try:
             api.run(f"deleting {what}", "DELETE", path)
         except NotFoundError as error:
@@ -97,10 +129,12 @@ def instance_path(machine: Vm) -> str:
     return f"zones/{machine.place.zone}/instances/{machine.node.name}"
 
 
-def _delete_tpu(api: GcpClient, tpus: Tpus, zone: str, name: str) -> None:
-    """Delete a TPU; one that is being created or deleted refuses it for a while."""
+def _delete_tpu(api: GcpClient, tpus: Tpus, host: Vm) -> None:
+    """Delete the TPU of a host; one that is being created or deleted refuses it for a while."""
+    zone, name = host.place.zone, tpu_hosts.tpu_of(host)
 
     def attempt() -> None:
+        fence.refuse_stale()
         try:
             tpus.delete(zone, name)
         except CloudConfigError as error:

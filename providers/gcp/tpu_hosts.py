@@ -85,6 +85,8 @@ def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
         created=timestamp(tpu.get("createTime")),
         expires=parsed.expires,
         owner=parsed.owner,
+        generation=parsed.generation,
+        creating_until=parsed.creating_until,
     )
     unique = tpu.get("id") or tpu.get("createTime") or ""
     return Vm(

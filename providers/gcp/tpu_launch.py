@@ -98,9 +98,12 @@ class TpuLaunch:
         return found
 
     def _is_wanted(self, tpu: Json) -> bool:
-        config, wanted = self.order.plan.config, self.order.node
-        hosts = tpu_hosts.to_hosts(tpu)
-        return any((m.cluster, m.node.role) == (config.name, wanted.role) for m in hosts)
+        plan, wanted = self.order.plan, self.order.node
+        return any(
+            m.generation in ("", plan.generation)
+            and (m.cluster, m.node.role) == (plan.config.name, wanted.role)
+            for m in tpu_hosts.to_hosts(tpu)
+        )
 
     def _undo(self) -> None:
         """Delete the TPU of a failed operation, if it was left behind."""

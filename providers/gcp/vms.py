@@ -93,9 +93,9 @@ class VmLaunch:
         return machine
 
     def _is_wanted(self, machine: Vm) -> bool:
-        node, wanted = machine.node, self.order.node
-        cluster = self.order.plan.config.name
-        return (machine.cluster, node.rank) == (cluster, wanted.rank)
+        node, wanted, plan = machine.node, self.order.node, self.order.plan
+        same = machine.generation in ("", plan.generation)
+        return same and (machine.cluster, node.rank) == (plan.config.name, wanted.rank)
 
     def _free_disk(self, taken: NameTakenError) -> None:
         """Delete a boot disk that outlived its VM and blocks the name of the new disk."""
@@ -115,9 +115,7 @@ class VmLaunch:
         """
         machine = listing.to_vm(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
-            teardown.delete(
-                self.api, f"instance {machine.node.name}", teardown.instance_path(machine)
-            )
+            teardown.delete_vm(self.api, machine)
 
     def _unlisted(self, operation: Json) -> Vm:
         """Return the VM of a request that Google has accepted but does not list yet."""
@@ -135,6 +133,7 @@ class VmLaunch:
                 machine=node.machine or "",
                 provisioning=node.provisioning,
                 expires=order.expires,
+                generation=order.plan.generation,
             ),
             place=order.place,
             id=str(operation.get("targetId") or f"{order.place.zone}/{node.name}"),

@@ -36,7 +36,7 @@ from werkzeug.wrappers import Request, Response
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt"]
+Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt", "stop"]
 ADMIN = "/_standin/"
 EVER = 1_000_000
 FAULTS: dict[str, dict[str, Any]] = {
@@ -79,7 +79,8 @@ class Fault:
     kind: Kind
     """answer: `status`, `code`, `message`, `retry_after` · delay: `seconds`, then the answer ·
     silence: none at all for `seconds` · reset: of the connection · kill: SIGKILL of `pid`, and the
-    connection ends · interrupt: SIGINT of `pid`, and `seconds` later the work is done and told."""
+    connection ends · interrupt: SIGINT of `pid`, and `seconds` later the work is done and told ·
+    stop: the work is done and told to `pid`, which stands still (SIGSTOP) and hears it later."""
     number: int | None = None
     action: str | None = None
     skip: int = 0
@@ -202,6 +203,9 @@ class Faults:
             if fault.kind == "interrupt":
                 os.kill(fault.pid, signal.SIGINT)
             time.sleep(fault.seconds)
+            return self._work(environ)
+        if fault.kind == "stop":
+            os.kill(fault.pid, signal.SIGSTOP)
             return self._work(environ)
         if fault.after:
             self._work(environ)

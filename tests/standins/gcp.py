@@ -218,7 +218,14 @@ class GcpStandIn(World):
         call = Call(world=self, method=method.id, given=given, body=body, user=user)
         with self.changed:
             self.tick()
+            if method.id == "instances.delete" and given["instance"].isdecimal():
+                given["instance"] = self._named(given["zone"], given["instance"])
             return copy.deepcopy(handler(call))
+
+    def _named(self, zone: str, id: str) -> str:
+        """The name of the VM with this id; the id itself if there is none."""
+        there = [t for t in self.under("instances") if t.scope.endswith(f"/{zone}")]
+        return next((t.name for t in there if t.body["id"] == id), id)
 
     def _check_permissions(self, method: Method, given: Body, body: Body) -> None:
         self.methods.add(method.id)

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.events import Event
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base.timing import CALLS, Timing
 from cloudtrain.retry import Clock
 from tests.standins.cloud import ROOT, Cloud
@@ -63,8 +64,11 @@ ANSWER = 0.4
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
 
-Verb = Literal["create", "remove", "destroy", "sweep", "leave"]
-"""`remove` takes the last node of the plan away; `leave` is what the desk does last."""
+Verb = Literal["create", "remove", "destroy", "down", "gc", "sweep", "leave"]
+"""`remove` takes the last node of the plan away; `leave` is what the desk does last; `down` and
+`gc` look before they destroy."""
+LONG_AFTER = 7200.0
+"""Seconds after which no creation goes on by its labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,8 @@ class Job:
     identity: Identity
     timing: Timing = field(default_factory=lambda: TIMING)
     expected: bool = True
-    """`destroy` knows from the journal which nodes were asked for, as `cloudtrain down` does."""
+    """`destroy` knows from the journal what was asked for, as `cloudtrain down` does. Else it comes
+    when the creation is over by its labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +237,9 @@ def _work(name: str, folder: Path) -> None:
 
 def _do(name: str, job: Job, journal: Path) -> Any:
     config = job.plan.config
-    clouds = provider(name, config, job.timing)
+    clouds = provider(name, config, job.timing if job.expected else later(job.timing))
+    known = made_here(journal) if job.expected else ()
+    clouds.whereabouts = Whereabouts(cluster=config.name, generations=known)
 
     def write(event: Event, /) -> None:
         with journal.open("a") as file:
@@ -243,7 +250,13 @@ def _do(name: str, job: Job, journal: Path) -> Any:
     if job.do == "remove":
         late = asked_for(journal) if job.expected else None
         return clouds.remove(config.name, [job.plan.nodes[-1].name], write, late)
-    if job.do == "destroy":
+    if job.do == "down":
+        clouds.find(config.name)
+    if job.do == "gc":
+        held = [each for each in clouds.sweep() if each.cluster == config.name]
+        if not held or (held[0].creating_until or 0.0) > job.timing.clock.now() + LONG_AFTER:
+            return ()
+    if job.do in ("destroy", "down", "gc"):
         return clouds.destroy(config.name, write, asked_for(journal) if job.expected else None)
     if job.do == "leave":
         return clouds.delete_from_inside(config.name, write)
@@ -254,6 +267,17 @@ def asked_for(journal: Path) -> dict[str, float]:
     """The nodes that were asked for, and when."""
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     return {event["node"]: event["time"] for event in events if event["event"] == "create"}
+
+
+def later(timing: Timing) -> Timing:
+    clock = timing.clock
+    return replace(timing, clock=replace(clock, now=lambda: clock.now() + LONG_AFTER))
+
+
+def made_here(journal: Path) -> tuple[str, ...]:
+    """The generations that were created with this journal, last first."""
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    return tuple(e["id"] for e in reversed(events) if e["event"] == "generation")
 
 
 def provider(name: str, config: ClusterConfig, timing: Timing) -> Any:

@@ -14,6 +14,7 @@ from cloudtrain.events import ResourceRequested
 from cloudtrain.model import ClusterConfig, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.spot_evidence import SpotEvidence
@@ -178,7 +179,14 @@ class FakeAccount:
                 kind = id.split()[0]
                 journal(ResourceRequested(what=kind, name=cluster))
                 self.resources_[key] = Resource(
-                    cluster=cluster, kind=kind, name=cluster, id=key, region=region, owner=ME
+                    cluster=cluster,
+                    kind=kind,
+                    name=cluster,
+                    id=key,
+                    region=region,
+                    owner=ME,
+                    generation=plan.generation,
+                    creating_until=(plan.creating_until or 0.0) + labels.LONGER,
                 )
         return f"ground of {place}" + ("" if plan.config.network.close == "off" else ", close")
 
@@ -210,6 +218,8 @@ class FakeAccount:
                 expires=order.expires,
                 created=self.clock.now(),
                 owner=ME,
+                generation=order.plan.generation,
+                creating_until=order.plan.creating_until,
             )
             machine = Vm(cluster=order.plan.config.name, node=node, place=order.place, id=id)
             self.machines_[id] = machine

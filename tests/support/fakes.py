@@ -135,12 +135,18 @@ class FakeProvider:
         return ""
 
     def sweep(self) -> PartialList[Holding]:
-        held = (
-            Holding(cluster=cluster, provider=self.name, nodes=self.nodes(cluster))
-            for cluster in sorted(self.cloud)
-            if self.cloud[cluster]
-        )
+        held = (self._holding(cluster) for cluster in sorted(self.cloud) if self.cloud[cluster])
         return PartialList(held, self.not_asked)
+
+    def _holding(self, cluster: str) -> Holding:
+        nodes = self.nodes(cluster)
+        return Holding(
+            cluster=cluster,
+            provider=self.name,
+            nodes=nodes,
+            generations=tuple(sorted({node.generation for node in nodes} - {""})),
+            creating_until=max((node.creating_until or 0.0 for node in nodes), default=None),
+        )
 
     def stop(self, cluster: str, node: str) -> None:
         """As a cloud does that takes a machine away and keeps its disk."""

@@ -25,7 +25,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import Event, Line, NodesPlaced, to_line
+from cloudtrain.events import CreationBegun, Event, Line, NodesPlaced, to_line
 from cloudtrain.model import SPOT, Identity, Owner, Plan, Provisioning
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base import create, labels
@@ -50,8 +50,12 @@ class Rig:
         self.plan: Plan = cloud_plan(make_plan(workers=2))
         self.identity: Identity = make_identity(folder, cloud_plan(make_plan(workers=4)))
         self.lines: list[str] = []
+        self.generations: list[str] = []
 
     def journal(self, event: Event, /) -> None:
+        if isinstance(event, CreationBegun):
+            self.generations.append(event.id)
+            return
         self.lines.append(" ".join([event.word, *map(str, facts_of(event).values())]))
 
     def create(self, plan: Plan | None = None) -> list[str]:

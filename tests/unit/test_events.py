@@ -61,7 +61,7 @@ READINGS: tuple[Callable[[list[Line]], Any], ...] = (
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
 make move_end not_landed place placed ready refused restart shared start started up apart spot_order
-budget_continued still moves
+budget_continued still moves generation
 """
 
 
@@ -102,6 +102,7 @@ TODAY = """
 {"event": "end moved", "lifetime": null, "expires": null}
 {"event": "ended", "run": "20261122-082943-r06a", "state": "stopped", "exit_code": null}
 {"event": "exchange", "nodes": ["a-worker1"], "whole": false}
+{"event": "generation", "id": "0123456789ab"}
 {"event": "gone"}
 {"event": "idle failed", "why": "the bucket is gone"}
 {"event": "image", "key": "auto/T4", "id": "projects/x/global/images/common-cu124-v1"}

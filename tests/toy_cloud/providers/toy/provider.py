@@ -169,5 +169,7 @@ def _machine(vm: dict[str, Any]) -> Vm | None:
         created=vm["created"],
         expires=told.expires,
         owner=told.owner,
+        generation=told.generation,
+        creating_until=told.creating_until,
     )
     return Vm(cluster=told.cluster, node=node, place=_place(vm["zone"]), id=vm["id"])
