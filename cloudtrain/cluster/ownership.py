@@ -11,8 +11,8 @@ from pathlib import Path
 from cloudtrain.cloud import is_cloud
 from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
-from cloudtrain.errors import CloudError, UsageError
-from cloudtrain.events import made_here
+from cloudtrain.errors import CloudError, LeasedError, UsageError
+from cloudtrain.events import generations, made_here
 from cloudtrain.model import Node, Owner
 from cloudtrain.owner import login, machine_id, matches_owner, owner_of
 from cloudtrain.protocols import Console, Provider
@@ -103,6 +103,39 @@ def refuse_other_owners_resources(
     held = [each for each in provider.sweep() if each.cluster == records.name]
     owners = {one.id: one for each in held for one in each.owners}
     _refuse(records, provider, owners, (), owner)
+
+
+def is_recorded(records: Records, nodes: Sequence[Node]) -> bool:
+    """True if the record here is about these nodes, not about others of the same name before them.
+    Earlier versions did not tell them apart.
+    """
+    known, theirs = generations(records.events()), {node.generation for node in nodes} - {""}
+    return not known or theirs <= set(known)
+
+
+def refuse_being_created(
+    records: Records, nodes: Sequence[Node], owner: str | None, console: Console
+) -> None:
+    """Raise LeasedError if another machine is creating these nodes, unless their `owner` is named;
+    warn that it may be at work on them. Its lease is in a store that may not be known here.
+    """
+    ours = set(generations(records.events()))
+    others = [n for n in nodes if n.generation not in ours and n.owner.machine != this_machine()]
+    if not others:
+        return
+    where = ", ".join(sorted({described(node.owner) for node in others}))
+    until = max((node.creating_until or 0.0 for node in others), default=0.0)
+    if until > time.time() and owner is None:
+        raise LeasedError(
+            f"{records.name} is being created until {clock(until)} at the latest: owned by {where}",
+            hint=f"end it there, or wait until then; `cloudtrain down {records.name} --owner WHO "
+            "--discard` destroys it all the same",
+        )
+    if any(node.generation for node in others):
+        console.warn(
+            f"{records.name} was not created from here (owned by {where}): a command there may be "
+            "at work on it"
+        )
 
 
 def _refuse(

@@ -12,7 +12,12 @@ from pathlib import Path
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
-from cloudtrain.cluster.ownership import refuse_other_owners, refuse_other_owners_resources
+from cloudtrain.cluster.ownership import (
+    is_recorded,
+    refuse_being_created,
+    refuse_other_owners,
+    refuse_other_owners_resources,
+)
 from cloudtrain.cluster.session import (
     Handle,
     open_session,
@@ -23,6 +28,7 @@ from cloudtrain.cluster.session import (
 )
 from cloudtrain.commands.away_down import end_desk, report_end
 from cloudtrain.commands.landing_steps import land_everything
+from cloudtrain.commands.lost_run import end_lost_run
 from cloudtrain.commands.spools import ingest_before_down
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.errors import (
@@ -65,7 +71,8 @@ def down(
 
     A cluster with candidates that is not on record here is looked for in all their accounts. One
     that is away is ended by its desk, which is then deleted too. Raises NotLanded (exit 5, nodes
-    kept) unless `discard`, LeftoverError (exit 6), LockedError.
+    kept) unless `discard`, also for an active run whose nodes were gone; LeftoverError (exit 6),
+    LockedError, CreatedAnewError.
     """
     records = Records(name)
     config = config or recorded_config(records)
@@ -131,8 +138,9 @@ def destroy_cluster(
     refuse_other_owners(records, provider, nodes, owner=owner)
     if not nodes:
         refuse_other_owners_resources(records, provider, owner=owner)
+    refuse_being_created(records, nodes, owner, console)
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
-    landed = records.is_open() and being_destroyed(records.events())
+    landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
     step = next_step("down --discard" if discard else "down", seen)
     if step == "keep":
@@ -150,8 +158,10 @@ def destroy_cluster(
                 return
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
             raise not_landed(error) from error
+    lost_run = None
     if not discard:
         ingest_before_down(handle, console)
+        lost_run = end_lost_run(handle) if not nodes and not unseen else None
     elif (active := records.active_run()) is not None:
         console.warn(f"ending active run {active.id}: what has not landed is lost")
         records.save_run(
@@ -170,6 +180,8 @@ def destroy_cluster(
     if records.left_out:
         console.warn(f"{records.folder}: disk full: the record of this `down` is incomplete")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
+    if lost_run is not None:
+        raise lost_run
 
 
 def lost_meanwhile(provider: Provider, cluster: str, before: Sequence[Node]) -> tuple[str, ...]:
