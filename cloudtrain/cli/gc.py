@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     metavar="DAYS",
     help="Also delete environments in stores that no cluster has used for DAYS days.",
 )
-@click.option("--running", is_flag=True, help="Also delete running clusters with time left.")
+@click.option("--running", is_flag=True, help="Also delete clusters with time left.")
 @yes_option
 @events_option
 @json_option
@@ -56,8 +56,9 @@ def command(
     as_json: bool,
 ) -> int:
     """Delete clusters in your accounts whose keys are not on this machine and that are expired,
-    have no running node, or are named. Data that only their nodes hold is lost, so it asks first.
-    Running clusters with time left are listed and kept, unless NAME or --running is given. Other
+    have no node, or are named. Data that only their nodes hold is lost, so it asks first.
+    Running and stopped clusters with time left are listed and kept, unless NAME or --running is
+    given, and so is always what is just being created. Other
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
     destroys those and lands their artifacts. Archives of environments that later clusters could
     use (setup.cache) are listed with what they cost, and deleted once unused for long.

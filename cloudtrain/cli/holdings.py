@@ -8,9 +8,10 @@ from typing import Any
 
 from cloudtrain.cli.nodes import billing_lines, node_json
 from cloudtrain.cloud import cloud_of
-from cloudtrain.cluster.ownership import facts
+from cloudtrain.cluster.ownership import described, facts
 from cloudtrain.commands.accounts import AccountInventory, DeletionScope
 from cloudtrain.commands.node_notes import overdue
+from cloudtrain.console.times import clock
 from cloudtrain.model import ClusterConfig, Node
 
 
@@ -61,18 +62,29 @@ def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
 
 
 def kept(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str]:
-    """Lines on running clusters that `gc` keeps, and the commands that delete them."""
+    """Lines on clusters with time left: those that `gc` keeps, with the commands that delete them,
+    and those that it takes although somebody may be at work on them.
+    """
     lines = []
     for answer in answers:
         config = answer.account.config
         where = f" --provider {config.provider}"
         where += f" --project {config.project}" if config.project else ""
         for held in answer.held:
-            if wanted.covers(held) and not wanted.takes(held):
-                name = held.holding.cluster
+            name = held.holding.cluster
+            if not wanted.covers(held):
+                continue
+            if held.being_created:
+                until = clock(held.holding.creating_until or 0.0)
+                lines.append(f"{name} is being created until {until} at the latest, and is kept")
+            elif not wanted.takes(held):
+                state = "running" if held.runs else "stopped, may hold what has not landed,"
                 lines.append(
-                    f"{name} is running and is kept: `cloudtrain gc {name}{where}` deletes it"
+                    f"{name} is {state} and is kept: `cloudtrain gc {name}{where}` deletes it"
                 )
+            elif held.lasts:
+                made = ", ".join(map(described, held.holding.owners)) or "an unknown owner"
+                lines.append(f"{name} has time left: a command of {made} may be at work on it")
     return lines
 
 

@@ -59,14 +59,28 @@ class HeldCluster:
     @property
     def runs(self) -> bool:
         """True if a node is running or starting, and has not expired."""
-        now = time.time()
-        alive = [node for node in self.holding.nodes if node.state != "stopped"]
-        return any(node.expires is None or node.expires > now for node in alive)
+        return any(node.state != "stopped" for node in self._with_time_left)
+
+    @property
+    def lasts(self) -> bool:
+        """True if a node has not expired: one that is stopped may hold what has not landed."""
+        return bool(self._with_time_left)
+
+    @property
+    def _with_time_left(self) -> list[Node]:
+        now, nodes = time.time(), self.holding.nodes
+        return [node for node in nodes if node.expires is None or node.expires > now]
+
+    @property
+    def being_created(self) -> bool:
+        """True if a command, perhaps on another machine, may be creating it."""
+        until = self.holding.creating_until
+        return until is not None and until > time.time()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionScope:
-    """What `gc` is to delete besides what has expired or has no running node."""
+    """What `gc` is to delete besides what has expired or has no node."""
 
     name: str | None = None
     """This cluster alone, in whatever state."""
@@ -83,7 +97,9 @@ class DeletionScope:
         return all(matches_owner(owner, self.owner) for owner in held.holding.owners)
 
     def takes(self, held: HeldCluster) -> bool:
-        return self.covers(held) and (self.running or self.name is not None or not held.runs)
+        if not self.covers(held) or held.being_created:
+            return False
+        return self.running or self.name is not None or not held.lasts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,29 +208,61 @@ def delete_leftovers(
 ) -> tuple[str, ...]:
     """Delete all that is wanted and return the names.
 
-    Clusters that became known since the listing are left alone. Raises LeftoverError, or NodesError
-    with every failure.
+    Each account is listed once more, as others go on meanwhile: what is not wanted any more, is
+    known here by now, or was created anew is left alone. Raises LeftoverError, or NodesError with
+    every failure.
     """
-    work = [
-        (answer.account, held.holding)
-        for answer in answers
-        for held in answer.held
-        if wanted.takes(held)
-    ]
+    listed = [(a, tuple(filter(wanted.takes, a.held))) for a in answers]
+    again = fan_out(
+        [item for item in listed if item[1]],
+        lambda item: _look_again(item[0].account, item[1], wanted, console),
+        name=lambda item: str(item[0].account),
+    )
+    work = [each for found in again for each in found]
 
-    def one(item: tuple[AccountRef, Holding]) -> str | None:
-        account, orphan = item
-        with Records(orphan.cluster).lock("gc"):
-            if is_known(orphan.cluster, account.config):
+    def one(item: _Orphan) -> str | None:
+        cluster = item.holding.cluster
+        with Records(cluster).lock("gc"):
+            if is_known(cluster, item.account.config):
                 return None
             with suppress(NotAskedError):  # the next listing names those places
-                open_provider(account.config).destroy(orphan.cluster, no_record)
-        stage.done(orphan.cluster, "gone")
-        return orphan.cluster
+                item.provider.destroy(cluster, no_record)
+        stage.done(cluster, "gone")
+        return cluster
 
     with console.stage("orphans", len(work)) as stage:
-        done = fan_out(work, one, name=lambda item: item[1].cluster, workers=8)
+        done = fan_out(work, one, name=lambda item: item.holding.cluster, workers=8)
     return tuple(name for name in done if name is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Orphan:
+    """What is to be deleted, by the provider that listed it: that deletes nothing newer."""
+
+    account: AccountRef
+    provider: Provider
+    holding: Holding
+
+
+def _look_again(
+    account: AccountRef,
+    before: Sequence[HeldCluster],
+    wanted: DeletionScope,
+    console: Console,
+) -> list[_Orphan]:
+    provider = open_provider(account.config)
+    now = {found.cluster: found for found in provider.sweep()}
+    orphans = []
+    for held in before:
+        found, name = now.get(held.holding.cluster), held.holding.cluster
+        if found is None:
+            continue
+        same = set(found.generations) <= set(held.holding.generations)
+        if same and wanted.takes(held_of(found, provider, account.config)):
+            orphans.append(_Orphan(account=account, provider=provider, holding=found))
+        else:
+            console.warn(f"{name} has changed since it was listed, and is left alone")
+    return orphans
 
 
 def no_record(event: Event, /) -> None:

@@ -103,7 +103,7 @@ def put(
 
 
 def put_idle(cloud: Labelled, *clusters: str) -> None:
-    put(cloud, *clusters, state="stopped")
+    put(cloud, *clusters, state="stopped", expires=time.time() - 5.0)
 
 
 def know(cluster: str) -> None:
@@ -169,7 +169,8 @@ def test_an_account_that_nobody_named_need_not_have_credentials(cloud: Labelled)
 
 
 def test_gc_destroys_what_nobody_uses_and_leaves_known_clusters_alone(cloud: Labelled) -> None:
-    put_idle(cloud, "lost", "older", "mnist")
+    put_idle(cloud, "lost", "older")
+    put(cloud, "mnist", state="stopped")
     know("mnist")
     result = run("gc", "--provider", "gcp", "--yes", "--json")
     assert result.exit_code == 0, result.output
@@ -193,15 +194,80 @@ def test_gc_leaves_what_runs_and_says_what_ends_it(cloud: Labelled) -> None:
     assert "nothing to collect" in result.stdout
 
 
-def test_gc_takes_what_has_expired_and_what_does_not_run(cloud: Labelled) -> None:
+def test_gc_takes_what_has_expired_and_not_what_is_only_stopped(cloud: Labelled) -> None:
+    """Another machine's files may be on its disks alone."""
     put(cloud, "expired", expires=time.time() - 5.0)
+    put_idle(cloud, "over")
     put(cloud, "stopped", state="stopped")
+    put(cloud, "endless", state="stopped", expires=None)
     put(cloud, "starting", state="starting")
     put(cloud, "live")
     result = run("gc", "--provider", "gcp", "--yes")
     assert result.exit_code == 0
-    assert list(cloud.cloud) == ["starting", "live"]
+    assert list(cloud.cloud) == ["stopped", "endless", "starting", "live"]
     assert "overdue since" in result.stderr
+    told = "stopped is stopped, may hold what has not landed, and is kept: `cloudtrain gc stopped "
+    assert told in result.stderr
+
+
+def being_created(cloud: Labelled, cluster: str, until: float) -> None:
+    there = cloud.cloud[cluster]
+    for name, each in there.items():
+        there[name] = replace(each, generation="0123456789ab", creating_until=until)
+
+
+@pytest.mark.parametrize("words", [(), ("--running",), ("new",)])
+def test_gc_takes_nothing_that_is_just_being_created(
+    cloud: Labelled, words: tuple[str, ...]
+) -> None:
+    put_idle(cloud, "new")
+    being_created(cloud, "new", time.time() + 60.0)
+    result = run("gc", *words, "--provider", "gcp", "--yes")
+    assert list(cloud.cloud) == ["new"], result.stderr
+    assert "new is being created until " in result.stderr
+    being_created(cloud, "new", time.time() - 1.0)
+    assert run("gc", *words, "--provider", "gcp", "--yes").exit_code == 0
+    assert cloud.cloud == {}
+
+
+def test_gc_of_what_has_time_left_says_who_may_be_at_work_on_it(cloud: Labelled) -> None:
+    put(cloud, "live")
+    result = run("gc", "--provider", "gcp", "--running", "--yes")
+    assert cloud.cloud == {}
+    assert "live has time left: a command of ann (" in result.stderr
+    assert "created on elsewhere-1 may be at work on it" in result.stderr
+
+
+@pytest.mark.parametrize("change", ["generation", "time left"])
+def test_gc_leaves_what_has_changed_while_it_asked(
+    cloud: Labelled, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    put_idle(cloud, "lost", "other")
+
+    def meanwhile(*_: object, **__: object) -> None:
+        old = cloud.cloud["lost"]["lost-chief0"]
+        new = replace(old, generation="new") if change == "generation" else node("lost")
+        cloud.cloud["lost"]["lost-chief0"] = new
+
+    monkeypatch.setattr("cloudtrain.cli.gc.confirm", meanwhile)
+    result = run("gc", "--provider", "gcp")
+    assert list(cloud.cloud) == ["lost"]
+    assert "lost has changed since it was listed, and is left alone" in result.stderr
+
+
+def test_down_from_another_machine_refuses_what_is_being_created_unless_its_owner_is_named(
+    cloud: Labelled,
+) -> None:
+    put(cloud, "new")
+    being_created(cloud, "new", time.time() + 60.0)
+    words = ("down", "new", "--provider", "gcp", "--discard", "--yes")
+    result = run(*words)
+    assert (result.exit_code, list(cloud.cloud)) == (2, ["new"])
+    assert "new is being created until " in result.stderr
+    assert "owned by ann" in result.stderr
+    result = run(*words, "--owner", "ann")
+    assert (result.exit_code, cloud.cloud) == (0, {})
+    assert "a command there may be at work on it" in result.stderr
 
 
 def test_gc_with_running_takes_all_that_is_mine(cloud: Labelled) -> None:
@@ -213,7 +279,7 @@ def test_gc_with_running_takes_all_that_is_mine(cloud: Labelled) -> None:
 
 def test_gc_of_a_name_takes_that_one_alone(cloud: Labelled) -> None:
     put(cloud, "live", "another")
-    put_idle(cloud, "lost")
+    put(cloud, "lost", state="stopped")
     result = run("gc", "live", "--provider", "gcp", "--project", "p", "--yes")
     assert result.exit_code == 0, result.output
     assert list(cloud.cloud) == ["another", "lost"]
@@ -232,9 +298,8 @@ def test_gc_asks_first(cloud: Labelled) -> None:
 def test_gc_leaves_what_others_made_alone(cloud: Labelled) -> None:
     put_idle(cloud, "lost")
     cloud.owner = owner(EVE)
-    assert run("gc", "--provider", "gcp", "--yes").exit_code == 0
-    assert run("gc", "lost", "--provider", "gcp", "--running", "--yes").exit_code == 0
-    assert run("gc", "--provider", "gcp", "--owner", "ann", "--yes").exit_code == 0
+    for words in ((), ("lost", "--running"), ("--owner", "ann")):
+        assert run("gc", *words, "--provider", "gcp", "--yes").exit_code == 6, "it is overdue"
     assert list(cloud.cloud) == ["lost"]
     run("gc", "--provider", "gcp", "--owner", "eve", "--yes")
     assert cloud.cloud == {}
