@@ -37,6 +37,8 @@ def _imports(script: StartedScript, there: frozenset[str] | None) -> Iterator[st
         folder = folder_with(top, paths)
         if folder == entry.root:
             continue  # a package without __init__.py
+        if _is_on_path(top, script):
+            continue
         if folder is not None and script.started.file is not None:
             as_module = start_as_module(entry.path, str(script.inside), folder)
             below = posixpath.relpath(folder, script.inside)
@@ -60,11 +62,27 @@ def _module(field: str, script: StartedScript, there: frozenset[str] | None) -> 
     prefix = "" if inside == "." else f"{inside}/"
     if any(path.startswith((f"{prefix}{top}/", f"{prefix}{top}.py")) for path in paths):
         return  # a part of it is there: a finding of its own
+    if _is_on_path(top, script):
+        return
     folder = folder_with(top, paths)
     if folder is not None:
         yield f"{field}: -m {name}: {top} is in {_shown(folder)}: set `train.dir: {folder}`"
     elif there is not None and not _anywhere(top, paths):
         yield f"{field}: -m {name}: neither the code nor `setup:` has the module {top}"
+
+
+def _is_on_path(top: str, script: StartedScript) -> bool:
+    """True if `train.env.PYTHONPATH` has a folder of the code with it, or one that is not known
+    here."""
+    for part in script.config.train.env.get("PYTHONPATH", "").split(":"):
+        if part.startswith(("/", "~")) or "{" in part:
+            return True
+        folder = posixpath.normpath(posixpath.join(script.inside, part))
+        prefix = "" if folder == "." else f"{folder}/"
+        names = (f"{prefix}{top}/", f"{prefix}{top}.py")
+        if part and any(path.startswith(names) for path in script.code.paths):
+            return True
+    return False
 
 
 def _anywhere(top: str, paths: frozenset[str]) -> bool:

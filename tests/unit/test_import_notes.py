@@ -202,3 +202,15 @@ def test_a_program_that_no_node_can_start_is_noted(
     found = program_notes(written(tmp_path, code={"path": "code"}, train={"command": line}))
     assert len(found) == (words is not None)
     assert all(f"train.command: {words}" in note for note in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "silent"),
+    [("../lib", True), ("..:../lib", True), ("/opt/x", True), ("../other", False), ("", False)],
+)
+def test_what_pythonpath_has_is_there(tmp_path: Path, path: str, silent: bool) -> None:
+    files = {"jobs/train.py": "import util\n", "lib/util.py": ""}
+    train = {"command": "python train.py", "dir": "jobs", "env": {"PYTHONPATH": path}}
+    assert bool(noted(tmp_path, files, train=train)) != silent
+    train["command"] = "python -m util"
+    assert bool(noted(tmp_path, files, train=train)) != silent
