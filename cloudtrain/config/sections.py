@@ -135,7 +135,8 @@ class SetupSection(Section):
         "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
     )
     python: kinds.Python | None = optional(
-        '`auto`, a version such as `"3.11"`, or the absolute path of an interpreter on the node.'
+        "`auto` (on `local` first the Python that runs cloudtrain), a version such as "
+        '`"3.11"`, or the absolute path of an interpreter on the node.'
     )
     keras: kinds.KerasChoice | None = optional(
         "`auto` is `legacy` (tf_keras) if the strategy needs it with TensorFlow 2.16 or later."
