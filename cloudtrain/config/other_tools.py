@@ -164,6 +164,8 @@ def _others(tree: Tree) -> OtherTool | None:
     whats = {
         "an AWS Batch job": "containerProperties" in tree or "jobDefinitionName" in tree,
         "a Google Cloud Batch job": "taskGroups" in tree,
+        "a pipeline of Vertex AI": "pipelineSpec" in tree or "pipelineInfo" in tree,
+        "a pipeline of SageMaker": "Steps" in tree and "Version" in tree,
         "a Determined experiment": "searcher" in tree and "entrypoint" in tree,
     }
     what = next((what for what, holds in whats.items() if holds), None)

@@ -30,6 +30,8 @@ FILES = {
     "$schema: https://azuremlschemas.azureedge.net/latest/pipelineJob.schema.json\n"
     "type: pipeline\n": "an Azure ML pipeline job",
     '{"cells": [], "nbformat": 4}': "a notebook",
+    '{"Version": "2020-12-01", "Steps": []}': "a pipeline of SageMaker",
+    "pipelineInfo: {name: p}\nroot: {}\n": "a pipeline of Vertex AI",
     "# syntax=docker\nARG X=1\nFROM python:3.11\nRUN a\n": "a Dockerfile",
     "#!/usr/bin/env bash\necho a: b\n": "a shell script",
     '"""Doc."""\nimport tensorflow as tf\n\nx: int = 1\n': "a Python program",
