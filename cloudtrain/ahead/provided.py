@@ -23,11 +23,12 @@ _NAMES = (
     "markdown_it markupsafe mdurl ml_dtypes mock namex numpy nvidia oauthlib opt_einsum optree "
     "packaging pasta PIL pip pkg_resources pyasn1 pyasn1_modules pygments requests "
     "requests_oauthlib rich rsa scipy setuptools six termcolor tree typing_extensions urllib3 "
-    "werkzeug wheel wrapt zipp _distutils_hack"
+    "werkzeug wheel wrapt zipp _distutils_hack horovod"
 )
-_WITH_TENSORFLOW = frozenset((*_NAMES.split(), "horovod"))  # of `strategy: horovod`: another note
+_WITH_TENSORFLOW = frozenset(_NAMES.split())
 """With its dependencies, of all releases; the environments of 2.21 were looked at (2026-11-26), for
-others what their wheels require on pypi.org. More than each has: what is here is never missed."""
+others what their wheels require on pypi.org. More than each has: what is here is never missed. Of
+horovod, its strategy has a note of its own."""
 
 _WITH_HOROVOD = frozenset(("cloudpickle", "psutil", "yaml", "cffi", "pycparser"))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain import fence
+from cloudtrain import awake, fence
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle
@@ -116,7 +116,7 @@ class LeaseRenewer(threading.Thread):
         self._version = ""
         self._other: LeaseHolder | None = None
         self._asking = threading.Lock()
-        self._gaps = fence.gaps()
+        self._gaps = awake.gaps()
         """Until the last renewal."""
         self._tried, self._ending = threading.Event(), threading.Event()
         self._said: set[str] = set()
@@ -135,7 +135,7 @@ class LeaseRenewer(threading.Thread):
 
     def confirm(self) -> None:
         """Raise LeasedError if what is deleted next may be another machine's by now."""
-        if self._other is None and fence.gaps() == self._gaps:
+        if self._other is None and awake.gaps() == self._gaps:
             return
         name, had = self._config.name, bool(self._version)
         try:
@@ -182,7 +182,7 @@ class LeaseRenewer(threading.Thread):
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another machine has it, set `_other` to its holder."""
         with self._asking:
-            gaps = fence.gaps()
+            gaps = awake.gaps()
             self._me = replace(self._me, renewed=self._me.renewed + 1)
             data = json.dumps({"format": 1, **asdict(self._me)}).encode()
             answer = store.swap(self._path, data, self._version)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
-from cloudtrain import fence
+from cloudtrain import awake, fence
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
@@ -184,7 +184,7 @@ class CloudProvider(Generic[NetworkT]):
     def delete_from_inside(self, cluster: str, journal: Journal) -> None:
         finder = self._finder(self._search(cluster))
         finder.generations.looked = bool(finder.generations.known)  # a machine knows its own
-        gaps = fence.gaps()
+        gaps = awake.gaps()
         machines, resources = finder.near()
         alive = [m for m in machines if m.node.state != "gone"]
         if finder.newer and not alive:

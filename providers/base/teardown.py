@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cloudtrain import fence
+from cloudtrain import awake, fence
 from cloudtrain.errors import (
     BusyError,
     CloudError,
@@ -43,7 +43,7 @@ class Teardown:
         self._announced: set[str] = set()
         self._seen: dict[str, Vm] = {}
         """VMs known to exist, by id."""
-        self._gaps = fence.gaps()
+        self._gaps = awake.gaps()
         """Until the last listing."""
 
     def clear(
@@ -120,7 +120,7 @@ class Teardown:
         """List what exists. If listing fails, delete the VMs that are known to exist, or name them
         in the error.
         """
-        gaps = fence.gaps()
+        gaps = awake.gaps()
         try:
             machines, resources = find()
         except CloudError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import fence
+from cloudtrain import awake, fence
 from cloudtrain.errors import (
     CapacityError,
     CloudtrainError,
@@ -152,7 +152,7 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
     GAPS.clear()
-    monkeypatch.setattr(fence, "gaps", lambda: len(GAPS))
+    monkeypatch.setattr(awake, "gaps", lambda: len(GAPS))
     frozen = Frozen()
     identity = make_identity(tmp_path, cloud_plan(make_plan(workers=1)))
     plain = FakeAccount(clock=frozen.clock)
@@ -380,13 +380,3 @@ def test_a_lost_lease_stops_a_deletion_before_its_next_round(two: Two) -> None:
     assert two.ids() == made
     two.a.down()
     assert two.frozen.holds() == []
-
-
-def test_a_process_that_stood_still_knows_it() -> None:
-    now = 0.0
-    pulse = fence.Pulse(lambda: now)
-    counts = []
-    for tick in (1.0, 1.5, fence.LATE, 3600.0, 1.0):
-        now += tick
-        counts.append(pulse.gaps())
-    assert counts == [0, 0, 0, 1, 1]

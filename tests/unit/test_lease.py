@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain import fence
+from cloudtrain import awake, fence
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.lease import holding_lease
@@ -200,7 +200,7 @@ def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
 def gaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each entry stands for one time that the process stood still."""
     found: list[str] = []
-    monkeypatch.setattr(fence, "gaps", lambda: len(found))
+    monkeypatch.setattr(awake, "gaps", lambda: len(found))
     return found
 
 
