@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 
 from cloudtrain.model import ClusterConfig, Problem
@@ -58,6 +57,8 @@ def syntax_error(line: str) -> str | None:
     """What bash says of a line that it cannot parse; None if it can, or is not on this machine."""
     if not line.strip() or (_SIMPLE.fullmatch(line) and not _KEYWORDS & set(line.split())):
         return None
+    import subprocess  # slow: most lines need none
+
     try:
         done = subprocess.run(
             ["bash", "-n", "-c", line],

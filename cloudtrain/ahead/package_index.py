@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 from cloudtrain.playbooks import tensorflow_releases
@@ -33,6 +32,8 @@ def missing_release(version: str) -> str | None:
 
 def _listed(python: str) -> list[str] | None:
     """Versions with wheels for this Python; None if pip or its index does not answer."""
+    import subprocess  # slow: hardly any release is newer
+
     words = ["index", "versions", PACKAGE, "--python-version", python, "--only-binary", ":all:"]
     quiet = ["--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "5"]
     try:

@@ -265,7 +265,7 @@ def test_a_black_hole_is_noticed_by_every_kind_of_call(server: SshdNode, cable: 
         cable.go_dark()
         dark.set()
 
-    with SshTransport(server.identity, connect_timeout=0.5) as ssh:
+    with SshTransport(server.identity, connect_timeout=1.5) as ssh:
         ssh.ask(cable.node, "true")
         with pytest.raises(NodeUnreachable, match="no data from"):
             ssh.run(cable.node, command("yes"), on_stdout=go_dark, timeout=0.3)
