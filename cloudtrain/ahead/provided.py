@@ -9,7 +9,7 @@ from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import requirements
 from cloudtrain.playbooks.requirements import package
-from cloudtrain.strategies import strategy_of
+from cloudtrain.strategies import STRATEGIES, strategy_of
 
 _REMOVED = frozenset(("imp", "distutils", "asyncore", "asynchat", "smtpd", "cgi", "crypt", "pipes"))
 """Of Python's own modules, those that some of its versions have."""
@@ -23,12 +23,13 @@ _NAMES = (
     "markdown_it markupsafe mdurl ml_dtypes mock namex numpy nvidia oauthlib opt_einsum optree "
     "packaging pasta PIL pip pkg_resources pyasn1 pyasn1_modules pygments requests "
     "requests_oauthlib rich rsa scipy setuptools six termcolor tree typing_extensions urllib3 "
-    "werkzeug wheel wrapt zipp _distutils_hack horovod"
+    "werkzeug wheel wrapt zipp _distutils_hack"
 )
-_WITH_TENSORFLOW = frozenset(_NAMES.split())
+_LIBRARIES = (each.library.package for each in STRATEGIES.values() if each.library)
+"""Without its strategy one is missing, too, which is another note."""
+_WITH_TENSORFLOW = frozenset((*_NAMES.split(), *_LIBRARIES))
 """With its dependencies, of all releases; the environments of 2.21 were looked at (2026-11-26), for
-others what their wheels require on pypi.org. More than each has: what is here is never missed. Of
-horovod, its strategy has a note of its own."""
+others what their wheels require on pypi.org. More than each has: what is here is never missed."""
 
 _WITH_HOROVOD = frozenset(("cloudpickle", "psutil", "yaml", "cffi", "pycparser"))
 

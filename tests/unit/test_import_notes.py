@@ -21,7 +21,7 @@ def noted(
     folder: Path, files: dict[str, str], line: str = "python train.py", **values: Any
 ) -> tuple[str, ...]:
     write(folder / "code", files)
-    given = {"setup": {"tensorflow": "2.21"}, "train": {"command": line}, **values}
+    given: dict[str, Any] = {"setup": {"tensorflow": "2.21"}, "train": {"command": line}, **values}
     return import_notes(written(folder, code={"path": "code"}, **given))
 
 
@@ -130,6 +130,12 @@ def test_a_script_in_a_package_is_to_be_started_as_a_module(tmp_path: Path) -> N
         "util is in lib/ of the code, but a script looks in its own folder, .: "
         "set `train.env.PYTHONPATH: lib`"
     )
+
+
+def test_with_a_path_of_modules_in_the_environment_nothing_is_noted(tmp_path: Path) -> None:
+    train = {"command": "python train.py", "env": {"PYTHONPATH": "lib"}}
+    files = {"train.py": "import util, pandas\n", "lib/util.py": ""}
+    assert noted(tmp_path, files, train=train) == ()
 
 
 def test_a_module_to_start_that_nobody_has_is_noted(tmp_path: Path) -> None:
