@@ -12,7 +12,7 @@ from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.node.requirement_lines import LOCAL, other_file
-from cloudtrain.playbooks import pyproject, requirements
+from cloudtrain.playbooks import project_files, requirements
 from cloudtrain.playbooks.requirements import RequirementFile, package
 
 
@@ -50,6 +50,10 @@ def _of_file(config: ClusterConfig, file: RequirementFile) -> Iterator[Problem]:
         yield Problem(file=file.name, line=1, field="setup.requirements", text=whole)
         return
     of_code = requirements.of_code(config) is not None
+    if of_code and file.path.name in (project_files.PROJECT, project_files.UV):
+        text = "is no requirements file, which nodes read: `setup.install: .` installs the project"
+        yield Problem(file=file.name, line=1, field="setup.requirements", text=text)
+        return
     for line in file.lines:
         why = _line(line.text, config, of_code=of_code)
         if why is not None:
@@ -82,8 +86,10 @@ _NO_LIST = (
 def _other_form(file: RequirementFile) -> str | None:
     """What the whole file is, if it is no requirements file."""
     name, text = file.path.name, file.text
-    if name == pyproject.NAME:
-        return None if text else _NO_LIST
+    if name in (project_files.PROJECT, project_files.UV) and text:
+        return None
+    if name == project_files.PROJECT:
+        return _NO_LIST
     kind = name if name in _EXPORT else _by_content(text)
     if kind in _EXPORT:
         return f"is a {kind}, which pip cannot read: name what {_EXPORT[kind]} writes"

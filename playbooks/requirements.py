@@ -15,7 +15,7 @@ from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.node.requirement_lines import decoded, numbered, other_file
 from cloudtrain.node.requirement_lines import package as package
-from cloudtrain.playbooks import pyproject
+from cloudtrain.playbooks import project_files
 
 CODE = "code:"
 """Prefix of a file in the delivered code."""
@@ -184,8 +184,8 @@ def _read_one(config: ClusterConfig, path: Path, bounds_only: bool) -> Requireme
                 )
             ],
         ) from None
-    if path.name == pyproject.NAME:
-        text = pyproject.as_requirements(text) or ""
+    if path.name in (project_files.PROJECT, project_files.UV):
+        text = project_files.as_requirements(path.name, text) or ""
     names = (os.path.relpath(path, config.folder.absolute()), str(path))
     return RequirementFile(path=path, name=min(names, key=len), text=text, bounds_only=bounds_only)
 

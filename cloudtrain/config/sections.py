@@ -145,8 +145,8 @@ class SetupSection(Section):
         "Packages for pip, optionally with versions."
     )
     requirements: kinds.Requirements | None = optional(
-        "A local requirements file, or a pyproject.toml for its dependencies; relative paths start "
-        "in this file's folder. `code:FILE` is one in the delivered code."
+        "A local requirements file, pyproject.toml or uv.lock; relative paths start in this file's "
+        "folder. `code:FILE` is a requirements file in the delivered code."
     )
     install: kinds.Folders | None = optional(
         "Folders of the delivered code that pip installs, such as `.`, with a `pyproject.toml` or "

