@@ -117,6 +117,16 @@ class TellsEnds(Protocol):
 
 
 @runtime_checkable
+class TellsOwnEnds(Protocol):
+    """A provider of which some nodes end themselves."""
+
+    def own_end(self, node: Node) -> str:
+        """Line of sh that succeeds on a node whose own timer will end it at `expires`; empty if
+        the cloud ends it.
+        """
+
+
+@runtime_checkable
 class DeletesItself(Protocol):
     """A provider whose machines can delete themselves."""
 

@@ -12,6 +12,8 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, StepFailed, UsageError
 from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
 from cloudtrain.model import Node
+from cloudtrain.parallel import fan_out
+from cloudtrain.protocols import TellsOwnEnds
 
 LEAST = 60.0
 """Minimum seconds between now and a new end."""
@@ -101,6 +103,24 @@ def settle_end(session: Session, end: ClusterEnd) -> Session:
         )
     session.records.journal(EndMoved(lifetime=end.lifetime, expires=end.expires, budget=end.budget))
     return session
+
+
+def confirm_own_ends(session: Session) -> Session:
+    """Ask each running node that ends itself whether its timer runs; one that says no has no
+    end.
+    """
+    provider = session.provider
+    if not isinstance(provider, TellsOwnEnds):
+        return session
+
+    def ask(node: Node) -> Node:
+        line = provider.own_end(node) if node.state == "running" and not node.no_end else ""
+        if not line or session.transport.ask(node, line).exit_code == 0:
+            return node
+        return replace(node, no_end="its own timer does not run, or has another end")
+
+    nodes = fan_out(session.nodes, ask, name=lambda node: node.name)
+    return replace(session, nodes=tuple(nodes))
 
 
 def ends_at(node: Node, end: ClusterEnd) -> bool:

@@ -9,7 +9,13 @@ from dataclasses import replace
 from cloudtrain.cluster.budget_check import refuse_unpaid
 from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.lease import holding_lease
-from cloudtrain.cluster.lifetime import moment, move_ends, record_move, settle_end
+from cloudtrain.cluster.lifetime import (
+    confirm_own_ends,
+    moment,
+    move_ends,
+    record_move,
+    settle_end,
+)
 from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.recorded_drift import override_notes
@@ -91,11 +97,6 @@ def up(
         if missing is not None:
             console.warn(missing)
         cluster = in_first_with_room(handle, accept, create, console, wait=wait)
-    for node in without_end(cluster.nodes, time.time()):
-        console.warn(
-            f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "
-            f"`cloudtrain down {cluster.name}` deletes it"
-        )
     spent = recorded_budget(records, time.time())
     if spent is not None and spent.end is not None:
         console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")
@@ -157,6 +158,12 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
         renew_agents(session)
     # A node of an interrupted `up` may have been listed only now.
     decide_drift(session, NOTHING)
+    session = confirm_own_ends(session)
+    for node in without_end(session.nodes, session.clock.now()):
+        session.console.warn(
+            f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "
+            f"`cloudtrain down {session.config.name}` deletes it"
+        )
     return session
 
 

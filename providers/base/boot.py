@@ -159,6 +159,16 @@ command.
 """
 
 
+def has_end_command(expires: float) -> str:
+    """Build the shell command that succeeds if the node's timer runs and will end it at
+    `expires`.
+    """
+    return (
+        f'end=$(cat {END} 2>/dev/null); {{ [ -z "$end" ] || [ "$end" = {int(expires)} ]; }} '
+        "&& pgrep -f 'shutdown -[P]' >/dev/null"
+    )
+
+
 def move_end_command(expires: float | None) -> str:
     """Build the shell command that changes the end; run it on the node as a user with sudo. It
     succeeds if the timer, which reads the file, is there.

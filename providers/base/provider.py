@@ -14,6 +14,7 @@ from cloudtrain.model import Holding, Identity, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import spot_order
+from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
     Creation,
     can_retry_without_placement_group,
@@ -129,6 +130,10 @@ class CloudProvider(Generic[NetworkT]):
 
     def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
         return _nodes(self._with_ends(self._search(cluster).machines()))
+
+    def own_end(self, node: Node) -> str:
+        timed = self._account.ends_by_shutdown and node.expires is not None
+        return has_end_command(node.expires or 0.0) if timed else ""
 
     def _with_ends(self, machines: Sequence[Vm]) -> list[Vm]:
         """Return the VMs with what the cloud says of their ends. If it does not answer, none is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from cloudtrain.errors import HostKeyMismatch
 from cloudtrain.model import Node
+from cloudtrain.providers.base.boot import move_end_command
 from cloudtrain.ssh.transport import SshTransport
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
@@ -126,6 +128,30 @@ def test_a_new_lifetime_moves_the_end_or_is_refused(account: Account) -> None:
         account.openssh(f"{account.project.name}-worker0", soon)
         until(lambda: len(account.nodes.running()) == 1, 40)
     account.do("down", account.project.name, "--yes")
+    assert account.cloud.holdings() == []
+
+
+@pytest.mark.sweep(0)
+@pytest.mark.parametrize("account", ["aws"], indirect=True)
+def test_down_of_a_stopped_node_whose_end_has_passed_keeps_it_until_it_has_landed(
+    account: Account,
+) -> None:
+    """The node's own timer would terminate it, with its disk, as it boots."""
+    train = {"command": "echo it >{output}/kept"}
+    config = account.config(roles={"chief": 1}, strategy="one_device", train=train)
+    account.do("up", config, "--yes")
+    account.do("train", config)
+    chief = f"{account.project.name}-chief0"
+    account.openssh(chief, 'echo late >"$(dirname "$(find ~ -name kept | head -1)")/late"')
+    past = int(time.time()) - 600
+    account.openssh(chief, move_end_command(past))
+    account.cloud.tell("tag", name=chief, key="cloudtrain-expires", value=str(past))
+    account.cloud.tell("stop", name=chief)
+    until(lambda: [node["state"] for node in account.status_of()] == ["stopped"], 20)
+    done = account.do("down", account.project.name, "--yes")
+    assert f"{chief}: its end has passed: it is given 30 min to land" in done.stderr
+    account.do("fetch", account.project.name, account.project.folder / "landed")
+    assert [path.read_text() for path in (account.project.folder / "landed").glob("**/late")]
     assert account.cloud.holdings() == []
 
 

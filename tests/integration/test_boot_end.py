@@ -52,6 +52,22 @@ def test_a_file_that_cannot_be_written_does_not_keep_the_old_end(tmp_path: Path)
     assert booted(boot.with_end(BEFORE, 5000.0, moved="4000-5000"), tmp_path) == ""
 
 
+def test_a_node_says_whether_its_timer_ends_it_then(tmp_path: Path) -> None:
+    def says(expires: float) -> bool:
+        line = boot.has_end_command(expires).replace(boot.END, str(tmp_path / "end"))
+        return subprocess.run(["sh", "-c", line], check=False).returncode == 0
+
+    timer = subprocess.Popen(["sh", "-c", "read line; : shutdown -P now"], stdin=subprocess.PIPE)
+    try:
+        assert says(5000.0), "by the user data"
+        (tmp_path / "end").write_text("5000\n")
+        assert says(5000.0)
+        assert not says(6000.0)
+    finally:
+        timer.kill()
+        timer.communicate()
+
+
 def test_all_else_in_the_user_data_stays() -> None:
     before, after = (
         boot.document_of(text) for text in (BEFORE, boot.with_end(BEFORE, 5000.0, moved="4-5"))

@@ -57,6 +57,11 @@ class Instances(World):
             self.go_on()
             self._stop(self.named(name), "Client.UserInitiatedShutdown", "User initiated shutdown")
 
+    def tag(self, name: str, key: str, value: str) -> None:
+        """Somebody tags it in the console."""
+        with self.lock:
+            self.named(name).add_tags({key: value})
+
     def _end_from_outside(self, name: str, code: str, text: str) -> None:
         with self.lock:
             self.go_on()
