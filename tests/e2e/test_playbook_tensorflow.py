@@ -25,6 +25,7 @@ from tests.support.tensorflow_parts import config, python
 TOOLS = (
     *("sh", "dirname", "mkdir", "cp", "rm", "mv", "cat", "tar", "sed", "tr", "flock", "id", "env"),
     *("chmod", "true", "awk", "cut", "grep", "head", "setsid", "sleep", "stat", "tail"),
+    *("mktemp", "tee"),
 )
 
 

@@ -77,7 +77,8 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path, setup: str) -> None:
             written = folder / "local.yaml"
             if setup and written.exists():
                 text = written.read_text()
-                written.write_text(text.replace("packages: [scikit-learn]", setup))
+                if setup not in text:
+                    written.write_text(text.replace("packages: [scikit-learn]", setup))
                 assert setup in written.read_text()
     finally:
         subprocess.run(
