@@ -297,7 +297,9 @@ class AwsDriver:
             if machine.node.expires is not None:
                 self._schedules.arm(machine.place.region, machine.id, machine.node.expires)
 
-        fan_out(machines, repair, name=lambda machine: machine.node.name)
+        missing = self.missing_ends(machines)
+        lacking = [machine for machine in machines if machine.id in missing]
+        fan_out(lacking, repair, name=lambda machine: machine.node.name)
 
     def serial_log(self, machine: Vm) -> str:
         return vms.serial_log(self._ec2, machine)

@@ -121,7 +121,9 @@ class ConfirmsEnds(Protocol):
         """
 
     def repair_ends(self, machines: Sequence[Vm]) -> None:
-        """Have the cloud end these VMs, which it said it does not. Raises CloudError."""
+        """Have the cloud end those of these running VMs of which it says that it does not. Raises
+        CloudError.
+        """
 
 
 class CloudDriver(Protocol[NetworkT]):

@@ -365,10 +365,9 @@ class CloudProvider(Generic[NetworkT]):
 
     def _repair_ends(self, there: Sequence[Vm]) -> None:
         """Have the cloud end the nodes that it says it does not, if it can."""
-        if isinstance(self._account, ConfirmsEnds):
-            lacking = [machine for machine in self._with_ends(there) if machine.node.no_end]
-            if lacking:
-                self._account.repair_ends(lacking)
+        guarded = [machine for machine in there if self._is_guarded(machine)]
+        if guarded and isinstance(self._account, ConfirmsEnds):
+            self._account.repair_ends(guarded)
 
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
         """Return the expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if
