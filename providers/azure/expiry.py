@@ -186,8 +186,8 @@ class Expiries:
             if known.operation not in ("", made.operation):
                 self._withdraw(region, known.operation)
         except CloudError:
-            if made.operation != known.operation:
-                self._put_back(group, name, known, region, made.operation)
+            new = made.operation if made.operation != known.operation else ""
+            self._put_back(group, name, known, region, new)
             raise
         return bool(made.operation) or made.refusal is None
 

@@ -271,6 +271,23 @@ def test_an_end_that_cannot_be_moved_stays_where_it_was(
     assert hands.states() == {"stopped"}
 
 
+def test_a_schedule_that_had_to_be_made_anew_and_was_refused_is_put_back(
+    azure: Cloud, tmp_path: Path
+) -> None:
+    """Changed within half an hour of its time, it would run a day late: it is deleted first."""
+    azure.set(absent=[DEADLINES])
+    hands = Hands(azure, tmp_path, limits=Limits(max_lifetime=2 * HOUR))
+    hands.up(nodes=1)
+    before = schedule(hands.account)["properties"]["dailyRecurrence"]
+    hands.later(100 * MINUTE)
+    azure.fault("answer", action="PUT schedules*", status=403, code="AuthorizationFailed")
+    with pytest.raises(PermissionsError):
+        hands.account.move_ends(
+            hands.account.machines("mnist"), hands.timing.clock.now() + 2 * HOUR
+        )
+    assert schedule(hands.account)["properties"]["dailyRecurrence"] == before
+
+
 def test_an_old_end_that_azure_does_not_withdraw_is_no_moved_end(
     azure: Cloud, tmp_path: Path
 ) -> None:
