@@ -83,7 +83,7 @@ def up(
                 make_store(here, heard)
             with report_or_roll_back(session, settled.to_delete, rollback=give_back):
                 session = create_cluster(session, settled)
-                set_up(session)
+                session = set_up(session)
             records.journal(UpCompleted())
         return Cluster(name=config.name, nodes=session.nodes)
 
@@ -105,9 +105,17 @@ def up(
     return cluster
 
 
-def set_up(session: Session) -> None:
+def set_up(session: Session) -> Session:
+    """Prepare the nodes; returns the session with what those say of their own ends."""
     with lost_as_no_capacity(session):
         prepare_nodes(session.patient())
+        session = confirm_own_ends(session)
+    for node in without_end(session.nodes, session.clock.now()):
+        session.console.warn(
+            f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "
+            f"`cloudtrain down {session.config.name}` deletes it"
+        )
+    return session
 
 
 def make_store(handle: Handle, console: Console) -> None:
@@ -158,12 +166,6 @@ def create_cluster(session: Session, settled: DriftDecision) -> Session:
         renew_agents(session)
     # A node of an interrupted `up` may have been listed only now.
     decide_drift(session, NOTHING)
-    session = confirm_own_ends(session)
-    for node in without_end(session.nodes, session.clock.now()):
-        session.console.warn(
-            f"{node.name}: NO END: {node.no_end}: `cloudtrain up --replace` replaces it, "
-            f"`cloudtrain down {session.config.name}` deletes it"
-        )
     return session
 
 
