@@ -12,6 +12,7 @@ from cloudtrain.errors import (
     CloudError,
     NodesError,
     NotFoundError,
+    PermissionsError,
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.base.driver import Resource, Vm
@@ -85,7 +86,7 @@ def delete_vm(api: GcpClient, machine: Vm) -> None:
     """Delete a VM by its id: another one may have its name by now.
 
     Paths take an id for a name: of `instances.delete` by general knowledge; networks have a
-    `selfLinkWithId`. For an endpoint that takes names alone, the name is looked up first.
+    `selfLinkWithId`. For an endpoint that takes names alone, or rights by name, it is looked up.
     """
     what, path = _words(machine), instance_path(machine)
     if not machine.id.isdecimal():
@@ -96,7 +97,7 @@ def delete_vm(api: GcpClient, machine: Vm) -> None:
         fence.refuse_stale()
         try:
             api.run(f"deleting {what}", "DELETE", f"{path.rpartition('/')[0]}/{machine.id}")
-        except (NotFoundError, CloudConfigError):
+        except (NotFoundError, CloudConfigError, PermissionsError):
             return False
         return True
 

@@ -129,6 +129,20 @@ def test_a_zone_itself_knows_a_vm_before_the_list_of_the_project(gcp: Gcp) -> No
     assert len(account.machines("mnist", places=["us-east4-c", "us-west1"])) == 1
 
 
+@pytest.mark.parametrize("takes_ids", [True, False])
+def test_a_vm_is_deleted_by_its_id_and_no_later_one_of_its_name(gcp: Gcp, takes_ids: bool) -> None:
+    account, plan = gcp.account(), gcp.plan()
+    gcp.app.takes_ids = takes_ids
+    ground = gcp.ground(account, plan)
+    first = account.launch(order(plan, ground))
+    account.delete([first], ())
+    assert account.machines("mnist") == ()
+    second = account.launch(order(plan, ground))
+    assert (second.node.name, second.id == first.id) == (first.node.name, False)
+    account.delete([first], ())
+    assert [m.id for m in account.machines("mnist")] == [second.id]
+
+
 def test_an_endpoint_that_knows_no_partial_lists_is_asked_without(gcp: Gcp) -> None:
     words = 'Invalid JSON payload received. Unknown name "returnPartialSuccess": Cannot bind.'
     gcp.cloud.fault("answer", action="instances.agg*", status=400, message=words)

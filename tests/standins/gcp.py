@@ -63,6 +63,8 @@ class GcpStandIn(World):
         self.methods: set[str] = set()
         """What was called."""
         self.tpu_operations: dict[str, Body] = {}
+        self.takes_ids = True
+        """Whether a path may have a VM's id for its name."""
         self.tpu_enabled = True
         """Whether the project may use the Cloud TPU API."""
         if default_network:
@@ -218,7 +220,8 @@ class GcpStandIn(World):
         call = Call(world=self, method=method.id, given=given, body=body, user=user)
         with self.changed:
             self.tick()
-            if method.id == "instances.delete" and given["instance"].isdecimal():
+            by_id = method.id == "instances.delete" and given["instance"].isdecimal()
+            if by_id and self.takes_ids:
                 given["instance"] = self._named(given["zone"], given["instance"])
             return copy.deepcopy(handler(call))
 
