@@ -251,7 +251,9 @@ def _do(name: str, job: Job, journal: Path) -> Any:
         late = asked_for(journal) if job.expected else None
         return clouds.remove(config.name, [job.plan.nodes[-1].name], write, late)
     if job.do == "down":
-        clouds.find(config.name)
+        there = {node.generation for node in clouds.find(config.name)}
+        if known and not there <= set(known):
+            return ()  # refuse_being_created
     if job.do == "gc":
         held = [each for each in clouds.sweep() if each.cluster == config.name]
         if not held or (held[0].creating_until or 0.0) > job.timing.clock.now() + LONG_AFTER:
