@@ -114,10 +114,16 @@ def is_recorded(records: Records, nodes: Sequence[Node]) -> bool:
 
 
 def refuse_being_created(
-    records: Records, nodes: Sequence[Node], owner: str | None, console: Console
+    records: Records,
+    nodes: Sequence[Node],
+    owner: str | None,
+    console: Console,
+    *,
+    discard: bool,
 ) -> None:
-    """Raise LeasedError if another machine is creating these nodes, unless their `owner` is named;
-    warn that it may be at work on them. Its lease is in a store that may not be known here.
+    """Raise LeasedError if another machine is creating these nodes, or has created those that are
+    to be discarded anew since this one did, unless their `owner` is named; else warn that it may be
+    at work on them. Its lease is in a store that may not be known here.
     """
     ours = set(generations(records.events()))
     others = [n for n in nodes if n.generation not in ours and n.owner.machine != this_machine()]
@@ -125,6 +131,13 @@ def refuse_being_created(
         return
     where = ", ".join(sorted({described(node.owner) for node in others}))
     until = max((node.creating_until or 0.0 for node in others), default=0.0)
+    if discard and owner is None and not is_recorded(records, nodes):
+        raise LeasedError(
+            f"{records.name} is another cluster by now than the one on record here: owned by "
+            f"{where}",
+            hint=f"end it there; `cloudtrain down {records.name} --owner WHO --discard` destroys "
+            "it all the same",
+        )
     if until > time.time() and owner is None:
         raise LeasedError(
             f"{records.name} is being created until {clock(until)} at the latest: owned by {where}",

@@ -138,7 +138,7 @@ def destroy_cluster(
     refuse_other_owners(records, provider, nodes, owner=owner)
     if not nodes:
         refuse_other_owners_resources(records, provider, owner=owner)
-    refuse_being_created(records, nodes, owner, console)
+    refuse_being_created(records, nodes, owner, console, discard=discard)
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
     landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")

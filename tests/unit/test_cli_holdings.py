@@ -18,11 +18,13 @@ from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
 from cloudtrain.errors import CredentialsError
-from cloudtrain.events import DownBegun
+from cloudtrain.events import CreationBegun, DownBegun
 from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.owner import digest, login
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Principal
+from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 
@@ -253,6 +255,28 @@ def test_gc_leaves_what_has_changed_while_it_asked(
     result = run("gc", "--provider", "gcp")
     assert list(cloud.cloud) == ["lost"]
     assert "lost has changed since it was listed, and is left alone" in result.stderr
+
+
+def test_down_refuses_what_was_created_anew_since_its_record_unless_the_owner_is_named(
+    cloud: Labelled,
+) -> None:
+    """The record's keys do not open it, and what it says has landed is of other nodes."""
+    know("mnist")
+    for event in (CreationBegun(id="0123456789ab"), DownBegun(nodes=("mnist-chief0",))):
+        Records("mnist").journal(event)
+    put(cloud, "mnist")
+    being_created(cloud, "mnist", time.time() - 1.0)
+    cloud.cloud["mnist"] = {
+        name: replace(each, generation="ba9876543210")
+        for name, each in cloud.cloud["mnist"].items()
+    }
+    seen = cluster_seen(Records("mnist"), cloud.nodes("mnist"), files="unasked")
+    assert next_step("down", seen) not in ("destroy", "nothing"), "its nodes are asked"
+    result = run("down", "mnist", "--discard", "--yes")
+    assert (result.exit_code, list(cloud.cloud)) == (2, ["mnist"])
+    assert "mnist is another cluster by now than the one on record here" in result.stderr
+    assert run("down", "mnist", "--discard", "--owner", "ann", "--yes").exit_code == 0
+    assert cloud.cloud == {}
 
 
 def test_down_from_another_machine_refuses_what_is_being_created_unless_its_owner_is_named(
