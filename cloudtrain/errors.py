@@ -29,6 +29,7 @@ CloudtrainError                      exit
 ├── PreflightError                    1     the run was not started
 ├── RunFailed                         1     a run's task failed; has the cause
 ├── StoreError                        5     an error from an artifact store
+│   ├── StoreAway                     5     no answer, or a fault of its own, after many retries
 │   ├── NoBucketError                 5     its bucket or container does not exist
 │   └── DataError                     2     a dataset, or the checkpoint to begin with
 ├── NotLanded                         5     artifacts are only on the nodes; nodes are kept
@@ -263,6 +264,10 @@ class RunFailed(CloudtrainError):
 
 class StoreError(CloudtrainError):
     exit_code = 5
+
+
+class StoreAway(StoreError):
+    pass
 
 
 class NoBucketError(StoreError):

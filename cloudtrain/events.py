@@ -95,8 +95,17 @@ class RemovalBegun(Event, word="exchange"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleDownFailed(Event, word="idle failed"):
-    """`limits.idle` failed to delete the cluster."""
+class DownFailed(Event, word="idle failed"):
+    """What an unattended process has tried, to land a run or to delete the cluster, failed."""
+
+    why: str
+    again: float | None = field(default=None, metadata=UNIX_TIME)
+    """When it is tried again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownOrdered(Event, word="down ordered"):
+    """A command could not land or delete the cluster, and leaves that to the idle process."""
 
     why: str
 
@@ -610,14 +619,26 @@ def last_use(lines: Iterable[Line]) -> float:
     return max((event.time or 0.0 for event in events if event.word in USES), default=0.0)
 
 
-def idle_fault(lines: Iterable[Line]) -> str | None:
-    """Return the error of the last attempt of `limits.idle` to delete the cluster, if the cluster
-    was not used since.
+def down_fault(lines: Iterable[Line]) -> DownFailed | None:
+    """The last attempt to land or delete the cluster, if that failed and the cluster was not used
+    since.
     """
     relevant = [
         event
         for event in _of_this_cluster(lines)
-        if isinstance(event, IdleDownFailed) or event.word in USES
+        if isinstance(event, DownFailed) or event.word in USES
     ]
     last = relevant[-1] if relevant else None
-    return last.why if isinstance(last, IdleDownFailed) else None
+    return last if isinstance(last, DownFailed) else None
+
+
+def is_down_ordered(lines: Iterable[Line]) -> bool:
+    """True if the idle process is to delete the cluster, and nobody has used it since: the end of
+    a run that it lands is no use.
+    """
+    relevant = [
+        event
+        for event in _of_this_cluster(lines)
+        if isinstance(event, DownOrdered | UpBegun | UpCompleted | AttemptBegun | AttemptStarted)
+    ]
+    return bool(relevant) and isinstance(relevant[-1], DownOrdered)

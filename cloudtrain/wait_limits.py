@@ -216,6 +216,17 @@ LAST_WORDS = _limit(
     then="the landing takes the logs as they are here",
 )
 
+# ── The end ──────────────────────────────────────────────────────────────────
+
+OUTAGE = _limit(
+    "OUTAGE",
+    1800.0,
+    until="a store or a cloud that is away at the end of a run, or of `run` and `down`, answers: "
+    "landing and deleting are tried again",
+    then="the command fails; of `run` and `down`, a background process goes on trying, until the "
+    "nodes' own end",
+)
+
 # ── Another process ──────────────────────────────────────────────────────────
 
 ATTEND_LOCK = _limit(

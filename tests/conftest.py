@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cloudtrain import wait_limits
 from cloudtrain.catalog import learned
 from tests.support import lanes, prepared
 from tests.support import project as projects
@@ -49,6 +50,8 @@ os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
 sys.dont_write_bytecode = False
 gc.set_threshold(50_000)  # a quarter of the time of tests/unit otherwise
+
+wait_limits.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/support/commands)
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -37,6 +37,7 @@ from cloudtrain.errors import (
     NodeError,
     NodesError,
     NotLanded,
+    StoreAway,
     StoreError,
 )
 from cloudtrain.model import Artifact, ArtifactRules, Node
@@ -249,7 +250,8 @@ done
 def not_landed(error: CloudtrainError) -> CloudtrainError:
     """One error with every failure, whose exit code says that artifacts have not landed."""
     failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
-    kind = StoreError if all(isinstance(each, StoreError) for each in failures) else NotLanded
+    kinds = (StoreAway, StoreError)
+    kind = next((k for k in kinds if all(isinstance(e, k) for e in failures)), NotLanded)
     if len(failures) == 1 and isinstance(error, kind):
         return error
     hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]

@@ -52,6 +52,7 @@ TEXTS: dict[type[Event], str] = {
     events.LandingFailed: "run {run}: artifacts not landed: {why}",
     events.RemovalBegun: "deleting {nodes} nodes",
     events.DownBegun: "down: {nodes} nodes",
-    events.IdleDownFailed: "idle: not down yet: {why}",
+    events.DownFailed: "not down yet: {why}",
+    events.DownOrdered: "down goes on in the background: {why}",
     events.ClusterGone: "down: nothing is left",
 }

@@ -145,7 +145,10 @@ def _cost(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if cluster.idle is not None and cluster.idle.due is not None:
         yield f"  idle: goes down at  {clock(cluster.idle.due)}, {_when(cluster.idle.due - now)}"
     if cluster.idle is not None and cluster.idle.fault is not None:
-        yield f"  idle: not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
+        yield f"  not down yet: {cluster.idle.fault}".replace("\n", "\n    ")
+        if cluster.idle.again is not None and cluster.idle.again >= now:
+            again = cluster.idle.again
+            yield f"    tried again at {clock(again)}, {_when(again - now)}"
 
 
 def budget_words(budget: BudgetState, ends: float | None, now: float) -> str:

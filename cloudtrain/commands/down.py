@@ -40,17 +40,18 @@ from cloudtrain.errors import (
     RunFailed,
     UsageError,
 )
-from cloudtrain.events import DownBegun, being_destroyed, pending_nodes
+from cloudtrain.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.runs import idle
-from cloudtrain.runs.background import DOING
+from cloudtrain.runs.background import DOING, ensure_idle_process
 from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.outlast import outlast, passes
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import IDLE_DOWN
+from cloudtrain.wait_limits import IDLE_DOWN, OUTAGE
 
 LEASE_OF_DESK = Retry(pause=5.0, within=LASTS + EVERY)
 """Until the lease of a deleted desk is over."""
@@ -88,7 +89,7 @@ def down(
             records.lock("down", wait=await_lock(records, console)),
             holding_lease(Handle(config), "down", console),
         ):
-            _destroy_everywhere(each_account(config), discard, owner, console)
+            _destroy_everywhere(each_account(config), discard, owner, console, clock)
 
     if desk is None:
         destroy()
@@ -98,13 +99,19 @@ def down(
 
 
 def _destroy_everywhere(
-    configs: Sequence[ClusterConfig], discard: bool, owner: str | None, console: Console
+    configs: Sequence[ClusterConfig],
+    discard: bool,
+    owner: str | None,
+    console: Console,
+    clock: Clock,
 ) -> None:
     """`down` in each of these accounts, even if one of them fails."""
     failures: dict[str, BaseException] = {}
     for config in configs:
         try:
-            destroy_cluster(Handle(config), discard=discard, owner=owner, console=console)
+            destroy_at_last(
+                Handle(config), discard=discard, owner=owner, console=console, clock=clock
+            )
         except CloudtrainError as error:
             failures[config.provider] = error
     if len(failures) == 1:
@@ -126,6 +133,36 @@ def await_lock(records: Records, console: Console) -> float:
     if holder is not None and holder.doing == DOING and records.active_run() is not None:
         stop_run(records.name, console=console)
     return 0.0
+
+
+def destroy_at_last(
+    handle: Handle,
+    *,
+    discard: bool = False,
+    owner: str | None = None,
+    console: Console,
+    clock: Clock = CLOCK,
+) -> None:
+    """`destroy_cluster`, tried again while a store or the cloud is away. After `OUTAGE` it raises
+    the last error, and the idle process goes on trying.
+    """
+    try:
+        outlast(
+            lambda: destroy_cluster(handle, discard=discard, owner=owner, console=console),
+            handle.records,
+            lambda: handle.plan,
+            console,
+            clock=clock,
+        )
+    except CloudtrainError as error:
+        if OUTAGE and not discard and owner is None and passes(error) and handle.records.is_open():
+            handle.records.journal(DownOrdered(why=error.message))
+            ensure_idle_process(handle.records)
+            console.warn(
+                f"a background process goes on trying: `cloudtrain status {handle.config.name}` "
+                "shows when"
+            )
+        raise
 
 
 def destroy_cluster(

@@ -12,10 +12,10 @@ from cloudtrain.commands.attend import attend
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.spent_budget import is_spent
 from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
-from cloudtrain.events import IdleDownFailed
+from cloudtrain.events import DownFailed
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry
-from cloudtrain.runs.idle import DOING, idle_limit, is_watched, last_use
+from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, last_use
 from cloudtrain.state import Records
 
 POLL = 5.0
@@ -31,8 +31,8 @@ def idle(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Watch until the cluster is down, `limits.idle` and `limits.budget` are off, or another
-    process watches.
+    """Watch until the cluster is down, nothing may take it down any more, or another process
+    watches.
 
     Holds no lock of the cluster while it waits. Retries what failed.
     """
@@ -47,14 +47,16 @@ def idle(
 
 
 def down_when_due(records: Records, console: Console, clock: Clock) -> None:
-    """Take the cluster down once it is idle, or its budget spent, whoever has a shell open."""
+    """Take the cluster down once it is idle, its budget spent or a command has left it to this
+    process, whoever has a shell open.
+    """
     busy, not_before, failures = 0.0, 0.0, 0
     while is_watched(records):
         now, limit = clock.now(), idle_limit(records)
-        spent = is_spent(records, clock)
-        if records.holder() is not None or (records.is_in_use() and not spent):
+        due = is_ordered(records) or is_spent(records, clock)
+        if records.holder() is not None or (records.is_in_use() and not due):
             busy, not_before, failures = now, 0.0, 0
-        elif now >= not_before and (spent or _is_idle(records, limit, busy, now)):
+        elif now >= not_before and (due or _is_idle(records, limit, busy, now)):
             try:
                 finish(records, limit, console, clock)
                 failures = 0
@@ -65,7 +67,7 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
                 first = DOWNS.pause if limit is None else min(limit, DOWNS.pause)
                 pause = replace(DOWNS, pause=first).pause_after(failures)
                 not_before = clock.now() + pause
-                records.journal(IdleDownFailed(why=str(error)))
+                records.journal(DownFailed(why=str(error), again=not_before))
                 console.warn(f"{error}\nthe nodes are kept; retrying in {pause:.0f} s")
         clock.sleep(POLL if limit is None else min(POLL, limit / 4))
 
@@ -90,12 +92,14 @@ def finish(records: Records, limit: float | None, console: Console, clock: Clock
     handle = Handle(recorded_config(records))
     with records.lock(DOING), holding_lease(handle, DOING, console):
         # A command may have used it, or a shell been opened, before the lock was taken.
-        spent = is_spent(records, clock)
+        spent, ordered = is_spent(records, clock), is_ordered(records)
         used = records.is_in_use() or not _is_idle(records, limit, 0.0, clock.now())
-        if records.active_run() is not None or (used and not spent):
+        if records.active_run() is not None or (used and not spent and not ordered):
             return
         why = f"was idle for {limit or 0:.0f} s (limits.idle)"
         if spent:
             why = "has spent its budget (limits.budget)"
+        elif ordered:
+            why = "is to go down, which a command could not do"
         console.say(f"{records.name} {why}: taking it down")
         destroy_cluster(handle, discard=False, console=console)

@@ -20,6 +20,7 @@ from cloudtrain.model import AUTO, ClusterConfig
 from cloudtrain.paths import shown
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.finish import finish_run
+from cloudtrain.runs.outlast import passes
 from cloudtrain.runs.pending_artifacts import land_what_is_left
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts
@@ -67,8 +68,8 @@ class LandingSteps:
         return replace(self.session, transport=self._transport)
 
     def _end_run(self, step: Step) -> None:
-        """Stop the active run, or finish it. A failure is reported: `land` then compares the nodes
-        with the store, whatever the run's record says.
+        """Stop the active run, or finish it. A failure that does not pass is reported: `land` then
+        compares the nodes with the store, whatever the run's record says.
         """
         records = self.session.records
         run = records.active_run()
@@ -83,6 +84,8 @@ class LandingSteps:
         except UsageError:
             raise
         except CloudtrainError as error:
+            if passes(error):
+                raise
             self.session.console.warn(error.message)
 
 

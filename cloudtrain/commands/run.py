@@ -17,7 +17,7 @@ from cloudtrain.cluster.session import (
 )
 from cloudtrain.commands.billing_notice import report_billed
 from cloudtrain.commands.check import refuse, refuse_missing_script
-from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.down import destroy_at_last
 from cloudtrain.commands.place_choice import in_first_with_room
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
@@ -37,6 +37,8 @@ from cloudtrain.model import Plan
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
+from cloudtrain.runs.finish import failure
+from cloudtrain.runs.outlast import passes
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED
@@ -81,13 +83,16 @@ def run(
         try:
             done = up_and_train(here, begins_with, arguments, heard)
         except BaseException as error:
+            away = isinstance(error, NotLanded | StoreError) and passes(error)
+            if away and not keep_on_failure:
+                return landed_later(here, error, before, heard)
             if keeps_nodes(error, keep_on_failure, config.name, heard):
                 report_billed(here.config, here.provider, heard)
             else:
                 clean_up(here, heard, error)
             raise
         try:
-            destroy_cluster(here, discard=False, console=heard)
+            destroy_at_last(here, console=heard)
         except NotLanded:
             report_billed(here.config, here.provider, heard)
             raise
@@ -175,13 +180,30 @@ def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console:
     return keep_on_failure and isinstance(error, RunFailed) and not is_spent(Records(name))
 
 
+def landed_later(
+    handle: Handle, error: BaseException, before: Collection[str], console: Console
+) -> Run:
+    """Go down after a landing for which a store or the cloud was away: lands what the nodes hold,
+    as soon as it can. Returns the run as it ended, or raises how it failed; the error if it has not
+    landed, or nothing was to land.
+    """
+    clean_up(handle, console, error)
+    landed = lost_run(handle.records, before)
+    if landed is None:
+        raise error
+    run = handle.records.run(landed)
+    if run.state != "succeeded":
+        raise failure(run)
+    return run
+
+
 def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
     """Run `down` after a failure. A second error is attached to the first, never replaces it."""
     name = handle.config.name
     if not isinstance(error, CloudtrainError):
         console.warn(f"interrupted: ending the run and taking {name} down")
     try:
-        destroy_cluster(handle, discard=False, console=console)
+        destroy_at_last(handle, console=console)
     except CloudtrainError as second:
         raise NodesError({"run": error, "down": second}) from error
     except KeyboardInterrupt:

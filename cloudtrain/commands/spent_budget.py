@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cloudtrain.cluster.session import Handle
-from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.down import destroy_at_last
 from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, StoreError
 from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock
@@ -46,4 +46,4 @@ def _go_down(handle: Handle, console: Console, clock: Clock) -> None:
     found = recorded_budget(handle.records, now)
     if found is not None and found.is_spent(now):
         console.warn(f"limits.budget: {found} are spent: taking {handle.config.name} down")
-        destroy_cluster(handle, discard=False, console=console)
+        destroy_at_last(handle, console=console, clock=clock)

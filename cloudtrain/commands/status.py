@@ -290,7 +290,7 @@ def on_record(name: str) -> ClusterStatus:
         nodes=None,
         runs=runs,
         faults=faults,
-        idle=_idle(records) if records.idle_process() is not None else None,
+        idle=_idle(records),
         budget=_budget(records, config),
         deadline=_deadline(config, runs),
         is_away=records.is_away(),
@@ -332,9 +332,13 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _idle(records: Records) -> IdleState | None:
+    """What `limits.idle` will do, if a process sees to it, and what a command tries again."""
     from cloudtrain.runs.idle import idle_state
 
-    return idle_state(records)
+    found = idle_state(records)
+    if found is None or records.idle_process() is not None:
+        return found
+    return replace(found, due=None) if found.fault is not None else None
 
 
 def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
@@ -342,9 +346,10 @@ def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
     machine.
     """
     from cloudtrain.runs.background import ensure_idle_process
+    from cloudtrain.runs.idle import idle_state
 
     records = Records(cluster.name)
-    return replace(cluster, idle=_idle(records)) if ensure_idle_process(records) else cluster
+    return replace(cluster, idle=idle_state(records)) if ensure_idle_process(records) else cluster
 
 
 def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:

@@ -18,11 +18,12 @@ DOING = "idle"
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
     """Idle state. `due`: Unix time at which the cluster is destroyed, None while it is in use.
-    `fault`: error of the last attempt to destroy it.
+    `fault`: error of the last attempt to land or destroy it, `again`: Unix time of the next one.
     """
 
     due: float | None
     fault: str | None = None
+    again: float | None = None
 
 
 def idle_limit(records: Records) -> float | None:
@@ -38,17 +39,28 @@ def idle_limit(records: Records) -> float | None:
 
 
 def is_watched(records: Records) -> bool:
-    """True if `limits.idle` or `limits.budget` may take the cluster down."""
-    return idle_limit(records) is not None or recorded_budget(records, 0.0) is not None
+    """True if `limits.idle` or `limits.budget` may take the cluster down, or a command has left
+    that to the idle process.
+    """
+    if idle_limit(records) is not None or recorded_budget(records, 0.0) is not None:
+        return True
+    return is_ordered(records)
+
+
+def is_ordered(records: Records) -> bool:
+    """True if a command that could not take the cluster down has left it to the idle process."""
+    return records.is_open() and events.is_down_ordered(records.events())
 
 
 def idle_state(records: Records) -> IdleState | None:
-    """Idle state; None if `limits.idle` is off."""
-    limit = idle_limit(records)
-    if limit is None:
+    """Idle state; None if `limits.idle` is off and no attempt to go down has failed."""
+    limit, failed = idle_limit(records), events.down_fault(records.events())
+    if limit is None and (failed is None or not records.is_open()):
         return None
-    due = None if is_used(records) else last_use(records) + limit
-    return IdleState(due=due, fault=events.idle_fault(records.events()))
+    due = None if limit is None or is_used(records) else last_use(records) + limit
+    if failed is None:
+        return IdleState(due=due)
+    return IdleState(due=due, fault=failed.why, again=failed.again)
 
 
 def is_used(records: Records) -> bool:

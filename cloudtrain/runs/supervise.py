@@ -7,7 +7,7 @@ cluster's lock and keys can take over at any moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -19,10 +19,11 @@ from cloudtrain.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.cluster_formation import trained_as_one
-from cloudtrain.runs.finish import finish_run
+from cloudtrain.runs.finish import finish_run, never_restarts
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
+from cloudtrain.runs.outlast import outlast
 from cloudtrain.runs.own_code import with_own_code
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import tolerated_failures
@@ -41,9 +42,26 @@ def supervise_run(session: Session, run: Run) -> Run:
     """
     while True:
         session, run = end_attempts(session, run)
-        run = finish_run(session, run, restarts=restarts_for)
+        run = finished_at_last(session, run, restarts=restarts_for)
         if run.state != "starting":
             return run
+
+
+def finished_at_last(
+    session: Session,
+    run: Run,
+    *,
+    failed_by: CloudtrainError | None = None,
+    restarts: Callable[[Session, Run, Cause], bool] = never_restarts,
+) -> Run:
+    """`finish_run`, tried again while a store or the cloud is away."""
+    return outlast(
+        lambda: finish_run(session, run, failed_by=failed_by, restarts=restarts),
+        session.records,
+        lambda: session.plan,
+        session.console,
+        clock=session.clock,
+    )
 
 
 def end_attempts(session: Session, run: Run) -> tuple[Session, Run]:
@@ -72,7 +90,7 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
         stop_tasks(session, run, run.tasks)
         run = save_run(session, replace(launch_failure(run, error), state="landing"))
         try:
-            finish_run(session, run, failed_by=error)
+            finished_at_last(session, run, failed_by=error)
         except CloudtrainError as second:
             raise NodesError({"run": error, "landing": second}) from error
         raise

@@ -18,6 +18,7 @@ from cloudtrain.errors import (
     CredentialsError,
     NoBucketError,
     PermissionsError,
+    StoreAway,
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
@@ -249,8 +250,11 @@ class _Container:
             return CredentialsError(words, hint=_LOGIN)
         if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(words):
             hint = f"create one with `az storage account create --name {self._account} …`"
-            return StoreError(words, hint=hint)
-        return StoreError(f"{code}: {words}" if code else words, hint=_AGAIN)
+            return StoreAway(words, hint=hint)  # or this machine has no network
+        silent = (self._errors.ServiceRequestError, self._errors.ServiceResponseError)
+        passes = isinstance(error, silent) or (status or 0) >= 500 or status == 429
+        kind = StoreAway if passes else StoreError
+        return kind(f"{code}: {words}" if code else words, hint=_AGAIN)
 
 
 def _described(blob: Any) -> StoredObject:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
-from cloudtrain.errors import PermissionsError, StoreError, UsageError
+from cloudtrain.errors import PermissionsError, StoreAway, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.presign import Presigner
@@ -271,6 +271,14 @@ def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
+_AWAY = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENETUNREACH),
+    }
+)
+"""Of a mount whose server does not answer."""
+
 _HINTS = {
     errno.ENOSPC: "free some space there, or choose another place",
     errno.EDQUOT: "free some of your quota, or choose another place",
@@ -292,7 +300,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         words = error.strerror or str(error)
-        raise StoreError(
+        kind = StoreAway if error.errno in _AWAY else StoreError
+        raise kind(
             f"{shown(path)}: {words}",
             hint=_HINTS.get(error.errno or 0, "check that the store can be read and written")
             + ", then run the command again",

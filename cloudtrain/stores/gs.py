@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     CredentialsError,
     NoBucketError,
     PermissionsError,
+    StoreAway,
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
@@ -254,6 +255,8 @@ class _Bucket:
             status = error.response.status_code
             error = self._api.from_http_status(status, "", response=error.response)
         text = _words(error)
+        if isinstance(error, self._auth.TransportError):  # of the service that renews tokens
+            return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
             return CredentialsError(text, hint=LOGIN)
         if isinstance(error, self._api.Forbidden):
@@ -262,9 +265,13 @@ class _Bucket:
             hint = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
             return NoBucketError(text, hint=hint)
         if isinstance(error, self._api.TooManyRequests | self._api.ServerError):
-            return StoreError(text, hint=AGAIN)
+            return StoreAway(text, hint=AGAIN)
+        if isinstance(error, self._api.RetryError):
+            return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._api.GoogleAPIError):  # a permanent one: 400, 409, 412
             return StoreError(text)
+        if isinstance(error, self._requests.ConnectionError | self._requests.Timeout):
+            return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
             return StoreError(text, hint=AGAIN)
         return None

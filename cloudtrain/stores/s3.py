@@ -18,6 +18,7 @@ from cloudtrain.errors import (
     NameTakenError,
     NoBucketError,
     PermissionsError,
+    StoreAway,
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
@@ -126,7 +127,7 @@ class _Bucket:
                 **options,
             ),
         )
-        if not self._endpoint:  # the clock of another service may be wrong
+        if ".amazonaws." in client.meta.endpoint_url:  # another service's clock may be wrong
             client.meta.events.register("after-call.s3", heard)
         return client
 
@@ -315,7 +316,11 @@ class _Bucket:
         if isinstance(error, self._errors.ClientError):
             told = error.response.get("Error", {})
             code, words = str(told.get("Code", "")), str(told.get("Message") or error)
+            if _status(error) >= 500 or _status(error) == 429:
+                return StoreAway(f"{code}: {words}", hint=_AGAIN)
             return _refusal(code, f"{code}: {words}")
+        if isinstance(error, self._errors.ConnectionError | self._errors.HTTPClientError):
+            return StoreAway(str(error), hint="check that the store is reachable")
         if isinstance(error, self._errors.BotoCoreError | boto3.exceptions.Boto3Error):
             return StoreError(str(error), hint="check that the store is reachable")
         return None
@@ -325,6 +330,8 @@ def heard(http_response: Any, **_: Any) -> None:
     date = http_response.headers.get("Date")
     moments.hear(date, asked=moments.since_boot(), who="AWS")
 
+
+_AGAIN = "run the command again to continue"
 
 _ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
 """Storage classes that must be restored before a read:
@@ -372,4 +379,8 @@ def _refusal(code: str, text: str) -> CloudtrainError:
         )
     if code == "BucketAlreadyExists":
         return NameTakenError(text, hint="names are shared by all accounts: use another one")
-    return StoreError(text, hint="run the command again to continue")
+    return StoreError(text, hint=_AGAIN)
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)

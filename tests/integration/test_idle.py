@@ -83,7 +83,7 @@ def test_an_idle_cluster_stays_while_its_store_refuses_and_goes_when_it_takes(
         store.rename(store.with_name("away"))
     store.write_text("in the way of the folder")
     shorten(project)
-    until(lambda: "idle: not down yet" in project.cloudtrain("status", "--offline").stdout, 100)
+    until(lambda: "not down yet: " in project.cloudtrain("status", "--offline").stdout, 100)
     assert not list(project.home.glob("clusters/*/closed"))
     store.unlink()
     until(lambda: list(project.home.glob("clusters/*/closed")), 100, "it is down")

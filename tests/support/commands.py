@@ -113,7 +113,8 @@ def start(
 ) -> Command:
     """Without input. Where the environment changes how an interpreter starts, a real one; it takes
     no `limits`, which are other seconds for constants of cloudtrain.wait_limits, or of the module
-    that the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause."""
+    that the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause.
+    Nothing is tried again for half an hour (OUTAGE) without its own word."""
     path = env.get("PYTHONPATH", "")
     if not limits and _starts_otherwise(env):
         return subprocess.Popen(
@@ -128,7 +129,7 @@ def start(
     job = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "session": own_session}
     ours, theirs = socket.socketpair()
     with theirs, _lock:
-        control = _warm(json.dumps(dict(limits), sort_keys=True), path)
+        control = _warm(json.dumps({"OUTAGE": 0.0, **limits}, sort_keys=True), path)
         control.sendall(len(text := json.dumps(job).encode()).to_bytes(4, "big") + text)
         socket.send_fds(control, [b"!"], [theirs.fileno(), stdout.fileno(), stderr.fileno()])
     return Forked(arguments, ours)

@@ -476,7 +476,7 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
     world: World, hours: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down: list[str] = []
-    monkeypatch.setattr(spent_budget, "destroy_cluster", lambda handle, **_: down.append("down"))
+    monkeypatch.setattr(spent_budget, "destroy_at_last", lambda handle, **_: down.append("down"))
     handle = SimpleNamespace(records=world.records, config=SimpleNamespace(name="mnist"))
     clock = Clock(now=lambda: world.begun + hours * HOUR)
 
@@ -496,7 +496,7 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
     def broken(*_: object, **__: object) -> None:
         raise LeftoverError("a node is left")
 
-    monkeypatch.setattr(spent_budget, "destroy_cluster", broken)
+    monkeypatch.setattr(spent_budget, "destroy_at_last", broken)
     expected = NodesError if hours > 2 else RunFailed
     with pytest.raises(expected) as both, spending():
         raise RunFailed("a task failed")

@@ -21,9 +21,10 @@ from cloudtrain.events import (
     CleanupFailed,
     ClusterGone,
     DownBegun,
+    DownFailed,
+    DownOrdered,
     EndMoveBegun,
     Event,
-    IdleDownFailed,
     ImageChosen,
     Lifetime,
     Line,
@@ -37,9 +38,10 @@ from cloudtrain.events import (
     UpBegun,
     UpCompleted,
     being_destroyed,
+    down_fault,
     from_line,
-    idle_fault,
     images,
+    is_down_ordered,
     known_end,
     last_use,
     made_here,
@@ -55,13 +57,13 @@ from cloudtrain.events import (
 
 READINGS: tuple[Callable[[list[Line]], Any], ...] = (
     *(was_ready, being_destroyed, nodes_leaving, pending_nodes, nodes_requested, nodes_standing),
-    *(not_given_back, made_here, places_tried, images, known_end, last_use, idle_fault),
+    *(not_given_back, made_here, places_tried, images, known_end, last_use, down_fault),
 )
 
 WORDS = """
 create denied destroy down end_moved ended exchange formed gone idle_failed image left_over made
 make move_end not_landed place placed ready refused restart shared start started up apart spot_order
-budget_continued still moves generation
+budget_continued still moves generation down_ordered
 """
 
 
@@ -104,7 +106,8 @@ TODAY = """
 {"event": "exchange", "nodes": ["a-worker1"], "whole": false}
 {"event": "generation", "id": "0123456789ab"}
 {"event": "gone"}
-{"event": "idle failed", "why": "the bucket is gone"}
+{"event": "down ordered", "why": "the store is away"}
+{"event": "idle failed", "why": "the bucket is gone", "again": 1795339691.5}
 {"event": "image", "key": "auto/T4", "id": "projects/x/global/images/common-cu124-v1"}
 {"event": "left over", "text": "503"}
 {"event": "made", "node": "a-chief0", "id": "i-1", "placement": "us-east1-b"}
@@ -243,7 +246,7 @@ def test_nodes_whose_removal_is_begun_are_not_in_a_cluster_that_goes_down_or_wor
 @given(histories)
 def test_a_down_is_gone_on_with_until_something_begins(history: list[Line]) -> None:
     down = [*history, *lines(DownBegun())]
-    assert being_destroyed([*down, *lines(NodeDeletionBegun(node="a"), IdleDownFailed(why=""))])
+    assert being_destroyed([*down, *lines(NodeDeletionBegun(node="a"), DownFailed(why=""))])
     for begins in (UpBegun(), AttemptBegun(), ClusterGone()):
         assert not being_destroyed([*down, *lines(begins)])
 
@@ -303,9 +306,21 @@ def test_what_uses_a_cluster_keeps_it_from_being_idle() -> None:
     used = lines(UpBegun(), UpCompleted(), AttemptBegun(), AttemptStarted(), RunEnded())
     assert {line["event"] for line in used} == USES
     assert last_use(used) == 5.0
-    fault = to_line(IdleDownFailed(why="no bucket"), time=9.0, pid=7)
-    assert (last_use([*used, fault]), idle_fault([*used, fault])) == (5.0, "no bucket")
-    assert idle_fault([*used, fault, *used]) is None
+    fault = to_line(DownFailed(why="no bucket"), time=9.0, pid=7)
+    assert (last_use([*used, fault]), down_fault([*used, fault])) == (
+        5.0,
+        DownFailed(why="no bucket"),
+    )
+    assert down_fault([*used, fault, *used]) is None
+
+
+def test_an_order_to_go_down_holds_until_somebody_uses_the_cluster_again() -> None:
+    ordered = lines(UpCompleted(), DownOrdered(why="no answer"))
+    assert is_down_ordered(ordered)
+    assert is_down_ordered([*ordered, *lines(RunEnded(), DownFailed(why="no answer"))])
+    for use in (UpBegun(), AttemptBegun()):
+        assert not is_down_ordered([*ordered, *lines(use)])
+    assert not is_down_ordered([*ordered, *lines(ClusterGone())])
 
 
 def test_a_move_that_is_begun_is_known() -> None:

@@ -16,7 +16,7 @@ from cloudtrain.commands import idle as verb
 from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status
 from cloudtrain.errors import RunFailed, StoreError
-from cloudtrain.events import IdleDownFailed, UpCompleted
+from cloudtrain.events import DownFailed, UpCompleted
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records
@@ -71,7 +71,7 @@ def test_what_cannot_land_keeps_the_nodes_and_is_tried_again_ever_later(world: W
 
 def test_status_says_why_it_is_not_down_yet(records: Records) -> None:
     assert judged.idle_state(records) is not None
-    records.journal(IdleDownFailed(why="the bucket is gone"))
+    records.journal(DownFailed(why="the bucket is gone"))
     due = judged.idle_state(records)
     assert due is not None
     assert due.fault == "the bucket is gone"
@@ -199,9 +199,12 @@ def test_status_tells_when_it_goes_down_and_why_it_did_not(records: Records) -> 
         text = report_text(report, due.due - 720)
         clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(due.due))
         assert f"  idle: goes down at  {clock}, in 12m" in text
-        records.journal(IdleDownFailed(why="the bucket is gone"))
+        records.journal(DownFailed(why="the bucket is gone", again=90.0))
         report = status("mnist", offline=True)
-        assert "  idle: not down yet: the bucket is gone" in report_text(report, 0.0)
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(90.0))
+        text = report_text(report, 0.0)
+        assert f"  not down yet: the bucket is gone\n    tried again at {clock}, in 1m" in text
         (cluster,) = report_json(report, 0.0)["clusters"]
-        assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone"}
-    assert status("mnist", offline=True).clusters[0].idle is None  # nobody watches
+        assert cluster["idle"] == {"due": due.due, "fault": "the bucket is gone", "again": 90.0}
+    (cluster,) = status("mnist", offline=True).clusters
+    assert cluster.idle == IdleState(due=None, fault="the bucket is gone", again=90.0), "unwatched"
