@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import provision, session
-from cloudtrain.commands import accounts, up
+from cloudtrain.commands import accounts, cluster_owner, up
 from cloudtrain.runs import background
 from tests.support.fakes import FakeProvider
 
@@ -63,7 +63,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, accounts):
+    for module in (session, accounts, cluster_owner):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
     monkeypatch.setattr(provision, "await_first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "prepare_nodes", lambda session: "")
