@@ -1,7 +1,7 @@
 """What time it is: by this machine's clock as it was when this process began, by the time passed
 since, and by what clouds say.
 
-The only module that reads the wall clock (tests/unit/test_time_is_an_input.py), as a wall clock
+The only module that reads the wall clock (tests/unit/test_architecture.py), as a wall clock
 can jump: it is set anew, or was wrong.
 """
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from cloudtrain import moments
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.errors import CloudtrainError, NodesError, StoreError
 from cloudtrain.model import Artifact
@@ -39,7 +39,7 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
         )
     if not manifest.complete:
         console.warn(f"run {run} has not landed completely: downloading what has landed so far")
-    here, began = FileStore(destination.absolute().as_uri()), time.time()
+    here, began = FileStore(destination.absolute().as_uri()), moments.wall()
     groups = by_folder(manifest)
     mark_as_fetched(here.root, groups)
     failures: list[CloudtrainError] = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
 from cloudtrain.cli.printing import print_lines
@@ -39,7 +39,7 @@ def command(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(as_document(report))
     else:
-        print_lines(lines(report, time.time()))
+        print_lines(lines(report, moments.now()))
 
 
 def lines(report: CostReport, now: float) -> Iterator[str]:

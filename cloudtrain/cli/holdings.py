@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.cli.nodes import billing_lines, node_json
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.ownership import described, facts
@@ -41,7 +41,7 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
                 state += " (disk and address still billed)"
             yield f"  {node.name}  {state}  {node.machine}  {node.placement}".rstrip()
         yield from (
-            f"  {line}" for line in billing_lines(holding.nodes, holding.provider, time.time())
+            f"  {line}" for line in billing_lines(holding.nodes, holding.provider, moments.now())
         )
         yield from (f"  {resource}" for resource in holding.resources)
     for each in answer.not_asked:
@@ -106,7 +106,7 @@ def _account_json(answer: AccountInventory) -> dict[str, Any]:
                 "owner_ids": sorted({owner.id for owner in held.holding.owners}),
                 "machines": sorted({owner.machine for owner in held.holding.owners} - {""}),
                 "nodes": [node_json(node) for node in held.holding.nodes],
-                "overdue": [node.name for node in overdue(held.holding.nodes, time.time())],
+                "overdue": [node.name for node in overdue(held.holding.nodes, moments.now())],
                 "resources": list(held.holding.resources),
             }
             for held in answer.held

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+from cloudtrain import moments
 from cloudtrain.cli.event_lines import told_events
 from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
@@ -68,7 +69,7 @@ def draw(look: Callable[[], StatusReport]) -> None:
     report = look()
 
     def picture() -> Text:
-        lines = screen(report, time.time(), console.height)
+        lines = screen(report, moments.now(), console.height)
         return Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis")
 
     def again() -> None:
@@ -79,17 +80,17 @@ def draw(look: Callable[[], StatusReport]) -> None:
         with Live(get_renderable=picture, console=console, screen=True, refresh_per_second=2):
             poll_until(again, Retry(pause=EVERY))
     finally:
-        print_lines([report_text(report, time.time())])
+        print_lines([report_text(report, moments.now())])
 
 
 def print_changes(look: Callable[[], StatusReport]) -> None:
     """Print the whole state, then a line for each change."""
     report, changes = look(), Changes()
-    print_lines([report_text(report, time.time())])
-    changes.of(report, time.time())
+    print_lines([report_text(report, moments.now())])
+    changes.of(report, moments.now())
 
     def again() -> None:
-        for line in changes.of(look(), time.time()):
+        for line in changes.of(look(), moments.now()):
             print_lines([line])
 
     poll_until(again, Retry(pause=EVERY))
@@ -187,7 +188,7 @@ def exceptions(cluster: ClusterStatus) -> Iterator[str]:
     """Nodes that do not run or have a fault, by name, and why the nodes are not known."""
     if cluster.error is not None:
         yield f"nodes unknown: {cluster.error.message}".partition("\n")[0]
-    for node in without_end(cluster.nodes or (), time.time())[:NAMED]:
+    for node in without_end(cluster.nodes or (), moments.now())[:NAMED]:
         yield f"{node.task}: {NO_END}: {node.no_end}"
     odd = [
         f"{node.task} {node.state}{': ' + node.fault if node.fault else ''}".partition("\n")[0]

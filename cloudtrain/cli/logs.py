@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     debug_option,
@@ -37,7 +37,7 @@ def _since(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
     if ago:
-        return time.time() - float(ago[1]) * SECONDS[ago[2]]
+        return moments.now() - float(ago[1]) * SECONDS[ago[2]]
     try:
         return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
+from cloudtrain import moments
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.nodes import alarmed
@@ -50,7 +49,7 @@ def listed(as_json: bool) -> int:
 
     report = status(None, offline=True)
     if as_json:
-        print_json(report_json(report, time.time()))
+        print_json(report_json(report, moments.now()))
         return 0
     for cluster in sorted(report.clusters, key=lambda each: not each.open):
         is_open = "away" if cluster.is_away else "up"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain import moments
 from cloudtrain.commands.node_notes import overdue, without_end
 
 if TYPE_CHECKING:
@@ -108,5 +109,5 @@ def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
         "created": node.created,
         "expires": node.expires,
         "no_end": node.no_end,
-        "overdue": bool(overdue([node], time.time() if now is None else now)),
+        "overdue": bool(overdue([node], moments.now() if now is None else now)),
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
+from cloudtrain import moments
 from cloudtrain.cli.status_lines import progress_line, role_figures
 from cloudtrain.commands.cost import cost
 from cloudtrain.commands.run_progress import progress_of
@@ -18,7 +18,9 @@ EVERY = 2.0
 """Seconds for which the lines hold: they are drawn more often than they can change."""
 
 
-def run_panel(cluster: str, clock: Callable[[], float] = time.time) -> Callable[[], Sequence[str]]:
+def run_panel(
+    cluster: str, clock: Callable[[], float] = moments.now
+) -> Callable[[], Sequence[str]]:
     """Return a function for the lines of now, by what has arrived here; none without an active
     run.
     """

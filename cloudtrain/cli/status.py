@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.flag_variables import typed
 from cloudtrain.cli.nodes import alarmed, node_json
@@ -65,10 +65,10 @@ def command(name: str | None, watch: bool, offline: bool, store: str | None, as_
         return watch_status(look)
     report = look()
     if as_json:
-        print_json(report_json(report, time.time()))
+        print_json(report_json(report, moments.now()))
     else:
-        print_lines([report_text(report, time.time())], painted=alarmed)
-    return report.exit_code(time.time())
+        print_lines([report_text(report, moments.now())], painted=alarmed)
+    return report.exit_code(moments.now())
 
 
 # ── as JSON ──────────────────────────────────────────────────────────────────

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
 
+from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.nodes import node_json
@@ -91,7 +91,7 @@ def command(
         print_json({"name": cluster.name, "nodes": nodes_json})
     else:
         click.echo(f"{cluster.name} is up, nodes: {len(cluster.nodes)}; next: cloudtrain train")
-    return LeftoverError.exit_code if without_end(cluster.nodes, time.time()) else 0
+    return LeftoverError.exit_code if without_end(cluster.nodes, moments.now()) else 0
 
 
 def nodes(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain import awake, fence
+from cloudtrain import awake, fence, moments
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle
@@ -111,7 +111,7 @@ class LeaseRenewer(threading.Thread):
             host=os.uname().nodename,
             pid=os.getpid(),
             doing=doing,
-            since=time.time(),
+            since=moments.now(),
         )
         self._version = ""
         self._other: LeaseHolder | None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from cloudtrain import moments
 from cloudtrain.cloud import is_cloud
 from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
@@ -138,7 +138,7 @@ def refuse_being_created(
             hint=f"end it there; `cloudtrain down {records.name} --owner WHO --discard` destroys "
             "it all the same",
         )
-    if until > time.time() and owner is None:
+    if until > moments.now() and owner is None:
         raise LeasedError(
             f"{records.name} is being created until {clock(until)} at the latest: owned by {where}",
             hint=f"end it there, or wait until then; `cloudtrain down {records.name} --owner WHO "
@@ -184,7 +184,7 @@ def owner_lines(nodes: Sequence[Node]) -> list[str]:
 
 def facts(nodes: Sequence[Node]) -> list[str]:
     """Running nodes, age and end of a cluster, in words."""
-    now = time.time()
+    now = moments.now()
     created = min((node.created for node in nodes if node.created is not None), default=None)
     expires = min((node.expires for node in nodes if node.expires is not None), default=None)
     running = sum(node.state == "running" for node in nodes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.budget import latest_end
 from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
@@ -168,7 +168,7 @@ def _exceeded_budget(
     known, limit, cloud = known_end(events), config.limits.budget, cloud_of(config.provider)
     if known is None or limit is None or limit == known.budget or cloud is None:
         return ()
-    spans, now = charged_hours(events), time.time()
+    spans, now = charged_hours(events), moments.now()
     end = latest_end(limit, cloud, spans, now)
     ends = [span.expires for span in spans if span.end is None and span.expires is not None]
     if end is not None and max(ends, default=0.0) <= end + SAME:

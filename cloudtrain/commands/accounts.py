@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cloudtrain import moments
 from cloudtrain.cloud import Cloud, facts_of, providers
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
@@ -68,14 +68,14 @@ class HeldCluster:
 
     @property
     def _with_time_left(self) -> list[Node]:
-        now, nodes = time.time(), self.holding.nodes
+        now, nodes = moments.now(), self.holding.nodes
         return [node for node in nodes if node.expires is None or node.expires > now]
 
     @property
     def being_created(self) -> bool:
         """True if a command, perhaps on another machine, may be creating it."""
         until = self.holding.creating_until
-        return until is not None and until > time.time()
+        return until is not None and until > moments.now()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class AccountInventory:
     @property
     def overdue(self) -> tuple[Node, ...]:
         return tuple(
-            node for held in self.held for node in overdue(held.holding.nodes, time.time())
+            node for held in self.held for node in overdue(held.holding.nodes, moments.now())
         )
 
     @property
@@ -122,7 +122,7 @@ class AccountInventory:
         nodes = [node for held in self.held for node in held.holding.nodes]
         if (
             self.overdue
-            or without_end(nodes, time.time())
+            or without_end(nodes, moments.now())
             or any(not each.denied for each in self.not_asked)
         ):
             return NotAskedError.exit_code

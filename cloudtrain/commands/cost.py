@@ -7,6 +7,7 @@ from calendar import timegm
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cloudtrain import moments
 from cloudtrain.cluster.node_hours import NodeHours, node_hours
 from cloudtrain.errors import ConfigError
 from cloudtrain.run_record import Run
@@ -65,7 +66,7 @@ def cost(name: str | None, *, now: float | None = None) -> CostReport:
     of clusters of the same name before. No provider is asked, and no bill is read.
     """
     names = known_clusters() if name is None else (name,)
-    moment = time.time() if now is None else now
+    moment = moments.now() if now is None else now
     return CostReport(clusters=tuple(_of(Records(each), moment) for each in names))
 
 

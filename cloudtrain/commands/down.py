@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from cloudtrain import moments
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
@@ -202,7 +203,7 @@ def destroy_cluster(
     elif (active := records.active_run()) is not None:
         console.warn(f"ending active run {active.id}: what has not landed is lost")
         records.save_run(
-            replace(active, state="stopped", ended=time.time(), exit_code=RunFailed.exit_code)
+            replace(active, state="stopped", ended=moments.now(), exit_code=RunFailed.exit_code)
         )
     expected = pending_nodes(records.events())
     if not unseen:  # else the next `down` has to land what those places hold

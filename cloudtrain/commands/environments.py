@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.environments import saved, stored
 from cloudtrain.environments.archive import Archive
 from cloudtrain.errors import CloudtrainError
@@ -29,7 +29,7 @@ class Environments:
 
     archives: tuple[Archive, ...] = field(default_factory=saved.archives)
     stagings: tuple[saved.Staging, ...] = field(default_factory=saved.stagings)
-    now: float = field(default_factory=time.time)
+    now: float = field(default_factory=moments.now)
 
     def unused(self, days: float) -> tuple[Archive | saved.Staging, ...]:
         """Archives that no cluster has used for that many days, and remains of uploads."""

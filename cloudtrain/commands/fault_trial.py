@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from cloudtrain import moments
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_cluster
@@ -123,7 +123,7 @@ class Trial:
         )
         if run is None or task is None or not faults.processes_of(run, task):
             return  # it has ended: there is nothing to break
-        self.hit = time.time()
+        self.hit = moments.now()
         self.console.warn(f"{self.fault.kind} {task.name}: {faults.FAULTS[self.fault.kind]}")
         try:
             faults.inject(self.fault.kind, handle, run, task, over)
@@ -140,7 +140,7 @@ class Trial:
         lasts = faults.NOTICE if fault.kind == "preempt" else 0.0
         due = begun + min(fault.share * self.training, self.training - lasts)
         looked = 0
-        while time.time() < due:
+        while moments.now() < due:
             new = self.lines[looked:]
             looked += len(new)
             if has_reached(new, self.unit, self.span, fault.share):
@@ -191,7 +191,7 @@ class Watching(ForwardingConsole):
         self._rest: dict[str, bytes] = {}
 
     def task_output(self, task: str, data: bytes) -> None:
-        now = time.time()
+        now = moments.now()
         *whole, self._rest[task] = (
             (self._rest.get(task, b"") + data).replace(b"\r", b"\n").split(b"\n")
         )

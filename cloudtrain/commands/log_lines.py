@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cloudtrain import moments
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.console.lines import LogLines, clean
 from cloudtrain.errors import UsageError
@@ -34,7 +34,7 @@ class LineView(ForwardingConsole):
         *,
         since: float | None = None,
         pattern: re.Pattern[str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = moments.now,
     ) -> None:
         super().__init__(console)
         self._show, self._clock = show, clock

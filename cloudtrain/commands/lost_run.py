@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
@@ -35,7 +36,7 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
         replace(
             run,
             state="failed",
-            ended=time.time(),
+            ended=moments.now(),
             exit_code=RunFailed.exit_code,
             attempts=(*run.attempts[:-1], last),
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from cloudtrain import moments
 from cloudtrain.catalog.estimate import budget_seconds, estimate
 from cloudtrain.cluster.budget_check import least_seconds
 from cloudtrain.cluster.cluster_offers import choices, standing
@@ -171,7 +172,7 @@ def _one_round(
 def budget_since(records: Records) -> float:
     """Unix time from which the cluster's budget counts: its first node, or now."""
     spans = charged_hours(records.events()) if records.is_open() else ()
-    return min((span.begin for span in spans), default=time.time())
+    return min((span.begin for span in spans), default=moments.now())
 
 
 def continue_budget(here: Handle, since: float) -> None:
@@ -181,7 +182,7 @@ def continue_budget(here: Handle, since: float) -> None:
     records, continued = here.records, BudgetContinued(since=since)
     if here.config.limits.budget is None or records.is_open():
         return
-    after = [to_line(event, time=time.time(), pid=0) for event in (ClusterGone(), continued)]
+    after = [to_line(event, time=moments.now(), pid=0) for event in (ClusterGone(), continued)]
     if charged_hours((*records.events(), *after)):
         records.create()
         records.journal(continued)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.commands.fault_trial import Trial, take_down
 from cloudtrain.errors import UsageError
@@ -62,7 +62,7 @@ def rehearse(
         seed=seed,
         store=uri,
         not_rehearsed=left_out,
-        seconds=round((whole.ended or time.time()) - whole.created, 1),
+        seconds=round((whole.ended or moments.now()) - whole.created, 1),
         loss=last_loss(reference.lines),
     )
     for number, fault in enumerate(due, 1):

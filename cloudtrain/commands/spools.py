@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
+from cloudtrain import moments
 from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pending_spools
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.find_away import attended, find_away
@@ -45,7 +45,7 @@ def sender_of(run: Run) -> Records | None:
     Raises StoreError.
     """
     records = Records(run.cluster)
-    if not records.is_away() or attended(find_away(run.cluster, None), time.time()) is not None:
+    if not records.is_away() or attended(find_away(run.cluster, None), moments.now()) is not None:
         return None
     return records
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain import moments
 from cloudtrain.commands.node_notes import cost_of, overdue, without_end
 from cloudtrain.errors import (
     CloudtrainError,
@@ -304,7 +304,7 @@ def _budget(records: Records, config: Mapping[str, Any]) -> BudgetState | None:
         return None
     from cloudtrain.runs.budget import recorded_budget
 
-    return recorded_budget(records, time.time())
+    return recorded_budget(records, moments.now())
 
 
 def _deadline(config: Mapping[str, Any], runs: Sequence[Run]) -> float | None:
@@ -323,7 +323,7 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
     from cloudtrain.commands.utilization import utilization_of
     from cloudtrain.events import nothing_moves
 
-    now = time.time()
+    now = moments.now()
     return {
         "progress": progress_of(records, runs[-1], now),
         "utilization": utilization_of(records, runs[-1], now),

@@ -8,6 +8,7 @@ import string
 import time
 from collections.abc import Sequence
 
+from cloudtrain import moments
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import await_known_states
@@ -149,7 +150,7 @@ def new_run(
             commands=commands,
             tasks=tasks(session.plan, session.nodes),
             state="starting",
-            created=time.time(),
+            created=moments.now(),
             code=prepare_nodes(session.patient()),
             store=f"{session.store.uri.rstrip('/')}/{run_id}",
             resumed_from=resumed_from,
@@ -178,4 +179,4 @@ def new_id() -> str:
     """Id that sorts by time (UTC); its random end separates two of one second."""
     alphabet = string.ascii_lowercase + string.digits
     end = "".join(secrets.choice(alphabet) for _ in range(4))
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + end
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(moments.now())) + "-" + end

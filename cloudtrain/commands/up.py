@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.cluster.budget_check import refuse_unpaid
 from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.lease import holding_lease
@@ -97,7 +97,7 @@ def up(
         if missing is not None:
             console.warn(missing)
         cluster = in_first_with_room(handle, accept, create, console, wait=wait)
-    spent = recorded_budget(records, time.time())
+    spent = recorded_budget(records, moments.now())
     if spent is not None and spent.end is not None:
         console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")
     if config.limits.idle is not None:

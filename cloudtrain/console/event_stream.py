@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
+from cloudtrain import moments
 from cloudtrain.console.screen import Progress, Screen, TaskOutput
 from cloudtrain.protocols import Stage
 
@@ -20,7 +20,7 @@ class EventStream:
     """
 
     def __init__(
-        self, screen: Screen, stream: TextIO, clock: Callable[[], float] = time.time
+        self, screen: Screen, stream: TextIO, clock: Callable[[], float] = moments.now
     ) -> None:
         self._screen, self._stream, self._clock = screen, Progress(stream), clock
         self._output = TaskOutput(stream, colours=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
+from cloudtrain import moments
 from cloudtrain.console.lines import printable
 from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.protocols import Stage
@@ -23,7 +24,9 @@ LONGEST = 100
 
 
 class PlainConsole:
-    def __init__(self, *, err: TextIO, out: TextIO, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, *, err: TextIO, out: TextIO, clock: Callable[[], float] = moments.now
+    ) -> None:
         self._err = Progress(err)
         self._out = TaskOutput(out, colours=False)
         self._clock = clock

@@ -7,10 +7,10 @@ archive may save time, and never fails an `up`.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cloudtrain import moments
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session, is_of_the_nodes_cloud
 from cloudtrain.datasets.exchange import FileSigner, NoRoute
@@ -191,7 +191,7 @@ class Sharing:
                     group.changed.notify_all()
             return False
         if source.server is None:
-            saved.mark_used(source.archive, time.time())
+            saved.mark_used(source.archive, moments.now())
         return True
 
     def _packed_source(self, group: _Group, node: Node, say: Say) -> _Source | None:

@@ -6,12 +6,12 @@ which later clusters read: it copies the parts there inside the store once all h
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.artifacts.direct_upload import upload_from_node
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
@@ -44,7 +44,7 @@ def store_archive(
         id=uuid.uuid4().hex,
         store=place,
         folder=f"{FOLDER}/staging-{uuid.uuid4().hex}",
-        begun=time.time(),
+        begun=moments.now(),
     )
     saved.save_staging(staging)
     final = folder_of(archive)
@@ -59,14 +59,14 @@ def store_archive(
             refuse_other(part, sent.arrived.get(part.name), sent.why)
         names = [part.name for part in archive.parts]
         stop.check()
-        kept = replace(archive, store=place, folder=final, created=time.time())
+        kept = replace(archive, store=place, folder=final, created=moments.now())
         # Recorded before the first copy: a killed one is found by `gc`. Without versions it is
         # not used.
         saved.save_archive(kept)
         copies = [(f"{staging.folder}/{name}", f"{final}/{name}") for name in names]
         list(pool.map(lambda copy: store.copy(*copy), copies))
         list(pool.map(lambda copy: store.delete(copy[0]), copies))
-    kept = replace(kept, parts=tuple(listed(kept, archive_data(place, kept))), used=time.time())
+    kept = replace(kept, parts=tuple(listed(kept, archive_data(place, kept))), used=moments.now())
     saved.save_archive(kept)
     saved.forget_staging(staging)
     return kept

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain import __version__
+from cloudtrain import __version__, moments
 from cloudtrain.artifacts.event_files import event_files
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudtrainError
@@ -38,7 +37,7 @@ _USERINFO = re.compile(r"://[^/@\s]+@")
 
 def build(sources: Sources, *, now: float | None = None) -> Report:
     """All facts of the page."""
-    moment = time.time() if now is None else now
+    moment = moments.now() if now is None else now
     run, notes = sources.run, list(sources.notes)
     facts: dict[str, Any] = {}
     for part in (_times, _training, _use, _landed, _origin):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from cloudtrain import moments
 from cloudtrain.artifacts.land import Closing, missing, not_landed
 from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
@@ -79,7 +79,7 @@ def land_and_record(session: Session, run: Run) -> Run:
     lacking = land_run(session, run, closing)
     if run.state == "succeeded" and lacking:
         run = fail_without_required(run, lacking)
-    run = replace(run, ended=time.time(), doubts=doubts_of(session, run, closing.manifest))
+    run = replace(run, ended=moments.now(), doubts=doubts_of(session, run, closing.manifest))
     closing.record(run, log_files(session, run))
     land_report(session, run, closing)
     closing.complete()

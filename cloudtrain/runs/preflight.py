@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 
-from cloudtrain import layout
+from cloudtrain import layout, moments
 from cloudtrain.cloud import cloud_of
 from cloudtrain.codec import decode
 from cloudtrain.errors import PreflightError
@@ -169,7 +168,7 @@ class _Probe:
             return
         facts = json.loads(text)
         if self.report is None:
-            self.report, self.heard = decode(_NodeReport, facts), time.time()
+            self.report, self.heard = decode(_NodeReport, facts), moments.now()
             if self.report.versions is not None:
                 self.found_versions = json.loads(self.report.versions or "{}")
         else:
@@ -196,7 +195,7 @@ def _ask(
     ]
     try:
         for probe, thread in zip(probes, threads, strict=True):
-            probe.began = time.time()
+            probe.began = moments.now()
             probe.orders.put(
                 _order(nonce=nonce, name=probe.task.name, port=probe.task.port, **order)
             )

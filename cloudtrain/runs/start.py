@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cloudtrain import layout
+from cloudtrain import layout, moments
 from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.landing import landing_of, nodes_of
@@ -106,7 +105,7 @@ def record_attempt(session: Session, run: Run) -> Run:
     if run.attempts and run.attempts[-1].ended is None:
         return run
     run = next_attempts(run, {task.name for task in run.tasks})
-    attempt = RunAttempt(number=len(run.attempts) + 1, started=time.time())
+    attempt = RunAttempt(number=len(run.attempts) + 1, started=moments.now())
     session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
     return save_run(session, replace(run, attempts=(*run.attempts, attempt)))
 

@@ -6,12 +6,12 @@ cluster's lock and keys can take over at any moment.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 
+from cloudtrain import moments
 from cloudtrain.cluster.session import Session
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.retry import Retry
@@ -104,7 +104,7 @@ def launch_failure(run: Run, error: CloudtrainError) -> Run:
     task = next((task.name for task in run.tasks if task.node == node), "")
     text = "\n".join(line.removeprefix(f"{node}: ") for line in error.message.split("\n"))
     cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
-    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    attempt = replace(run.attempts[-1], ended=moments.now(), cause=cause)
     return replace(run, attempts=(*run.attempts[:-1], attempt))
 
 
@@ -139,7 +139,7 @@ def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -
     cause = lost_at_start(session, run, error)
     if cause is None or not should_restart(session, run, cause):
         raise error
-    attempt = replace(run.attempts[-1], ended=time.time(), cause=cause)
+    attempt = replace(run.attempts[-1], ended=moments.now(), cause=cause)
     run = replace(run, attempts=(*run.attempts[:-1], attempt))
     pause_before_restart(session, run, cause)
     return save_run(session, replace(run, state="starting"))
@@ -194,7 +194,7 @@ def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
     never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
     attempt = replace(
         run.attempts[-1],
-        ended=time.time(),
+        ended=moments.now(),
         exits=exits,
         cause=cause,
         clustered=False if never_formed else trained_as_one(state),

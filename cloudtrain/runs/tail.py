@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
-from cloudtrain import metrics
+from cloudtrain import metrics, moments
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Node
 from cloudtrain.protocols import Console, Transport
@@ -166,7 +165,7 @@ class Follower:
             end: list[task_commands.AttemptEnd] = []
 
             def wrote(data: bytes) -> None:
-                times.arrived(file.tell(), time.time())
+                times.arrived(file.tell(), moments.now())
                 append(file, data)
                 self._console.task_output(task.name, data.replace(b"\0", b""))
                 self.events.put(LogBytes(task, data))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import metrics
+from cloudtrain import metrics, moments
 from cloudtrain.codec import decode
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.retry import CLOCK, Clock
@@ -242,7 +241,7 @@ class Records:
         """Append one event, on disk on return: what is about to be done, before it is done."""
         from cloudtrain.events import to_line
 
-        line = to_line(event, time=round(time.time(), 3), pid=os.getpid())
+        line = to_line(event, time=round(moments.now(), 3), pid=os.getpid())
         with self._as_it_can():
             make_folder(self.folder)
             append_line(self._events, json.dumps(line).encode())

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloudtrain import moments
 from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import LockedError
 from cloudtrain.retry import CLOCK, Clock, Retry
@@ -189,7 +190,7 @@ def _let_go(descriptor: int) -> None:
 def _write_holder(descriptor: int, path: Path, doing: str) -> None:
     pid = os.getpid()
     facts = {"doing": doing, "pid": pid, "birth": birth(pid)}
-    facts |= {"host": os.uname().nodename, "since": time.time()}
+    facts |= {"host": os.uname().nodename, "since": moments.now()}
     with suppress(DiskFull), named_faults(path):  # the lock is held anyway
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(facts).encode(), 0)

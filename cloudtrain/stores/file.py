@@ -8,13 +8,13 @@ import fcntl
 import hashlib
 import os
 import stat
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
+from cloudtrain import moments
 from cloudtrain.errors import PermissionsError, StoreAway, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside, shown
@@ -154,7 +154,7 @@ class FileStore:
         return self.root / path
 
     def _clear(self) -> None:
-        self.clear(time.time() - _STALE)
+        self.clear(moments.wall() - _STALE)
 
     def clear(self, before: float) -> None:
         """Delete leftovers of killed uploads, last written before that Unix time."""

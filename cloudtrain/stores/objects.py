@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
+from cloudtrain import moments
 from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.network import HINT, no_network
@@ -272,7 +273,8 @@ def age_of(written: datetime, date: str | None) -> float:
     """Return the age in seconds, by the clock of the service that wrote the `Date` header (RFC
     9110, 6.6.1).
     """
-    now = parsedate_to_datetime(date) if date else datetime.now(timezone.utc)
+    here = datetime.fromtimestamp(moments.now(), timezone.utc)
+    now = parsedate_to_datetime(date) if date else here
     return (now - written).total_seconds()
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from time import time
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     AddressTakenError,
     BusyError,
@@ -344,7 +344,7 @@ def seconds(retry_after: str) -> float | None:
     if re.fullmatch(r"\d+(\.\d+)?", retry_after.strip()):
         return float(retry_after)
     try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time())
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - moments.now())
     except (TypeError, ValueError):
         return None
 

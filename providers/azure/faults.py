@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from time import time
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     AddressTakenError,
     BusyError,
@@ -394,7 +394,7 @@ def seconds(headers: Mapping[str, str]) -> float | None:
     if re.fullmatch(r"\d+(\.\d+)?", value):
         return float(value)
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - moments.now())
     except (TypeError, ValueError):
         return None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.errors import NotAskedError
 from cloudtrain.model import Owner
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
@@ -59,7 +59,7 @@ class DeletionSearch:
     owner: Owner | None = None
     """If given, resources with another owner's labels are not deleted either."""
     generations: SeenGenerations = field(default_factory=SeenGenerations)
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = moments.now
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
     """Places that were missing from the last listing."""
     newer: tuple[Vm | Resource, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
@@ -15,6 +14,7 @@ from libcloud.common import google as libcloud
 from libcloud.common import types
 from requests import exceptions as requests
 
+from cloudtrain import moments
 from cloudtrain.errors import (
     AddressTakenError,
     BusyError,
@@ -451,7 +451,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     if value.isdecimal():
         return float(value)
     date = parsedate_tz(value)
-    return max(0.0, mktime_tz(date) - time.time()) if date else None
+    return max(0.0, mktime_tz(date) - moments.now()) if date else None
 
 
 def is_unknown_question(error: NotFoundError, words: str = "The resource '") -> bool:

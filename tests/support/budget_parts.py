@@ -254,4 +254,4 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def use(spender: Spender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the drift read this record, on this clock."""
     monkeypatch.setattr(recorded_drift, "Records", lambda name: spender.record)
-    monkeypatch.setattr(recorded_drift, "time", SimpleNamespace(time=spender.clock.now))
+    monkeypatch.setattr(recorded_drift, "moments", SimpleNamespace(now=spender.clock.now))

@@ -316,6 +316,35 @@ def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
     assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))
 
 
+def reads_the_wall_clock(path: Path) -> list[str]:
+    """Lines; the day of today, by which a table of prices is old, is no moment."""
+    found = []
+    for node in walked(path):
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCK) or (
+            isinstance(node, ast.Call) and ast.unparse(node) in OF_NOW
+        ):
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            names = {alias.name for alias in node.names} & {"time", "time_ns"}
+            found += [f"{node.lineno}: from time import {name}" for name in names]
+    return found
+
+
+WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today"}
+OF_NOW = {"time.gmtime()", "time.localtime()", "time.ctime()", "time.asctime()"}
+
+
+def test_the_wall_clock_is_read_in_one_place_and_on_nodes_alone() -> None:
+    """It jumps, and may be wrong: moments are those of `moments.py`, or of a clock given in."""
+    named = [path for path in modules() if re.search(r"\btime\b|datetime", path.read_text())]
+    found = {
+        path.relative_to(PACKAGE).as_posix(): lines
+        for path in named
+        if (lines := reads_the_wall_clock(path))
+    }
+    assert {name for name in found if not name.startswith("node/")} == {"moments.py"}, found
+
+
 def methods(door: type) -> set[str]:
     own = {name: value for name, value in vars(door).items() if not name.startswith("_")}
     return {name for name, value in own.items() if callable(value)}

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from datetime import timezone
 from functools import partial
 from typing import Any
 
+from cloudtrain import moments
 from cloudtrain.shell import Secret
 
 ROLE = "inRole:roles/storage.objectCreator"
@@ -44,7 +44,7 @@ class DownscopedTokens:
         credentials: Any,
         bucket: str,
         opens: Callable[[Any, str], object],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = moments.now,
     ) -> None:
         """`opens` begins an upload of a key with the given credentials, and raises an exception if
         refused.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from cloudtrain import moments
 from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
 from cloudtrain.shell import Secret
 from cloudtrain.stores.presign.s3_reads import ReadUrls
@@ -111,7 +111,7 @@ class S3Presigner:
     def clear(self, prefix: str, *, older: float) -> None:
         """Abort uploads of any file below `prefix` that began more than `older` seconds ago."""
         for key, upload, begun in self._uploads(prefix):
-            if time.time() - begun > older:
+            if moments.now() - begun > older:
                 self._abort(key, upload)
 
     def _begun(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:

@@ -10,13 +10,13 @@ import base64
 import hashlib
 import hmac
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
 
+from cloudtrain import moments
 from cloudtrain.shell import Secret
 
 VERSION = "2020-12-06"
@@ -90,7 +90,7 @@ class AccountKey:
 class DelegationKey:
     """Signs with a user delegation key that the service issues, requested as rarely as possible."""
 
-    def __init__(self, service: Any, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, service: Any, clock: Callable[[], float] = moments.now) -> None:
         self._service, self._clock = service, clock
         self._lock = threading.Lock()
         self._key: Key | None = None
