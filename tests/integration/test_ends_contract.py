@@ -57,7 +57,8 @@ class World:
     hours: float
     folder: Path
     skew: float = 0.0
-    told: list[str] = field(default_factory=list)
+    there: list[Vm] = field(default_factory=list)
+    """As listed before the operation."""
 
     def __post_init__(self) -> None:
         clock = Clock(now=lambda: time.time() + self.skew)
@@ -102,7 +103,7 @@ class World:
         return [m for m in self.driver.machines("mnist") if m.node.state != "gone"]
 
     def move(self, hours: float) -> None:
-        (machine,) = self.machines()
+        (machine,) = self.there
         self.driver.move_ends(
             [machine], (machine.node.expires or 0.0) + hours * HOUR, lambda node, line: None
         )
@@ -231,6 +232,7 @@ def world_of(cloud: Cloud, hours: float, folder: Path) -> World:
 def calls_of(world: World, operation: Operation) -> int:
     """How many calls the operation makes if nothing goes wrong, which it then survives."""
     operation.before(world)
+    world.there = world.machines()
     world.new_driver()
     world.cloud.forget_calls()
     operation.work(world)
@@ -279,6 +281,7 @@ def test_a_node_has_an_end_or_it_is_said_whatever_call_goes_wrong(
             world = world_of(cloud, hours, tmp_path)
             (old,) = {machine.node.expires for machine in world.machines()}
             operation.before(world)
+            world.there = world.machines()
             world.new_driver()
             cloud.forget_calls()
             BREAKS[how](cloud, number)
