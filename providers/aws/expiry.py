@@ -42,6 +42,8 @@ class Schedules:
         self._lock = threading.Lock()
         self._asked = False
         self._role: str | None = None
+        self._hidden = False
+        """True if this user may not see whether the role exists."""
 
     def role(self, region: str) -> str | None:
         """Return the role's ARN; None if it does not exist or this user may not see it, or if
@@ -60,10 +62,13 @@ class Schedules:
                 return None
             with mapped("GetRole"):
                 return str(client.get_role(RoleName=ROLE)["Role"]["Arn"])
+        except NotFoundError:
+            return None
         except (TransientError, RateError):
             self._asked = False  # asked again next time; some networks reach EC2 alone
             return None
         except CloudError:
+            self._hidden = True
             return None
 
     def arm(self, region: str, instance: str, expires: float) -> str | None:
@@ -106,6 +111,23 @@ class Schedules:
         self._ec2.timing.call(ask)
         self._confirm(client, schedule)
         return str(schedule["Name"])
+
+    def refuse_hidden(self, region: str, instance: str) -> None:
+        """Raise PermissionsError if AWS has a schedule for this instance while this user may not
+        see the role: its end could not be moved, and would come at the old time.
+        """
+        if self.role(region) is not None or not self._hidden:
+            return
+        try:
+            found = self._names(self._client(region), region, f"{PREFIX}{instance}-")
+        except PermissionsError:
+            return
+        if found:
+            raise PermissionsError(
+                f"AWS ends {instance} by {', '.join(sorted(found))}, and you may not read the role "
+                f"{ROLE} with which that is moved",
+                hint="get iam:GetRole and iam:PassRole on it (docs/aws.md)",
+            )
 
     def _confirm(self, client: Any, schedule: dict[str, Any]) -> None:
         """Read the schedule back. Where the user may not, AWS's answer to the request counts."""

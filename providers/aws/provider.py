@@ -256,6 +256,7 @@ class AwsDriver:
         goes. On failure, all are put back.
         """
         region = machine.place.region
+        self._schedules.refuse_hidden(region, machine.id)
         made = self._schedules.arm(region, machine.id, expires) if expires is not None else None
         try:
             tell(machine.node, boot.move_end_command(expires))

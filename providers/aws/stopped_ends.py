@@ -25,7 +25,9 @@ def move(ec2: Ec2Client, schedules: Schedules, machine: Vm, expires: float) -> N
     old = machine.node.expires
     if old is not None and abs(old - expires) <= 1.0:
         return
-    region, made = machine.place.region, schedules.arm(machine.place.region, machine.id, expires)
+    region = machine.place.region
+    schedules.refuse_hidden(region, machine.id)
+    made = schedules.arm(region, machine.id, expires)
     before = ""
     try:
         before = _user_data(ec2, machine)

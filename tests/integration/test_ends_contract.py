@@ -1,8 +1,9 @@
 """What holds of a node's end on each cloud, whatever call is refused or never answered.
 
 After one operation on a node with an end, in which one call went wrong, the cloud ends the node by
-the end that it lists, and no earlier than both the old and the new end; or it is said that there is
-no end. The nodes of AWS have no timers here: the account's own schedule ends them.
+the end that it lists, and no earlier than both the old and the new end. Where it is said that the
+listed end is not armed (NO END), one of the two is. The nodes of AWS have no timers here: the
+account's own schedule ends them.
 """
 
 from __future__ import annotations
@@ -244,20 +245,22 @@ def judged(world: World, old: float, operation: Operation) -> str:
     world.cloud.no_more_faults()
     world.new_driver()
     guarded = [n for n in world.provider.nodes_and_ends("mnist") if n.state in RUNS]
-    if not guarded or guarded[0].no_end:
+    if not guarded:
         return ""
     (node,) = guarded
     if node.expires is None:
         return "it lists no end"
-    now = world.timing.clock.now()
-    first = min(node.expires, old if old > now else node.expires, old + operation.later * HOUR)
+    now, wished = world.timing.clock.now(), old + operation.later * HOUR
+    first = min(node.expires, old if old > now else node.expires, wished)
+    # NO END excuses a listed end that is not the armed one, but not that none is armed.
+    last = max(node.expires, old, wished) if node.no_end else node.expires
     if first - 62.0 > now:
         world.later(first - 62.0 - now)
         if not any(m.node.state in RUNS for m in world.machines()):
             return f"it ended before {first - old:.0f} s after its old end"
-    world.later(node.expires + LATEST - world.timing.clock.now())
+    world.later(last + LATEST - world.timing.clock.now())
     if any(m.node.state in RUNS for m in world.machines()):
-        return f"it runs {LATEST:.0f} s after the end that it lists, which nobody said"
+        return f"it runs {LATEST:.0f} s after its end ({node.no_end or 'which nobody said'})"
     return ""
 
 
