@@ -51,14 +51,17 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
     process, whoever has a shell open.
     """
     busy, not_before, failures = 0.0, 0.0, 0
+    seen, began = last_use(records), clock.now()
     while is_watched(records):
         now, limit = clock.now(), idle_limit(records)
+        if (used := last_use(records)) != seen:  # just now, whatever a clock that jumped wrote
+            seen, busy = used, now
         due = is_ordered(records) or is_spent(records, clock)
         if records.holder() is not None or (records.is_in_use() and not due):
             busy, not_before, failures = now, 0.0, 0
-        elif now >= not_before and (due or _is_idle(records, limit, busy, now)):
+        elif now >= not_before and (due or _is_idle(limit, max(busy, min(seen, began)), now)):
             try:
-                finish(records, limit, console, clock)
+                finish(records, limit, seen, console, clock)
                 failures = 0
             except LockedError:
                 continue
@@ -72,12 +75,14 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
         clock.sleep(POLL if limit is None else min(POLL, limit / 4))
 
 
-def _is_idle(records: Records, limit: float | None, busy: float, now: float) -> bool:
-    return limit is not None and now >= max(last_use(records) + limit, busy + limit)
+def _is_idle(limit: float | None, used: float, now: float) -> bool:
+    return limit is not None and now >= used + limit
 
 
-def finish(records: Records, limit: float | None, console: Console, clock: Clock) -> None:
-    """Take the cluster down.
+def finish(
+    records: Records, limit: float | None, seen: float, console: Console, clock: Clock
+) -> None:
+    """Take the cluster down, unless it was used since its last use was `seen`.
 
     An unattended run (its process was killed) is supervised first: it lands, and is never ended for
     being unattended.
@@ -93,7 +98,7 @@ def finish(records: Records, limit: float | None, console: Console, clock: Clock
     with records.lock(DOING), holding_lease(handle, DOING, console):
         # A command may have used it, or a shell been opened, before the lock was taken.
         spent, ordered = is_spent(records, clock), is_ordered(records)
-        used = records.is_in_use() or not _is_idle(records, limit, 0.0, clock.now())
+        used = records.is_in_use() or last_use(records) != seen
         if records.active_run() is not None or (used and not spent and not ordered):
             return
         why = f"was idle for {limit or 0:.0f} s (limits.idle)"

@@ -157,6 +157,20 @@ def test_nothing_is_watched_without_the_limit_or_a_cluster(records: Records) -> 
     assert judged.idle_limit(records) is None
 
 
+def test_a_use_that_is_dated_20_hours_ahead_counts_from_when_it_is_seen(world: World) -> None:
+    """By a command that began after this machine's clock was set."""
+
+    def use() -> None:
+        world.now += 20 * 3600.0
+        event_at(world, "ended")
+        world.now -= 20 * 3600.0
+
+    world.then = {600.0: use}
+    world.run_idle_process()
+    (tried,) = world.tried
+    assert 600.0 + LIMIT <= tried <= 600.0 + LIMIT + 2 * verb.POLL
+
+
 @pytest.mark.parametrize("limits", [None, [], {"idle": "soon"}, {"idle": None}, {}])
 def test_a_damaged_config_is_not_watched(records: Records, limits: object) -> None:
     records.save_config({"limits": limits})
