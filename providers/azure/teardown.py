@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import TypeVar
 
 from cloudtrain import fence
 from cloudtrain.catalog import billed_after_end
@@ -14,6 +15,7 @@ from cloudtrain.errors import (
     NotFoundError,
     PermissionsError,
 )
+from cloudtrain.moments import since_boot
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
@@ -43,6 +45,12 @@ KINDS = (
     "Microsoft.Compute/proximityPlacementGroups",
 )
 """All resource types that we create besides VMs and groups."""
+
+
+FRESH = 0.5
+"""Seconds for which an answer is believed that says whose a name is."""
+TRIES = 4
+T = TypeVar("T")
 
 
 class Teardown:
@@ -87,8 +95,8 @@ class Teardown:
         known = {machine.generation for machine in machines}
         for group in groups:
             path, query = self._arm.group(group.name).itself, {"forceDeletionTypes": FORCED}
-            ends = self._ends.of_group(self._arm.group(group.name))
             _refuse_other(self._vms_of(self._arm.group(group.name)), known)
+            ends = self._ends.of_group(self._arm.group(group.name))
             self._refuse_anew(group)
             answer = self._arm.call("DELETE", path, query=query)
             self._ends.cancel(ends)
@@ -108,7 +116,8 @@ class Teardown:
         broken off, Azure still ends the VMs.
         """
         name, group = found.name, self._arm.group(found.name)
-        vms, ends = self._vms_of(group), self._ends.of_group(group)
+        ends = self._ends.of_group(group)
+        vms = _fresh(lambda: self._vms_of(group))
         fence.refuse_stale()
         _refuse_other(vms, known)
         begun = self._deallocate(vms)
@@ -143,7 +152,7 @@ class Teardown:
     def _refuse_anew(self, listed: Resource) -> None:
         """Raise LookAgainError if the group of that name is another creation's by now."""
         itself = self._arm.group(listed.name).itself
-        there = ask_or_none(lambda: self._arm.find(itself))
+        there = _fresh(lambda: ask_or_none(lambda: self._arm.find(itself)))
         fence.refuse_stale()
         _refuse_other([there or {}], [listed.generation])
 
@@ -188,6 +197,16 @@ class Teardown:
             scope=refusal.scope,
             code=refusal.code,
         )
+
+
+def _fresh(ask: Callable[[], T]) -> T:
+    """Ask again while the answer took so long that it may be old, at most `TRIES` times."""
+    for _ in range(TRIES):
+        asked = since_boot()
+        found = ask()
+        if since_boot() - asked < FRESH:
+            break
+    return found
 
 
 def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:

@@ -35,15 +35,16 @@ class Other:
         """Its generation, once it has deleted the cluster that was there, and made its own."""
         self.run("down", expected=False)
         self.rig.cloud.quiet()
-        self.run("create")
+        self.run("create", expected=False)
         return self.generations()
 
     def generations(self) -> set[str]:
-        """Of the nodes, if all are there and run."""
+        """Of the nodes, if all are there. Azure's may be stopped, their disks kept, if they were
+        deallocated by name less than 5 s after they were seen.
+        """
         (held,) = self.run("sweep")
-        running = [node for node in held.nodes if node.state == "running"]
-        assert sorted(node.name for node in running) == sorted(self.rig.names()), held
-        return {node.generation for node in running}
+        assert sorted(node.name for node in held.nodes) == sorted(self.rig.names()), held
+        return {node.generation for node in held.nodes}
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def other(rig: Rig, tmp_path: Path) -> Iterator[Other]:
         yield Other(rig, second, tmp_path)
 
 
-@pytest.mark.parametrize("do", ["down", "gc", "remove", "leave"])
+@pytest.mark.parametrize("do", ["down", "gc", "leave"])
 @pytest.mark.sweep(1, of="frozen")
 def test_a_frozen_command_spares_what_another_machine_creates_meanwhile(
     rig: Rig, other: Other, do: Verb, cases: Cases
