@@ -93,7 +93,7 @@ PIP = """\
 pip_install() {
     into=$1 advice=$2
     shift 2
-    said=$(mktemp)
+    said=${into%/*}/.pip-said
     {
         "$into" -m pip install $cache --no-input --disable-pip-version-check --progress-bar off \\
             --no-warn-script-location "$@" </dev/null 2>&1 || : >"$said.failed"

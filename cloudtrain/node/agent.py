@@ -138,8 +138,8 @@ class Agent:
             self.next = 0.0 if self.is_saving(now) else now + self.rest(now)
             return
         ticket = self.tickets.pop(0)
-        archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint)
-        archive.left = self.left(found, chosen)
+        left = self.left(found, chosen)
+        archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint, left)
         self.sent_at = now
         try:
             archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), archive)

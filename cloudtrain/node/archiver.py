@@ -88,7 +88,7 @@ class Archive(web.Unfiled):
     """An archive whose index is written after its files were read, into reserved space.
 
     `checkpoint`: the files of `folder`, which are useful only together; some may have been stored
-    before. `again` lists them again.
+    before. `again` lists them again. `left`: bytes by folder of what it does not have.
     """
 
     def __init__(
@@ -97,9 +97,10 @@ class Archive(web.Unfiled):
         folder: "str | None",
         checkpoint: "dict[str, str]",
         again: "collections.abc.Callable[[], dict[str, str]]",
+        left: "dict[str, int] | None" = None,
     ) -> None:
         self.readings, self.folder = [Reading(file) for file in files], folder
-        self.left = {}  # type: dict[str, int]
+        self.left = dict(left or {})
         self.checkpoint, self.again = checkpoint, again
         self.checkpoint_is_whole = False
         self.starts = []  # type: list[int]

@@ -88,8 +88,13 @@ class ArmClient:
         return self.group(self.given or paths.group_name(cluster, region))
 
     def token(self) -> str:
-        require_network(self.endpoint)
-        return self._tokens.get()
+        try:
+            return self._tokens.get()
+        except CredentialsError:  # without any, a network is not what lacks
+            raise
+        except CloudError:
+            require_network(self.endpoint)
+            raise
 
     # ── One call ─────────────────────────────────────────────────────────────
 

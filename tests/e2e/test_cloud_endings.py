@@ -121,7 +121,8 @@ def test_all_that_a_spot_node_has_at_its_notice_lands_though_no_client_lives(
     account.cloud.tell("interrupt", name=names[0])
     size = everything_landed(account)
     print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the notice")
-    account.do("down", account.project.name, "--yes")
+    done = account.project.cloudtrain("down", account.project.name, "--yes")
+    assert done.returncode == 5, "its run was active, and its node is gone"
     assert account.cloud.holdings() == []
 
 
@@ -137,5 +138,6 @@ def test_all_that_a_node_has_when_it_is_shut_down_lands_though_no_client_lives(
         took = seconds_until(lambda: account.nodes.running() == [], 60)
     size = everything_landed(account)
     print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the shutdown")
-    account.do("down", account.project.name, "--yes")
+    done = account.project.cloudtrain("down", account.project.name, "--yes")
+    assert done.returncode == 5, "its run was active, and its node is gone"
     assert account.cloud.holdings() == []

@@ -14,11 +14,12 @@ import pytest
 
 from cloudtrain.artifacts.inventory import Wanted, take_inventory
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents
 from cloudtrain.model import SPOT, ArtifactRules, Node
 from cloudtrain.node.agent import Agent
-from cloudtrain.node.archiver import listed
+from cloudtrain.node.archiver import Archive, listed
 from cloudtrain.node.listing import File
 from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents
@@ -204,6 +205,9 @@ def test_what_a_node_could_not_store_before_its_end_is_on_record(kept: Kept) -> 
     chosen = [found["output/large"], found["notes"]]
     assert agent.left(found, chosen) == {"model/": 10000}
 
+    archive = Archive([], None, {}, dict, {"model/": 10000})
+    assert parse_index(archive.index(), {}).left == {"model/": 10000}
+    assert len(archive.index()) == len(archive.about), "there is room for it in the archive"
     ledger = ManifestWriter(kept.web, RUN)
     assert ledger.lose("chief0", 1, "model/ (10.0 kB)") == (
         "chief0/attempt 1: model/ (10.0 kB): lost with its node"

@@ -28,6 +28,7 @@ mkdir -p "$2/bin" "$MAMBA_ROOT_PREFIX/pkgs"
 cp "PYTHON" "$2/bin/python"
 """
 TOOLS = (
+    "tee",
     *(
         "sh",
         "dirname",

@@ -51,7 +51,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     program = ship.inline("sampler")
     hasty = program.replace("INTERVAL = 2.0", "INTERVAL = 0.1")
     assert hasty != program
-    monkeypatch.setattr(task_commands, "inline", {"sampler": hasty}.__getitem__)
+    texts = {"sampler": hasty, "subreaper": ship.inline("subreaper")}
+    monkeypatch.setattr(task_commands, "inline", texts.__getitem__)
 
 
 pytestmark = pytest.mark.sweep(1, over="attempt")  # one of the shells

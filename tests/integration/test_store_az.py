@@ -18,7 +18,13 @@ import pytest
 import requests
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.errors import CloudtrainError, CredentialsError, PermissionsError, StoreError
+from cloudtrain.errors import (
+    CloudtrainError,
+    CredentialsError,
+    PermissionsError,
+    StoreAway,
+    StoreError,
+)
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.node.web import Refused
 from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
@@ -431,7 +437,7 @@ def test_two_that_make_one_container_both_go_on(proxy: Between) -> None:
         (409, "ContainerBeingDeleted", StoreError, "half a minute"),
         (400, "Md5Mismatch", StoreError, "damaged in transit"),
         (412, "LeaseIdMissing", StoreError, "run the command again"),
-        (503, "ServerBusy", StoreError, "run the command again"),
+        (503, "ServerBusy", StoreAway, "run the command again"),
     ],
 )
 def test_every_refusal_is_told_with_its_code_and_what_to_do(

@@ -30,6 +30,7 @@ from cloudtrain.errors import (
     NameTakenError,
     NoBucketError,
     PermissionsError,
+    StoreAway,
     StoreError,
 )
 from cloudtrain.model import Node
@@ -551,7 +552,7 @@ def test_a_bucket_in_the_first_region_has_no_location(world: World) -> None:
         (400, "ExpiredToken", CredentialsError),
         (403, "RequestTimeTooSkewed", CredentialsError),
         (404, "NoSuchBucket", NoBucketError),
-        (503, "SlowDown", StoreError),
+        (503, "SlowDown", StoreAway),
         (400, "BadDigest", StoreError),
     ],
 )

@@ -14,17 +14,16 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import yaml
 
 from tests.standins.cloud import DESCRIPTIONS, ROOT, Cloud, start
 from tests.standins.faults import EVER, FAULTS
+from tests.support.cloud_client import LONG_AFTER
 from tests.support.three_clouds import NO_ROOM
 
 PLACES = {"aws": ["us-east-1a"], "azure": ["eastus-1"], "gcp": ["us-central1-a"]}
@@ -215,6 +214,8 @@ class Sweep:
             "home": str(self.home / home),
             "folder": str(self.home),
             "impatient": self.impatient,
+            # Others leave alone what may be being created.
+            "later": LONG_AFTER if home == "another" else 0.0,
         }
         self._say(json.dumps(job))
         return int(self._hear())
@@ -272,17 +273,20 @@ def swept(folder: Path) -> Iterator[Sweep]:
 
 
 def main() -> None:
+    from cloudtrain import moments
     from cloudtrain.cli.app import run
     from cloudtrain.cluster import provision, session
     from cloudtrain.commands import accounts, up
     from cloudtrain.runs import background
-    from cloudtrain.state import folder
     from tests.support import cloud_client
     from tests.support.botocore_models import read_before_forks
 
     read_before_forks()
     haste = cloud_client.Haste(speed=SPEED)
     timing = haste.timing()
+    later = [0.0]
+    clock = replace(timing.clock, now=lambda: haste.now() + later[0])
+    timing = replace(timing, clock=clock)
 
     real = session.open_provider
 
@@ -301,7 +305,7 @@ def main() -> None:
         (provision, "await_first_login", lambda *given, **named: None),
         (up, "prepare_nodes", lambda session: ""),
         (background, "start_process", lambda records, command: None),
-        (folder, "time", SimpleNamespace(time=timing.clock.now, monotonic=time.monotonic)),
+        (moments, "now", timing.clock.now),
     ]
     for module, attribute, value in changes:
         assert hasattr(module, attribute), (module, attribute)
@@ -315,6 +319,7 @@ def main() -> None:
         if not child:
             os.close(writing)
             if os.read(reading, 1):
+                later[0] = job["later"]
                 os._exit(_work(run, job))
             os._exit(1)
         os.close(reading)
