@@ -220,7 +220,9 @@ class _Wanted:
 
     def folder(self, node: Node) -> str:
         rest = (self.cuda, self.lines) if self.lines else (self.cuda,) if self.cuda else ()
-        text = repr((_RECIPE, self, *rest, *([self.own] if self.own.main else [])))
+        # By what the user's files say, wherever they are: others with the same share it.
+        own = (self.own.apart, *(text for _, text in self.own.texts)) if self.own.main else ()
+        text = repr((_RECIPE, self, *rest, *own))
         return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:

@@ -254,7 +254,11 @@ class GcpClient:
 
 
 def _connections(url: str, credentials: Credentials, seconds: float) -> PerThread[GcpConnection]:
-    return PerThread(lambda: GcpConnection(url, credentials, seconds))
+    def connected() -> GcpConnection:
+        credentials.headers()  # without any, a network is not what lacks
+        return GcpConnection(url, credentials, seconds)
+
+    return PerThread(connected)
 
 
 def _scope(path: str) -> str:
