@@ -27,6 +27,7 @@ from cloudtrain.runs import node_agents, task_commands
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import RUN, Cluster
+from tests.support.processes import pids
 from tests.support.web_store import Service, WebStore, until
 
 SOON = {"tick": 0.02, "rest": 0.05, "poll": 0.02, "patience": 0.2}
@@ -124,7 +125,7 @@ class Kept(Cluster):
     def processes(self) -> list[Path]:
         """All that run in the nodes' folders."""
         found = []
-        for path in Path("/proc").glob("[0-9]*"):
+        for path in (Path(f"/proc/{pid}") for pid in pids()):
             with contextlib.suppress(OSError):
                 if (path / "cwd").readlink().is_relative_to(self.top):
                     found.append(path)
