@@ -29,20 +29,30 @@ REPLAN = 30.0
 
 
 def main() -> None:
-    """Confirm the start and continue without the client. Kills an earlier agent."""
+    """Kill an earlier agent, confirm the start, and continue without the client.
+
+    Confirmed once it holds the lock: of two that start shortly after each other, the earlier one
+    would otherwise come later, and kill the later one.
+    """
     order = client.order()
     os.umask(0o077)
     home = os.getcwdb()
     os.chdir(client.plain(str(order["folder"])))  # `down` on machines of `hosts` finds it by this
+    held, holds = os.pipe()
     if os.fork():
-        os.write(1, b"keeping\n")
+        os.close(holds)
+        if os.read(held, 1):  # else it has ended: a later agent has taken its place
+            os.write(1, b"keeping\n")
         os._exit(0)
+    os.close(held)
     os.setsid()
     log = os.open(formats.AGENT_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, log), (2, log)):
         os.dup2(source, target)
     client.alone(formats.AGENT_LOCK.encode())
+    os.write(holds, b"1")
+    os.close(holds)
     try:
         Agent(order, home).keep()
     except Exception as error:  # noqa: BLE001 - without its text, which may contain a URL

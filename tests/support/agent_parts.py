@@ -92,7 +92,8 @@ class Kept(Cluster):
         (self.work(task) / "output").mkdir(exist_ok=True)
         remote = task_commands.start(
             layout.attempt_folder("mnist", RUN, task, number),
-            tag=layout.tag("mnist", RUN, task, number),
+            # Of this process: a task's end ends what has its tag, also in a test beside this one.
+            tag=layout.tag(f"mnist{os.getpid()}", RUN, task, number),
             work=layout.work_folder("mnist", RUN, task),
             command=command,
             environment={},
