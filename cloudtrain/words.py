@@ -10,12 +10,12 @@ from cloudtrain.paths import shown
 
 
 def size_text(size: float) -> str:
-    """Bytes in decimal units: `3.2 GB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
+    """Bytes in decimal units, as disks and networks count: `3.2 GB`."""
+    units = iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 999.5 and unit != "TB":
+        size, unit = size / 1000, next(units)
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
 
 
 def sizes(found: Counter[str]) -> str:
@@ -28,14 +28,3 @@ def some(names: Collection[str], limit: int = 3) -> str:
     """`a, b, c and 125 more`: the first `limit` names, and how many there are besides."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(islice(names, limit)) + more
-
-
-def size(count: int) -> str:
-    """`812 B`, `1.2 kB`, `14 MB`, `3.1 GB`: as disks and networks count."""
-    if count < 1000:
-        return f"{count} B"
-    amount, units = count / 1000, iter(("kB", "MB", "GB"))
-    unit = next(units)
-    while amount >= 999.5 and unit != "GB":
-        amount, unit = amount / 1000, next(units)
-    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"

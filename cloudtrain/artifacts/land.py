@@ -105,6 +105,8 @@ class Closing:
         self._landing, self._sources = landing, landing.sources(run, nodes)
         self._attempts = {task.name: task.attempt for task in run.tasks}
         self._ledger = _opened(landing, run, certain=certain)
+        self._over: set[str] = set()
+        """Tasks with files beyond `artifacts.limit`, which are only on their nodes."""
         ingest_spools_into(self._ledger, landing, run, nodes)
 
     @property
@@ -115,6 +117,7 @@ class Closing:
     def bring(self) -> Manifest:
         """Land every node's files, compared by checksum. Raises NotLanded or StoreError."""
         landing, ledger = self._landing, self._ledger
+        self._over.clear()
         with landing.console.stage("upload artifacts", len(self._sources)) as stage:
 
             def work(source: SyncSource, upload: Upload) -> None:
@@ -124,7 +127,9 @@ class Closing:
                 if synced.detour is not None:
                     landing.console.say(f"{source.node.name}: {synced.detour}")
                 refuse_unsettled(source, synced)
-                if (attempt := self._attempts.get(source.task)) is not None:
+                if synced.inventory.over:
+                    self._over.add(source.task)
+                elif (attempt := self._attempts.get(source.task)) is not None:
                     ledger.landed_all(source.task, attempt)
                 stage.done(source.node.name, _summary(synced))
 
@@ -146,10 +151,12 @@ class Closing:
         ledger.add(list(filter(None, landed)))
 
     def complete(self) -> Manifest:
-        """Complete the manifest once every file is in its place, and tell the agents."""
+        """Complete the manifest once every file is in its place, and tell the agents: those whose
+        nodes have more than that stay, for their nodes' end.
+        """
         with ThreadPoolExecutor(UPLOADS) as pool:
             self._ledger.complete(pool)
-        report_landed(self._sources, self._ledger, self._landing.transport)
+        report_landed(self._sources, self._ledger, self._landing.transport, unfinished=self._over)
         return self._ledger.manifest
 
 

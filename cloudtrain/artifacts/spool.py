@@ -7,7 +7,7 @@ import re
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -162,16 +162,24 @@ def can_spool(store: ArtifactStore) -> bool:
 
 
 def report_landed(
-    sources: Sequence[SyncSource], ledger: ManifestWriter, transport: Transport
+    sources: Sequence[SyncSource],
+    ledger: ManifestWriter,
+    transport: Transport,
+    *,
+    unfinished: Collection[str] = (),
 ) -> None:
-    """Tell the agents on the nodes what has landed: the manifest's stamps by path."""
+    """Tell the agents on the nodes what has landed: the manifest's stamps by path.
+
+    `unfinished`: tasks of which more is on their nodes, though the manifest is complete.
+    """
     if not can_spool(ledger.store):
         return
 
     def tell(source: SyncSource) -> None:
         files = ledger.manifest.task_files(source.task)
         stamps = {path: each.stamp for path, each in files.items()}
-        report = json.dumps({"final": ledger.manifest.complete, "files": stamps}).encode("ascii")
+        final = ledger.manifest.complete and source.task not in unfinished
+        report = json.dumps({"final": final, "files": stamps}).encode("ascii")
         with suppress(CloudtrainError):  # its agent then uploads more than necessary
             folder = source.folder.rpartition("/")[0]
             transport.run(source.node, report_command(folder), stdin=report, timeout=SILENCE)

@@ -136,13 +136,15 @@ NAMED = 5
 
 def code_lines(code: dict[str, Any]) -> list[str]:
     """What goes to every node by size, and what stays here and why."""
-    from cloudtrain.words import size, some
+    from cloudtrain.words import some
 
     heavy = [each for each in code["places"] if each["bytes"] * 50 > code["bytes"] > 1_000_000]
-    named = ", ".join(f"{each['path']} {size(each['bytes'])}" for each in heavy[:NAMED])
-    lines = [f"  code       {code['files']} files, {size(code['bytes'])}: {named}".rstrip(": ")]
+    named = ", ".join(f"{each['path']} {size_text(each['bytes'])}" for each in heavy[:NAMED])
+    lines = [
+        f"  code       {code['files']} files, {size_text(code['bytes'])}: {named}".rstrip(": ")
+    ]
     left_out = [
-        f"{each['path']} {'' if each['all_counted'] else 'over '}{size(each['bytes'])} "
+        f"{each['path']} {'' if each['all_counted'] else 'over '}{size_text(each['bytes'])} "
         f"({each['why']})"
         for each in code["left_out"]
     ]

@@ -24,6 +24,9 @@ RESERVE = 6
 LEFT = 100
 """Maximum number of folders named that do not fit into the last archive."""
 
+WAITING = 60.0
+"""Seconds between two looks while all that is left is beyond the limit: the end is minutes away."""
+
 REPLAN = 30.0
 """Seconds between two estimates of what is left to upload, in the node's last hour."""
 
@@ -87,6 +90,7 @@ class Agent:
         self.next = 0.0
         self.failures = 0
         self.saw_end = self.is_over = False
+        self.has_more = False
         self.lost_at = 0.0
         self.landed = {}  # type: dict[str, object]
         self.landed_at = 0.0
@@ -128,7 +132,7 @@ class Agent:
         """
         if now >= self.replan_at and self.ending.is_in_reach(now):
             self.replan_at = now + REPLAN
-            due = self.due(self.listed())
+            due = self.due(self.everything())
             checkpoint = sum(each.size for each in due if self.is_checkpoint(each))
             self.ending.plan(sum(each.size for each in due), checkpoint)
         if now >= self.ending.stop and not self.ending.word:
@@ -144,8 +148,9 @@ class Agent:
         chosen, more = self.chosen(found)
         now = time.time()
         if not chosen:
-            self.is_over = self.saw_end
-            self.next = 0.0 if self.is_saving(now) else now + self.rest(now)
+            self.is_over = self.saw_end and not self.has_more
+            pause = WAITING if self.saw_end and self.has_more else self.rest(now)
+            self.next = 0.0 if self.is_saving(now) else now + pause
             return
         ticket = self.tickets.pop(0)
         left = self.left(found, chosen)
@@ -183,13 +188,18 @@ class Agent:
         """List the files of the task. Of those that are not named, as many as fit into the limit;
         all of them before the node's end, as nobody else will land them.
         """
-        limit = self.order["limit"]
-        work = formats.WORK.encode()
-        found = archiver.listed(work, self.patterns, self.home, changed=limit is not None)
+        found, limit = self.everything(), self.order["limit"]
+        self.has_more = False
         if limit is None or self.ending.is_near(time.time()):
             return found
         fits = listing.fitting(found.values(), int(number(limit)))
-        return {path: each for path, each in found.items() if each.named or each.path in fits}
+        fitting = {path: each for path, each in found.items() if each.named or each.path in fits}
+        self.has_more = len(fitting) < len(found)
+        return fitting
+
+    def everything(self) -> "dict[str, listing.File]":
+        work, is_auto = formats.WORK.encode(), self.order["limit"] is not None
+        return archiver.listed(work, self.patterns, self.home, changed=is_auto)
 
     def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
         """Return the files that are not stored yet: those that are named, the smallest first; then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -102,6 +103,25 @@ def finally_landed(kept: Kept) -> None:
 # ── Meanwhile ────────────────────────────────────────────────────────────────
 
 
+def test_an_agent_stays_for_what_is_beyond_the_limit_until_its_nodes_end(kept: Kept) -> None:
+    kept.rules = ArtifactRules(limit=10)
+    kept.nodes_are(expires=time.time() + 124)  # the last sync is two minutes before
+    kept.begin("chief0")
+    kept.write("chief0", "model/w.h5", "x" * 100)
+    kept.write("chief0", "train.log", "x" * 9)
+    kept.start("true")
+    kept.keep()
+    until(lambda: (kept.place() / "attempt-1/exit").is_symlink())
+    manifest = kept.land(store=kept.web)
+    assert manifest.complete
+    assert set(manifest.task_files("chief0")) == {"train.log"}
+    assert "chief0" not in manifest.landed_attempts, "more of it is on its node"
+    assert json.loads((kept.place() / "landed").read_text())["final"] is False
+    kept.wait_for_archives()
+    kept.power_off()
+    assert kept.content(kept.take(), "chief0/model/w.h5") == b"x" * 100
+
+
 def test_each_every_an_archive_has_what_is_new_while_no_client_lands(kept: Kept) -> None:
     kept.every = 0.1
     kept.nodes_are(expires=time.time() + 4)
@@ -168,7 +188,7 @@ def test_while_the_node_has_time_only_as_much_as_the_limit_is_stored(kept: Kept)
     kept.write("chief0", "train.log", "x" * 9)
     kept.start("true")
     kept.keep()
-    kept.wait_for_the_agent_to_leave()
+    kept.wait_for_archives()
     kept.power_off()
     assert set(kept.take().task_files("chief0")) == {"train.log"}
 

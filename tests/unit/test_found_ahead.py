@@ -17,7 +17,7 @@ from cloudtrain.commands.init import providers
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.model import ClusterConfig, Train
-from cloudtrain.words import size
+from cloudtrain.words import size_text
 from tests.support.code_parts import config, write
 from tests.support.offline_checks_parts import written
 
@@ -190,8 +190,8 @@ def test_plan_takes_a_file_that_is_not_filled_in_and_says_that_up_does_not(tmp_p
     ("count", "words"),
     [
         *((0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_499, "999 kB"), (999_501, "1.0 MB")),
-        *((14_400_000, "14 MB"), (3_140_000_000, "3.1 GB"), (5 * 10**12, "5000 GB")),
+        *((14_400_000, "14.4 MB"), (3_140_000_000, "3.1 GB"), (5 * 10**12, "5.0 TB")),
     ],
 )
 def test_sizes_read_as_on_a_disk(count: int, words: str) -> None:
-    assert size(count) == words
+    assert size_text(count) == words
