@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from posixpath import basename, dirname, normpath
 
-from cloudtrain import layout
+from cloudtrain import layout, ship
 from cloudtrain.artifacts.checkpoint_content import (
     CheckpointContent,
     StoredCheckpoint,
@@ -55,7 +55,7 @@ def put_checkpoints(
 
     def target(task: str, node: Node) -> _Target:
         work = layout.work_folder(run.cluster, run.id, task)
-        return _Target(node, work, folder, transport)
+        return _Target(node, work, folder, transport, is_first=task == run.tasks[0].name)
 
     def on_all(work: Callable[[_Target], None]) -> None:
         targets = [target(task, node) for task, node in nodes.items()]
@@ -109,9 +109,12 @@ class _Target:
     work: str
     folder: str
     transport: Transport
+    is_first: bool
+    """Whether the checkpoint is this task's own, and lands from it."""
 
     def put(self, content: CheckpointContent, stop: Stop) -> None:
         if self._holds(self.folder, content.files, stop):
+            self._record()
             return
         new = normpath(f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new")
         if not content.download_on(self.node, self.work, new, self.transport):
@@ -123,6 +126,17 @@ class _Target:
                 hint="check with `cloudtrain ssh` whether the node's disk is full or broken",
             )
         self._run("replace", SWAP, self.folder, new)
+        self._record()
+
+    def _record(self) -> None:
+        """Record the folder as it is: what another task has not changed is none of its files."""
+        if self.is_first:
+            return
+        task = dirname(self.work)
+        record = script(ship.START, ship.inline("changes"), "restored", task, self.folder)
+        done = self.transport.run(self.node, record, timeout=SILENCE)
+        if done.exit_code != 0:
+            raise failed(self.node, f"cannot record the checkpoint {self.folder}", done)
 
     def remove(self) -> None:
         self._run("remove", REMOVE, self.folder)

@@ -40,12 +40,7 @@ from cloudtrain.runs.tasks import (
     tag_of,
     task_statuses,
 )
-from cloudtrain.runs.work_folders import (
-    create_part_folders,
-    create_work_folders,
-    record_restored,
-    set_work_aside,
-)
+from cloudtrain.runs.work_folders import create_part_folders, create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.shell import Secret
 from cloudtrain.strategies import strategy_of
@@ -173,8 +168,6 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
         if source is None or run.attempts[-1].number > 1:
             raise
         raise DataError(error.message, hint=error.hint) from error  # nodes hold nothing yet
-    if step:
-        record_restored(session, run, folder)
     session.console.say(
         f"resumes from {step}" if step else "no checkpoint has landed: starts from the beginning"
     )

@@ -59,23 +59,6 @@ def create_part_folders(session: Session, run: Run, folder: str) -> None:
     fan_out([task for task in run.tasks if task.role == "ps"], work, name=lambda task: task.node)
 
 
-def record_restored(session: Session, run: Run, folder: str) -> None:
-    """Record the checkpoint that other tasks than the first were given: it is none of theirs, and
-    lands from them only once they have changed it.
-    """
-    by_name = {node.name: node for node in session.nodes}
-
-    def work(task: Task) -> None:
-        place = layout.work_folder(run.cluster, run.id, task.name).rpartition("/")[0]
-        record = script(ship.START, ship.inline("changes"), "restored", place, folder)
-        done = session.transport.run(by_name[task.node], record, timeout=600.0)
-        if done.exit_code != 0:
-            words = done.stderr.decode("utf-8", "replace").strip()
-            raise NodeError(task.node, f"its folder {folder} could not be listed: {words}")
-
-    fan_out(run.tasks[1:], work, name=lambda task: task.node)
-
-
 def prepare_work(
     config: ClusterConfig, run: Run, task: Task, environment: str | None = None
 ) -> Command:

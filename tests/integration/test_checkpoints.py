@@ -63,6 +63,24 @@ def test_a_node_that_holds_it_already_is_sent_nothing(cluster: Cluster) -> None:
     assert not [line for line in cluster.transport.commands if "tar --extract" in line]
 
 
+@pytest.mark.parametrize("folder", ["ckpt", "output/ckpt"])
+def test_what_was_put_on_another_node_lands_from_it_only_once_changed(
+    cluster: Cluster, folder: str
+) -> None:
+    """Whenever it is put there: before an attempt, at a restart, or on the evaluator meanwhile."""
+    for task in cluster.nodes:
+        cluster.begin(task)
+    save(cluster, 1, folder=folder)
+    cluster.land(checkpoints=folder, final=False)
+    put(cluster, folder)
+    assert cluster.unlanded(folder) == ()
+    put(cluster, folder)  # it holds it already
+    manifest = cluster.land(checkpoints=folder)
+    assert {path.partition("/")[0] for path in manifest.files} == {"chief0"}
+    cluster.write("worker0", f"{folder}/ckpt-1.index", "of its own")
+    assert cluster.unlanded(folder) == (f"{RUN}/worker0/{folder}/ckpt-1.index",)
+
+
 def test_a_replaced_chief_gets_the_last_checkpoint_that_landed(cluster: Cluster) -> None:
     save(cluster, 1)
     save(cluster, 2)
