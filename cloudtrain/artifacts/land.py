@@ -123,7 +123,7 @@ class Closing:
             def work(source: SyncSource, upload: Upload) -> None:
                 stage.node(source.node.name, "looking for new files")
                 synced = sync_all(source, ledger, upload)
-                _take(synced, source, ledger, landing.console, not_brought(synced.inventory))
+                _take(synced, source, ledger, landing.console, unlanded_lines(synced.inventory))
                 if synced.detour is not None:
                     landing.console.say(f"{source.node.name}: {synced.detour}")
                 refuse_unsettled(source, synced)
@@ -372,7 +372,7 @@ def _pending(source: SyncSource, ledger: ManifestWriter, path: str, size: int) -
     return Pending(f"{ledger.manifest.run}/{source.task}/{path}", size)
 
 
-def not_brought(inventory: Inventory) -> Iterator[str]:
+def unlanded_lines(inventory: Inventory) -> Iterator[str]:
     """A line on what the task made or changed and `artifacts.paths` does not name, and one on what
     exceeds `artifacts.limit`.
     """

@@ -49,7 +49,7 @@ from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import DOING, ensure_idle_process
 from cloudtrain.runs.cluster_seen import cluster_seen
-from cloudtrain.runs.outlast import outlast, passes
+from cloudtrain.runs.outage import passes, retry_outage
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 from cloudtrain.wait_limits import IDLE_DOWN, OUTAGE
@@ -148,7 +148,7 @@ def destroy_at_last(
     the last error, and the idle process goes on trying.
     """
     try:
-        outlast(
+        retry_outage(
             lambda: destroy_cluster(handle, discard=discard, owner=owner, console=console),
             handle.records,
             lambda: handle.plan,

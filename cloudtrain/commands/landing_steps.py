@@ -20,7 +20,7 @@ from cloudtrain.model import AUTO, ClusterConfig
 from cloudtrain.paths import shown
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.finish import finish_run
-from cloudtrain.runs.outlast import passes
+from cloudtrain.runs.outage import passes
 from cloudtrain.runs.pending_artifacts import land_what_is_left
 from cloudtrain.runs.state_table import Command, Files, Seen, Step, TaskSeen, take_steps
 from cloudtrain.runs.supervise import end_attempts

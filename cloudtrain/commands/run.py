@@ -38,7 +38,7 @@ from cloudtrain.protocols import Console
 from cloudtrain.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
 from cloudtrain.runs.finish import failure
-from cloudtrain.runs.outlast import passes
+from cloudtrain.runs.outage import passes
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED

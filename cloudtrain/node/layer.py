@@ -27,8 +27,9 @@ STACKS_SOURCE = '''\
 """On signal 47, Python itself writes its stacks into a file of the task's; the program runs on.
 
 Imported when Python starts. faulthandler writes them without running Python code
-(docs.python.org/3/library/faulthandler.html); the signal is one that no program uses, and is sent
-only to a process that has this very file open (task_dispatch.sh).
+(docs.python.org/3/library/faulthandler.html); the signal, a real-time one of glibc's (34 to 64,
+signal(7)), is hardly used, and is sent only to a process that catches it and has this very file
+open (task_dispatch.sh).
 """
 
 

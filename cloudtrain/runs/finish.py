@@ -19,7 +19,7 @@ from cloudtrain.events import LandingFailed, RunEnded
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
 from cloudtrain.run_record import Cause, Doubt, Run, Task
-from cloudtrain.runs import earned
+from cloudtrain.runs import doubts
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.state_table import of_run
@@ -142,12 +142,12 @@ def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ..
     logs = {task.name: log_tail(session, run, task) for task in run.tasks}
     files = {task.name: frozenset(manifest.task_files(task.name)) for task in run.tasks}
     everything = frozenset().union(*files.values())
-    found = [earned.swallowed(name, logs[name]) for name in deciding]
-    found += [earned.incomplete(name, files[name], everything) for name in deciding]
+    found = [doubts.swallowed(name, logs[name]) for name in deciding]
+    found += [doubts.incomplete(name, files[name], everything) for name in deciding]
     last = run.attempts[-1]
     if deciding and last.ended is not None:
         found.append(
-            earned.untrained(
+            doubts.untrained(
                 deciding[0],
                 logs,
                 files=len(everything),

@@ -23,8 +23,8 @@ from cloudtrain.runs.cluster_formation import (
 )
 from cloudtrain.runs.node_agents import NodeAgents, task_stop
 from cloudtrain.runs.periodic_sync import PeriodicSync
+from cloudtrain.runs.stall_watch import StallWatch
 from cloudtrain.runs.state_machine import Decision, decide, new
-from cloudtrain.runs.stillness import StillnessWatch
 from cloudtrain.runs.tail import (
     AttemptEnded,
     DiskFilling,
@@ -166,7 +166,7 @@ def until_decided(
     session, run = watched.session, watched.run
     periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
     probes, budget = Probes(session), BudgetWatch(session)
-    stillness = StillnessWatch(session, run)
+    stall_watch = StallWatch(session, run)
     while True:
         drain(state, follower, session.clock)
         probes.look(state)
@@ -179,7 +179,7 @@ def until_decided(
         run = report_grpc(session, report_when_formed(session, watched.run, state), state)
         report_serving_again(session, state)
         warn_of_full_disks(session, state)
-        stillness.look(session, run, state)
+        stall_watch.look(session, run, state)
         periodic_sync.look(state)
         agents.look()
         budget.look(state)
@@ -195,7 +195,7 @@ def until_decided(
             if decision.cause is not None:  # reported before waiting for a long transfer
                 session.console.warn(causes.sentence(decision.cause))
             periodic_sync.wait()
-            stillness.over(session, run)
+            stall_watch.over(session, run)
             return decision
         if decision.stop:
             stop_tasks(session, run, [state.tasks[name].task for name in decision.stop])

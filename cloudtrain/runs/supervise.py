@@ -23,7 +23,7 @@ from cloudtrain.runs.finish import finish_run, never_restarts
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
-from cloudtrain.runs.outlast import outlast
+from cloudtrain.runs.outage import retry_outage
 from cloudtrain.runs.own_code import with_own_code
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_machine import tolerated_failures
@@ -55,7 +55,7 @@ def finished_at_last(
     restarts: Callable[[Session, Run, Cause], bool] = never_restarts,
 ) -> Run:
     """`finish_run`, tried again while a store or the cloud is away."""
-    return outlast(
+    return retry_outage(
         lambda: finish_run(session, run, failed_by=failed_by, restarts=restarts),
         session.records,
         lambda: session.plan,

@@ -357,7 +357,7 @@ def test_a_worker_that_never_starts_is_named(project: Project) -> None:
 @pytest.mark.sweep(8, of="what goes wrong")
 def test_a_run_in_which_nothing_moves_says_so_and_goes_on(project: Project) -> None:
     (project.code / "hangs.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
-    project.limits = {"STILL": 6.0, "runs.stillness.AGAIN": 2.0}
+    project.limits = {"STILL": 6.0, "runs.stall_watch.AGAIN": 2.0}
     config = project.config(train={"command": "python3 hangs.py"}, strategy="custom")
     for file in project.code.iterdir():  # a new file would be the task's
         os.utime(file, (1e9, 1e9))

@@ -17,10 +17,10 @@ from cloudtrain.retry import CLOCK
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.stacks import waits_in
-from cloudtrain.runs.stillness import (
+from cloudtrain.runs.stall_watch import (
     PEER_GONE,
     STILL,
-    StillnessWatch,
+    StallWatch,
     busy,
     described,
     idle_gpus,
@@ -249,7 +249,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     )
 
 
-def looked(watch: StillnessWatch, session: Session, state: AttemptState, *, at: float) -> None:
+def looked(watch: StallWatch, session: Session, state: AttemptState, *, at: float) -> None:
     """Look at that time, until the nodes have answered, and once more."""
     session = replace(session, clock=replace(CLOCK, now=lambda: at, awake=lambda: at))
     watch.look(session, RUN, state)
@@ -259,7 +259,7 @@ def looked(watch: StillnessWatch, session: Session, state: AttemptState, *, at: 
 
 
 def test_it_is_said_once_and_again_when_the_run_moves(session: Session) -> None:
-    state, watch = attempt("chief0"), StillnessWatch(session, RUN)
+    state, watch = attempt("chief0"), StallWatch(session, RUN)
     for moment in (STILL - 1, STILL, STILL + 60):
         looked(watch, session, state, at=moment)
     heard: Any = session.console
@@ -279,7 +279,7 @@ def test_it_is_said_once_and_again_when_the_run_moves(session: Session) -> None:
 def test_a_file_that_changes_is_a_movement_and_is_asked_for_again_later(session: Session) -> None:
     nodes: Any = session.transport
     nodes.changed = b"changed work/output/model.h5\n"
-    state, watch = attempt("chief0"), StillnessWatch(session, RUN)
+    state, watch = attempt("chief0"), StallWatch(session, RUN)
     looked(watch, session, state, at=STILL)
     nodes.changed = b""
     looked(watch, session, state, at=STILL + 1)
@@ -291,9 +291,9 @@ def test_a_file_that_changes_is_a_movement_and_is_asked_for_again_later(session:
 
 def test_what_a_process_that_is_gone_has_said_is_not_shown_for_ever(session: Session) -> None:
     state = attempt("chief0")
-    looked(StillnessWatch(session, RUN), session, state, at=STILL)
+    looked(StallWatch(session, RUN), session, state, at=STILL)
     assert nothing_moves(session.records.events(), RUN.id) is not None
-    StillnessWatch(session, RUN)
+    StallWatch(session, RUN)
     assert nothing_moves(session.records.events(), RUN.id) is None
 
 
@@ -307,7 +307,7 @@ def test_idle_gpus_are_said_once_while_the_tasks_run(
         '"disk": [0, 0]}\n'
     )
     path.write_text("".join(idle % second for second in range(0, 400, 2)))
-    state, watch = attempt("chief0"), StillnessWatch(session, RUN)
+    state, watch = attempt("chief0"), StallWatch(session, RUN)
     for moment in (10.0, 50.0, 90.0):
         state.tasks["chief0"].moved_at = moment
         looked(watch, session, state, at=moment)
@@ -319,7 +319,7 @@ def test_idle_gpus_are_said_once_while_the_tasks_run(
 
 
 def test_the_end_of_the_attempt_ends_it(session: Session) -> None:
-    watch = StillnessWatch(session, RUN)
+    watch = StallWatch(session, RUN)
     looked(watch, session, attempt("chief0"), at=STILL)
     watch.over(session, RUN)
     assert nothing_moves(session.records.events(), RUN.id) is None

@@ -48,7 +48,7 @@ def passes(error: BaseException | None) -> bool:
     return passes(error.__cause__)
 
 
-def outlast(
+def retry_outage(
     work: Callable[[], T],
     records: Records,
     plan: Callable[[], Plan],

@@ -24,7 +24,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import down_fault
 from cloudtrain.model import Plan
 from cloudtrain.retry import Clock
-from cloudtrain.runs.outlast import TRIES, outlast, passes
+from cloudtrain.runs.outage import TRIES, passes, retry_outage
 from cloudtrain.state import Records
 from tests.support.fakes import make_plan
 from tests.support.landing_parts import Heard
@@ -102,8 +102,8 @@ class World:
             raise AWAY
         return "landed"
 
-    def outlast(self) -> str:
-        return outlast(
+    def retry_outage(self) -> str:
+        return retry_outage(
             self.land,
             self.records,
             rented,
@@ -120,7 +120,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_store_that_is_away_for_minutes_is_waited_for_with_a_line_each_minute() -> None:
     world = World(back=600.0)
-    assert world.outlast() == "landed"
+    assert world.retry_outage() == "landed"
     assert world.now < 600.0 + TRIES.longest
     assert 5 <= len(world.console.warned) <= 10
     first = world.console.warned[0]
@@ -131,7 +131,7 @@ def test_a_store_that_is_away_for_minutes_is_waited_for_with_a_line_each_minute(
 def test_status_can_tell_what_is_waited_for_and_when_it_is_tried_next() -> None:
     world = World(back=1e6)
     with pytest.raises(StoreAway):
-        world.outlast()
+        world.retry_outage()
     assert world.now == 1800.0
     failed = down_fault(world.records.events())
     assert failed is not None
@@ -145,5 +145,5 @@ def test_what_does_not_pass_is_raised_at_once() -> None:
         raise NoBucketError("b")
 
     with pytest.raises(NoBucketError):
-        outlast(land, world.records, make_plan, world.console, tries=HALF_AN_HOUR)
+        retry_outage(land, world.records, make_plan, world.console, tries=HALF_AN_HOUR)
     assert world.console.warned == []

@@ -115,7 +115,7 @@ def idle_gpus(samples: Mapping[str, Sequence[Sample]]) -> tuple[str, ...]:
     return tuple(with_gpus)
 
 
-class StillnessWatch:
+class StallWatch:
     """Looks at one attempt; what costs calls to nodes is done in a thread."""
 
     def __init__(self, session: Session, run: Run) -> None:
@@ -173,7 +173,7 @@ class StillnessWatch:
         self._start(ask)
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="stillness", daemon=True)
+        self._thread = threading.Thread(target=work, name="stall watch", daemon=True)
         self._thread.start()
 
     def _answered(self, run: Run, found: Still, text: str | None, now: float) -> None:
