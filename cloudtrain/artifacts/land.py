@@ -364,7 +364,8 @@ def _unlanded(
 
         same = unchanged(place, due, known, transport, Stop(), heard=compared)
         left += [_pending(source, ledger, f.path, f.size) for f in due if f.path not in same]
-    stage.done(name, f"{len(inventory.files)} files")
+    count = len(inventory.files)
+    stage.done(name, f"{count} file{'s' * (count != 1)}")
     return left + [_pending(source, ledger, path, 0) for path in inventory.unread]
 
 
