@@ -13,7 +13,7 @@ from pathlib import Path
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.values import Value
-from cloudtrain.importers.variables import SECRET
+from cloudtrain.node.key_shapes import looks_like_key, looks_like_key_name
 
 _VARIABLE = re.compile(
     r"\$(?:(?P<dollar>\$)|(?P<bare>[A-Za-z_]\w*)"
@@ -89,7 +89,7 @@ def read_variables(draft: Draft, folder: Path) -> None:
         return
     named = Value(text=".env", file=str(path), line=None, field=".env")
     for name, value in environment_file(draft, path, named).items():
-        if SECRET.search(name):
+        if looks_like_key_name(name) or looks_like_key(value.text):
             draft.lose(value, f"looks like a secret: export {name}; its value is not copied")
         else:
             draft.variables[name] = shell_words.with_defaults(value.text)

@@ -12,8 +12,8 @@ from cloudtrain.importers import shell_words
 from cloudtrain.importers.command_line import name_uris
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.values import Value
+from cloudtrain.node.key_shapes import looks_like_key, looks_like_key_name
 
-SECRET = re.compile(r"(?i)(token|secret|passw(or)?d|api_?key|access_?key|private_?key)")
 _PATHS = re.compile(r"(?i)[A-Z_]*PATH")
 """Names of lists of folders."""
 SYSTEM = ("/usr/bin", "/bin")
@@ -33,7 +33,7 @@ def put_variable(draft: Draft, name: str, value: Value) -> None:
         _export(draft, name, value)
     elif name == "PATH" and not set(SYSTEM) & set(value.text.split(":")):
         draft.lose(value, "without the system's folders no program is found: it is left out")
-    elif SECRET.search(name):
+    elif looks_like_key_name(name) or looks_like_key(value.text):
         marked = re.fullmatch(r"\ue000(\w+)(:-)?\ue001", value.text)
         variable = marked[1] if marked else name
         draft.put(("secrets", name), f"${{{variable}}}", value)

@@ -47,25 +47,6 @@ OF_HOME = frozenset(_OF_HOME.encode().split())
 
 CACHED = re.compile(rb".*\.(?:py[co]|whl|egg-info|dist-info)")
 
-KEYS = re.compile(
-    rb"id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.*\.(?:pem|key|p12|pfx|ppk|jks|kdbx|keystore)|"
-    rb"\.(?:netrc|pgpass|pypirc|npmrc|git-credentials|env)|\.env\..*|.*\.env|credentials(?:\.json)?|"
-    rb"kaggle\.json|client_secret.*\.json|(?:.*[-_.])?service[-_]?account.*\.json|"
-    rb"application_default_credentials\.json|kubeconfig|.*\.kubeconfig|authorized_keys|htpasswd|\.htpasswd",
-    re.IGNORECASE,
-)
-"""Names of files that hold keys, passwords or tokens."""
-
-CONTENT = re.compile(
-    rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY|"
-    rb"\"type\"\s*:\s*\"(?:service_account|authorized_user)\"|"
-    rb"PuTTY-User-Key-File|aws_secret_access_key\s*=",
-    re.IGNORECASE,
-)
-TEXTS = re.compile(rb"[^.]*|.*\.(?:json|txt|cfg|conf|ini|ya?ml|toml|crt|cer|sh)", re.IGNORECASE)
-LEAST_CONTENT, MOST_CONTENT = 24, 16384
-"""Bytes of a text that may be a key."""
-
 
 def main() -> None:
     """`begin TASK [HOME]`: record the code, and the home. `restored TASK FOLDER`: record a folder
@@ -182,17 +163,3 @@ def files(
                     waiting.append(path)
             elif stat.S_ISREG(facts.st_mode) or stat.S_ISLNK(facts.st_mode):
                 yield path, facts
-
-
-def is_key(path: bytes, size: int) -> bool:
-    """True for a file that is called like a key, or a short text with one in it."""
-    name = os.path.basename(path)
-    if KEYS.fullmatch(name):
-        return True
-    if not LEAST_CONTENT <= size <= MOST_CONTENT or not TEXTS.fullmatch(name):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return CONTENT.search(file.read(MOST_CONTENT)) is not None
-    except OSError:
-        return False

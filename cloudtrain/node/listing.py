@@ -9,7 +9,7 @@ import stat
 import sys
 import typing
 
-from cloudtrain.node import changes, client, formats, patterns
+from cloudtrain.node import changes, client, formats, key_shapes, patterns
 
 MOST_FOLDERS = 2
 """Maximum nesting of links to folders that are followed, as folders that link to each other would
@@ -239,7 +239,7 @@ class Listing:
                 return
         if not stat.S_ISREG(facts.st_mode):
             return
-        if changes.is_key(real, facts.st_size):
+        if key_shapes.file_reason(real, facts.st_size):
             self.skip(name, KEY)
             return
         source = real[len(self.top) + 1 :] if top == self.top else real
