@@ -336,6 +336,8 @@ class ClusterConfig:
     """FIELD=VALUE texts of `--set`, which are part of the file; variables in them not expanded."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Field that the user's defaults file filled in → place there, `config.yaml:3`."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """JSON Pointer of a field → its text with `${VAR}`, which is shown in place of the value."""
     env_file: str = ""
     """Absolute path of `--env-file`, which is read again for the secrets; "" for none."""
     candidates: tuple[Candidate, ...] = ()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from cloudtrain.codec import ANY_TEXT, UNIX_TIME
+from cloudtrain.node.key_shapes import without_keys
 from cloudtrain.task_id import TaskId
 
 ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}
@@ -169,6 +170,9 @@ class Run:
     """What its nodes computed before training; empty without `setup.tensorflow`."""
     doubts: tuple[Doubt, ...] = ()
     """Only of a run that succeeded."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """Role → its line with `${VAR}` where the command has a value, "" for all roles; only in the
+    record of this machine."""
 
     def __post_init__(self) -> None:
         """In a record of an earlier version each task is in the run's last attempt."""
@@ -225,6 +229,13 @@ def resumed(source: ResumedFrom) -> str:
 def figure(number: float) -> str:
     """A rate, in three digits: `0.204`, `58.1`, `1250`."""
     return f"{number:.3g}" if number < 1000 else f"{number:.0f}"
+
+
+def published(run: Run) -> Run:
+    """The run as others may read it: `${VAR}` as written, and no key in a command."""
+    lines = {role: without_keys(run.written.get(role, line)) for role, line in run.commands.items()}
+    line = without_keys(run.written.get("", run.command))
+    return replace(run, command=line, commands=lines, written={})
 
 
 def run_to_json(run: Run) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Run, run_to_json
+from cloudtrain.run_record import Run, published, run_to_json
 from cloudtrain.state.folder import CLUSTER_NAME, RUN_ID
 
 RECORD = "run.json"
@@ -48,7 +48,7 @@ class _RecordHead:
 
 
 def record_of(run: Run, as_of: float | None = None) -> bytes:
-    facts: dict[str, Any] = {"format": FORMAT, **run_to_json(run)}
+    facts: dict[str, Any] = {"format": FORMAT, **run_to_json(published(run))}
     if as_of is not None:
         facts["as_of"] = as_of
     return json.dumps(facts, indent=1).encode("ascii")

@@ -65,7 +65,7 @@ def command(
         return run_from_desk(plan, keep_on_failure, adopt, ignore, resume, wait, as_json)
     from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.run import run as run_all
-    from cloudtrain.run_record import run_to_json
+    from cloudtrain.run_record import published, run_to_json
 
     panel = run_panel(plan.config.name)
     with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
@@ -80,7 +80,7 @@ def command(
         )
         screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
-        print_json(run_to_json(run))
+        print_json(run_to_json(published(run)))
     return run.exit_code or 0
 
 

@@ -24,7 +24,7 @@ from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.errors import UsageError
-from cloudtrain.run_record import Run, run_to_json
+from cloudtrain.run_record import Run, published, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.cluster.budget import BudgetState
@@ -132,4 +132,5 @@ def budget_json(budget: BudgetState) -> dict[str, float | None]:
 
 def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:
     as_of = cluster.as_of.get(run.id)
-    return run_to_json(run) if as_of is None else {**run_to_json(run), "as_of": as_of}
+    facts = run_to_json(published(run))
+    return facts if as_of is None else {**facts, "as_of": as_of}

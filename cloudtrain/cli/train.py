@@ -51,7 +51,7 @@ def command(
     target, config = target_of(name)
     from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.train import train
-    from cloudtrain.run_record import run_to_json
+    from cloudtrain.run_record import published, run_to_json
 
     arguments = ctx.meta["passed_on"]
     panel = list if detach else run_panel(target)
@@ -68,5 +68,5 @@ def command(
         if run.ended is not None:
             screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
     if as_json:
-        print_json(run_to_json(run))
+        print_json(run_to_json(published(run)))
     return run.exit_code or 0

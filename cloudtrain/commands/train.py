@@ -28,6 +28,7 @@ from cloudtrain.commands.offline_checks import LONGEST
 from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.spent_budget import down_when_spent
+from cloudtrain.config.as_written import written_lines
 from cloudtrain.errors import UsageError
 from cloudtrain.model import ClusterConfig, Train
 from cloudtrain.protocols import Console
@@ -140,6 +141,7 @@ def new_run(
             "the config has no train.command", hint="add `train: {command: python train.py}`"
         )
     command, commands = with_arguments(config.train, arguments)
+    own = written_lines(config.train, config.written)
     run_id = new_id()
     return save_run(
         session,
@@ -148,6 +150,7 @@ def new_run(
             cluster=config.name,
             command=command,
             commands=commands,
+            written={role: " ".join([own[role], *map(shlex.quote, arguments)]) for role in own},
             tasks=tasks(session.plan, session.nodes),
             state="starting",
             created=moments.now(),

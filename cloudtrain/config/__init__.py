@@ -49,6 +49,8 @@ def load(
     problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets.
     """
     from cloudtrain.config import candidates
+    from cloudtrain.config.as_written import texts_with_variables
+    from cloudtrain.config.exposed_keys import exposed_keys
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
     from cloudtrain.config.validation import problem, validate
@@ -65,6 +67,7 @@ def load(
     tree = tree if several else candidates.without_candidates(tree)
     checked = validate(tree, file, broken=[("hosts",)] if found else [])
     problems += [*found, *checked.problems, *_secret_uses(tree)]
+    problems += exposed_keys(tree, {each.field for each in problems})
     broken = [] if several else [*broken_rules(checked.file)]
     for at, text in [*broken, *_name(checked.file, path)]:
         if not checked.shadows(at):
@@ -85,6 +88,7 @@ def load(
         overrides=tuple(overrides),
         env_file=str(env_file.absolute()) if env_file else "",
         defaults=taken,
+        written=texts_with_variables(tree),
         candidates=tuple(map(_candidate, configs)) if several else (),
         candidate_order=several,
     )

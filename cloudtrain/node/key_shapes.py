@@ -112,6 +112,40 @@ def kind_of_key(value: str) -> str:
     return _seen(value, _VALUES)
 
 
+def without_keys(text: str) -> str:
+    """The text with `***` in the place of each word with a key; of all, if one has several."""
+    for _, given in given_keys(text):
+        text = text.replace(given, "***")
+    words = re.split(r"(\s+)", text)
+    masked = "".join("***" if looks_like_key(word) else word for word in words)
+    return "***" if looks_like_key(masked) else masked
+
+
+_GIVEN = re.compile(r"(?:^|[\s;&|(])(?:(\w+)=|--([\w-]+)(?:=|\s+))(\"[^\"]+\"|'[^']+'|[^\s;&|)]+)")
+_SAYS_NOTHING = re.compile(r"|true|false|yes|no|on|off|none|null|[01]|\*+", re.IGNORECASE)
+_PATH = re.compile(r"(?:~|\.{1,2})?/.*|\{.*")
+_SECRET_KEY = 40
+"""Characters of an AWS secret key, which may begin with a slash."""
+
+
+def given_keys(line: str) -> "list[tuple[str, str]]":
+    """Name and text of each key that a shell line gives: `NAME=value`, `--name value`."""
+    found = []
+    for variable, option, given in _GIVEN.findall(line):
+        name, said = variable or option, given.strip("\"'")
+        is_key = looks_like_key_name(name) and said[:1] not in ("-", "$")
+        if is_key and not is_no_key(said):
+            found.append((name, given))
+    return found
+
+
+def is_no_key(text: str) -> bool:
+    """True for what a variable called like a key may say instead of one."""
+    if _SAYS_NOTHING.fullmatch(text):
+        return True
+    return bool(_PATH.fullmatch(text)) and len(text) != _SECRET_KEY
+
+
 def _seen(text: str, shapes: "list[tuple[str, typing.Pattern[str]]]") -> str:
     if len(text) < LEAST_VALUE:
         return ""

@@ -9,11 +9,13 @@ from typing import Any
 
 from cloudtrain import __version__, moments
 from cloudtrain.artifacts.event_files import event_files
+from cloudtrain.config.as_written import as_written
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
 from cloudtrain.log_progress import Line
 from cloudtrain.metrics import Sample
+from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
 from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
@@ -21,7 +23,7 @@ from cloudtrain.report.lost_work import lost_work
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
 from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
 from cloudtrain.report.utilization import charts_of, use_of
-from cloudtrain.run_record import Cause, Run, Task, resumed
+from cloudtrain.run_record import Cause, Run, Task, published, resumed
 from cloudtrain.shell import command
 from cloudtrain.spent import total
 
@@ -190,10 +192,11 @@ def _origin(sources: Sources, _now: float, notes: list[str]) -> dict[str, Any]:
         versions["resumed from"] = resumed(sources.run.resumed_from)
     if config is None:
         return {"versions": versions}
+    shown = _without_named_keys(as_written(config))
     return {
         "versions": versions,
-        "config": _masked(_without_empty(config)),
-        "reproduce": tuple(_masked(list(reproduce(config, sources.run)))),
+        "config": _masked(_without_empty(shown)),
+        "reproduce": tuple(_masked(list(reproduce(shown, published(sources.run))))),
     }
 
 
@@ -226,10 +229,20 @@ def _without_empty(value: Any) -> Any:
     return value
 
 
+def _without_named_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Earlier versions accepted a key as a variable of the tasks, and recorded its value."""
+    train = dict(config.get("train") or {})
+    train["env"] = {
+        name: "***" if looks_like_key_name(name) and "${" not in str(value) else value
+        for name, value in (train.get("env") or {}).items()
+    }
+    return {**config, "train": train}
+
+
 def _masked(value: Any) -> Any:
-    """The same without passwords in URLs."""
+    """The same without keys and without passwords in URLs."""
     if isinstance(value, str):
-        return _USERINFO.sub("://***@", value)
+        return without_keys(_USERINFO.sub("://***@", value))
     if isinstance(value, Mapping):
         return {key: _masked(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -238,5 +251,6 @@ def _masked(value: Any) -> Any:
 
 
 def _masked_run(run: Run) -> Run:
+    run = published(run)
     commands = {role: _masked(line) for role, line in run.commands.items()}
     return replace(run, command=_masked(run.command), commands=commands)

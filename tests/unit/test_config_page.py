@@ -104,7 +104,8 @@ def model_classes() -> list[type]:
 
 SHORT = {"spot"}
 """Keys of the file that are short for another one."""
-NOT_KEYS = {"commands", "overrides", "defaults", "env_file", "candidates", "candidate_order"}
+NOT_KEYS = {"commands", "overrides", "defaults", "written", "env_file"}
+NOT_KEYS |= {"candidates", "candidate_order"}
 """Fields of the model that another key of the file fills, the command line or the defaults."""
 
 
