@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
+from cloudtrain.playbooks.folder import LeftOut
+
 CHUNK = 1 << 18
 
 
@@ -22,6 +24,8 @@ class Archive:
     """
 
     pack: Callable[[tarfile.TarFile], None]
+    keys: list[LeftOut] = field(default_factory=list)
+    """Files of keys that `pack` has left out."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _file: IO[bytes] | None = None
     _failure: Exception | None = None

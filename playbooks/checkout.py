@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
-from cloudtrain.playbooks import git_access, scripts
+from cloudtrain.playbooks import git_access, ignore, scripts
 from cloudtrain.playbooks.archive import Archive
+from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, LeftOut, key_file
 from cloudtrain.playbooks.git_access import Access
 from cloudtrain.shell import script
 
@@ -36,7 +37,7 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
                 raise _failed(access, url, str(error)) from None
             if done.returncode != 0:
                 raise _failed(access, url, done.stdout + done.stderr)
-            tar.add(checkout, "code", filter=_plain)
+            _add(tar, checkout, made.keys)
 
     made = Archive(pack)
 
@@ -47,6 +48,22 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
 
     made.pack = packed
     return made
+
+
+def _add(tar: tarfile.TarFile, checkout: Path, keys: list[LeftOut]) -> None:
+    """Pack all files but those of keys, which `keys` then has."""
+    rules = ignore.rules(checkout, (OWN_IGNORE_FILE,))
+    keys.clear()
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        inner = member.name.partition("/")[2]
+        found = key_file(checkout / inner, inner, member.size, rules) if member.isreg() else None
+        if found is None:
+            return _plain(member)
+        keys.append(found)
+        return None
+
+    tar.add(checkout, "code", filter=wanted)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -38,6 +38,8 @@ class GitCode:
 class FolderCode:
     root: Path
     digest: str
+    keys: tuple[folder.LeftOut, ...] = field(default=(), compare=False)
+    """Files of keys, which are not delivered."""
     archive: Archive = field(repr=False, compare=False)
 
 
@@ -75,12 +77,13 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
         return GitCode(url=url, digest=found.commit, debian_package=package, pointers=pointers)
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()
-        entries = folder.entries(config, root)
+        listing = folder.listing(config, root)
+        entries = listing.entries
         digest = folder_archive.digest(root, entries)
         if delivered not in (None, digest):
             return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
         archive = folder_archive.archive(root, entries, digest)
-        return FolderCode(root=root, digest=digest, archive=archive)
+        return FolderCode(root=root, digest=digest, archive=archive, keys=listing.keys)
     return NoCode()
 
 
@@ -89,6 +92,15 @@ def _changed(root: Path, tar: tarfile.TarFile) -> None:
         f"{root} has changed since the run began, but a new node needs the old state",
         hint="restore it and run `cloudtrain train` again, or start a new run with the changes",
     )
+
+
+def keys_note(source: CodeSource) -> str:
+    """A line on files of keys that are not delivered; those of a repository are known once it has
+    been packed.
+    """
+    if isinstance(source, FolderCode):
+        return folder.keys_note(source.keys)
+    return folder.keys_note(source.archive.keys) if isinstance(source, PrivateCode) else ""
 
 
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:

@@ -12,11 +12,15 @@ from urllib.parse import unquote, urlsplit
 
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import ignore, own_output
 from cloudtrain.playbooks.ignore import IgnoreRule
+from cloudtrain.words import some
 
 OWN_IGNORE_FILE = ".cloudtrainignore"
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)
+NAMED = 5
+"""Files of keys that are named in a note; the others are counted."""
 LARGEST = 10**9
 """Limit in bytes: more is probably data or results by mistake, and would go to every node."""
 
@@ -45,6 +49,8 @@ class LeftOut:
     """``.gitignore:1 `data/` ``, `fetched from a run`, `a socket`"""
     way: str = ""
     """How to deliver it anyway, as an imperative; empty if it cannot be."""
+    is_key: bool = False
+    """It is a file of keys, which nobody has named on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,10 @@ class Listing:
             top, slash, _ = entry.path.partition("/")
             found[top + slash] = found.get(top + slash, 0) + entry.size
         return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    @property
+    def keys(self) -> tuple[LeftOut, ...]:
+        return tuple(each for each in self.left_out if each.is_key)
 
     def without(self, path: str) -> LeftOut | None:
         """Why a path is not delivered; None if nothing here leaves it out."""
@@ -164,6 +174,10 @@ class _Walk:
         left_out = self._ignored(child.path, False, rules, by_us)
         if left_out is not None:
             return left_out
+        if stat.S_ISREG(status.st_mode):
+            left_out = key_file(Path(child.path), self._inner(child.path), status.st_size, rules)
+            if left_out is not None:
+                return left_out
         special = next((name for is_it, name in _SPECIAL if is_it(status.st_mode)), None)
         if special is not None:
             return LeftOut(path=self._inner(child.path), why=special)
@@ -204,6 +218,24 @@ class _Walk:
 
     def _inner(self, path: str) -> str:
         return os.path.relpath(path, self.root)
+
+
+def key_file(path: Path, inner: str, size: int, rules: Sequence[IgnoreRule]) -> LeftOut | None:
+    """A file of keys, unless a `!` line of our own ignore file names it; None for any other."""
+    why = file_reason(bytes(path), size)
+    own = [rule for rule in rules if Path(rule.file).name == OWN_IGNORE_FILE]
+    rule = ignore.deciding(str(path), False, own) if why else None
+    if not why or (rule is not None and not rule.ignores):
+        return None
+    return LeftOut(path=inner, why=why, way=f"add `!{inner}` to {OWN_IGNORE_FILE}", is_key=True)
+
+
+def keys_note(keys: Sequence[LeftOut]) -> str:
+    """`.env is not delivered: a file of keys by its name`; empty without any."""
+    if not keys:
+        return ""
+    named = some([f"{shown(Path(each.path))} ({each.why})" for each in keys], NAMED)
+    return f"code: not delivered, as it looks like keys: {named}; {keys[0].way} to deliver it"
 
 
 _SPECIAL = (

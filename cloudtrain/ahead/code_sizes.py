@@ -24,13 +24,15 @@ class CodePlace:
     size: int
     why: str = ""
     """Why it is left out."""
+    is_key: bool = False
+    """A file of keys, which is named first."""
     whole: bool = True
     """False if it has more files than are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeSizes:
-    """`delivered`: by top-level place. Both with the largest first."""
+    """`delivered`: by top-level place. Both with the largest first, files of keys before others."""
 
     files: int
     size: int
@@ -54,7 +56,8 @@ def code_sizes(config: ClusterConfig) -> CodeSizes | None:
     for each in found.left_out:
         size, number, whole = _size(root / each.path, MOST - counted)
         counted += number
-        left.append(CodePlace(path=each.path, size=size, why=each.why, whole=whole))
+        place = CodePlace(path=each.path, size=size, why=each.why, is_key=each.is_key, whole=whole)
+        left.append(place)
     problems = found.problems
     if found.size > code_folder.LARGEST:
         problems = (*problems, f"more than {code_folder.LARGEST / 1e9:.0f} GB")
@@ -62,7 +65,7 @@ def code_sizes(config: ClusterConfig) -> CodeSizes | None:
         files=len(found.entries),
         size=found.size,
         delivered=tuple(CodePlace(path=path, size=size) for path, size in found.by_place().items()),
-        left_out=tuple(sorted(left, key=lambda place: -place.size)),
+        left_out=tuple(sorted(left, key=lambda place: (not place.is_key, -place.size))),
         problems=problems,
     )
 

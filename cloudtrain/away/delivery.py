@@ -41,6 +41,9 @@ def deliver_code(session: Session, source: code_playbook.CodeSource, cluster: st
 
     with session.console.stage("code", len(session.nodes)) as stage:
         apply(steps, session.nodes, session.transport, stage)
+    note = code_playbook.keys_note(source)
+    if note:
+        session.console.warn(note)
 
 
 def deliver_job(session: Session, job: Job, secrets: Mapping[str, Secret]) -> None:

@@ -34,6 +34,9 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     note = tensorflow.keras_note(session.config)
     for text in filter(None, (note, *requirements.left_out_notes(session.config))):
         session.console.say(text)
+    said = code.keys_note(source)
+    if said:
+        session.console.warn(said)
 
     def steps(node: Node) -> tuple[Step, ...]:
         return (
@@ -58,6 +61,9 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
             line = requirements.line_named(session.config, str(error))
             hint = "; ".join(filter(None, (line, error.hint)))
             raise error.copy_with(hint=hint or None) if line else error from None
+    packed = code.keys_note(source)
+    if packed != said:
+        session.console.warn(packed)
     return source.digest
 
 

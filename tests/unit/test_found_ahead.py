@@ -153,7 +153,17 @@ def test_a_template_marks_what_up_refuses_of_it(provider: str) -> None:
 
 def test_plan_shows_what_is_delivered_and_left_out_by_size(tmp_path: Path) -> None:
     files = {".gitignore": "data/\n", "train.py": "", "results/.cloudtrain-fetched": "x"}
-    write(tmp_path, {**files, "data/train.csv": "", "assets/a": "", "assets/b": "", "tiny": "1"})
+    write(
+        tmp_path,
+        {
+            **files,
+            ".env": "TOKEN=x",
+            "data/train.csv": "",
+            "assets/a": "",
+            "assets/b": "",
+            "tiny": "1",
+        },
+    )
     for name, megabytes in {"data/train.csv": 3_100, "assets/a": 70, "assets/b": 30}.items():
         os.truncate(tmp_path / name, megabytes * 10**6)
     made = written(tmp_path, code={"path": "."}, train={"command": "python train.py"})
@@ -161,7 +171,8 @@ def test_plan_shows_what_is_delivered_and_left_out_by_size(tmp_path: Path) -> No
     files_of_code = len([".gitignore", "train.py", "assets/a", "assets/b", "tiny", "t.yaml"])
     assert [line for line in text(as_document(report)) if line[2:6] in ("code", "left")] == [
         f"  code       {files_of_code} files, 100 MB: assets/ 100 MB",
-        "  left out   data/ 3.1 GB (.gitignore:1 `data/`), results/ 1 B (fetched from a run)",
+        "  left out   .env 7 B (a file of keys by its name), "
+        "data/ 3.1 GB (.gitignore:1 `data/`), results/ 1 B (fetched from a run)",
     ]
 
 

@@ -1,6 +1,7 @@
 """The code playbook: its step as a value, digests and ignore files."""
 
 import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from cloudtrain.artifacts.download import mark_as_fetched
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ArtifactRules
-from cloudtrain.playbooks import code, folder, scripts
+from cloudtrain.playbooks import checkout, code, folder, scripts
 from cloudtrain.shell import script
 from cloudtrain.step import Step
 from tests.support.code_parts import config, names, write
@@ -138,9 +139,55 @@ def test_what_is_left_out_is_named_with_the_line_and_the_way_to_deliver_it(tmp_p
     ]
 
 
+KEYS = {
+    ".env": "BATCH=64",
+    "conf/id_rsa": "x",
+    "conf/gcp.json": '{"type": "service_account", "private_key": "x"}',
+    "deploy": "-----BEGIN OPENSSH PRIVATE KEY-----\nx",
+}
+NO_KEYS = {"train.py": "TOKEN = 'x'", "conf/model.json": "{}", ".env.example": "", "id_rsa.pub": ""}
+
+
+def test_files_of_keys_are_not_delivered_until_our_ignore_file_names_them(tmp_path: Path) -> None:
+    """A `!` line of git's says that a file is tracked, not that each node is to have it."""
+    write(tmp_path / "src", {**KEYS, **NO_KEYS, ".gitignore": "*.env\n!.env\n"})
+    source = code.resolve(config(tmp_path, path="src"))
+    assert set(names(tmp_path)) == {*NO_KEYS, ".gitignore"}
+    assert code.keys_note(source) == (
+        "code: not delivered, as it looks like keys: .env (a file of keys by its name), "
+        "conf/gcp.json (has a Google credential in it), conf/id_rsa (a file of keys by its "
+        "name), deploy (has a "
+        "private key in it); add `!.env` to .cloudtrainignore to deliver it"
+    )
+    (tmp_path / "src" / ".cloudtrainignore").write_text("!.env\n!conf/*\n!deploy\n")
+    assert set(names(tmp_path)) == {*KEYS, *NO_KEYS, ".gitignore", ".cloudtrainignore"}
+    assert code.keys_note(code.resolve(config(tmp_path, path="src"))) == ""
+
+
+def test_files_of_keys_are_not_delivered_of_a_repository_that_this_machine_reads(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, {**KEYS, **NO_KEYS, ".cloudtrainignore": "!deploy\n"})
+    keys: list[folder.LeftOut] = []
+    with tarfile.open(tmp_path.parent / "packed.tar", "w") as tar:
+        checkout._add(tar, tmp_path, keys)
+        packed = {
+            member.name.removeprefix("code/") for member in tar.getmembers() if member.isreg()
+        }
+    assert packed == {*NO_KEYS, ".cloudtrainignore", "deploy"}
+    assert {each.path for each in keys} == {*KEYS} - {"deploy"}
+
+
 def test_each_way_to_deliver_what_is_left_out_does(tmp_path: Path) -> None:
     files = {".gitignore": "data/\n*.csv\nsub/deep/*\n", "sub/.gitignore": "cache\n"}
-    there = {"data/a": "", "b.csv": "", "sub/deep/c": "", "sub/cache": "", "sub/run.json": "{}"}
+    there = {
+        ".env": "",
+        "data/a": "",
+        "b.csv": "",
+        "sub/deep/c": "",
+        "sub/cache": "",
+        "sub/run.json": "{}",
+    }
     write(tmp_path / "src", files | there | {"sub/manifest.json": "{}", "sub/d": ""})
     for _ in range(9):
         left_out = folder.listing(config(tmp_path), tmp_path / "src").left_out
