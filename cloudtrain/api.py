@@ -228,9 +228,11 @@ def fetch(
     *,
     run: str | None = None,
     store: str | None = None,
+    overwrite: bool = False,
     console: Console | None = None,
 ) -> Manifest:
-    """Download the artifacts of the latest run (or of `run`) to `destination`, each verified.
+    """Download the artifacts of the latest run (or of `run`) to `destination`, each verified. A
+    file there that no earlier fetch wrote is replaced with `overwrite` alone.
 
     Each path of the manifest's `files` is at `destination / path`. Blocks until all are downloaded.
     Raises UsageError, StoreError.
@@ -239,7 +241,15 @@ def fetch(
 
     name, config = _target(cluster, store)
     with _shown(console) as shown:
-        return fetch(name, Path(destination), config=config, store=store, run=run, console=shown)
+        return fetch(
+            name,
+            Path(destination),
+            config=config,
+            store=store,
+            run=run,
+            overwrite=overwrite,
+            console=shown,
+        )
 
 
 def down(

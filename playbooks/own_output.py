@@ -12,6 +12,9 @@ from pathlib import Path
 FETCHED = ".cloudtrain-fetched"
 """File in a folder into which `fetch` has downloaded artifacts."""
 
+FETCHED_FILES = ".cloudtrain-fetched-files"
+"""File beside what was fetched, with the paths of it: JSON, a list."""
+
 SCHEMA = ".cloudtrain-schema.json"
 """File that `init` writes beside a config, for editors."""
 
@@ -38,7 +41,7 @@ def file_by_us(
     """What of ours the file is; None for any other. `streams`: `own_streams()`"""
     if (status.st_dev, status.st_ino) in streams:
         return "the output of this command"
-    if path.name in (SCHEMA, FETCHED):
+    if path.name in (SCHEMA, FETCHED, FETCHED_FILES):
         return "written by cloudtrain"
     if path.suffix.lower() in (".html", ".htm") and stat.S_ISREG(status.st_mode):
         with suppress(OSError), path.open("rb") as file:

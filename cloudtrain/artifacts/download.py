@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain import moments
+from cloudtrain.artifacts.fetched import FetchedFolder
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.errors import CloudtrainError, NodesError, StoreError
 from cloudtrain.model import Artifact
 from cloudtrain.parallel import fan_out
 from cloudtrain.paths import shown
-from cloudtrain.playbooks.own_output import FETCHED
 from cloudtrain.protocols import ArtifactStore, Console
 from cloudtrain.stores.file import PARTIAL, FileStore
 
@@ -24,11 +24,21 @@ SHOWN = 8
 """Failures listed in one message; the rest is counted."""
 
 
-def download_run(run: str, store: ArtifactStore, destination: Path, console: Console) -> Manifest:
+def download_run(
+    run: str,
+    store: ArtifactStore,
+    destination: Path,
+    console: Console,
+    *,
+    tasks: Collection[str],
+    overwrite: bool = False,
+) -> Manifest:
     """Download everything that the run's manifest lists to `destination`, as `<task>/<path>`.
 
     Files that are already there as landed are skipped, so that a repeated call continues an
-    interrupted one. Raises StoreError for each file that differs from what landed.
+    interrupted one. Raises StoreError for each file that differs from what landed, whose name is of
+    none of the run's `tasks`, or in whose place is one that no earlier fetch wrote (`overwrite`
+    replaces it).
     """
     manifest = read_manifest(store, run)
     if manifest is None:
@@ -41,12 +51,13 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
         console.warn(f"run {run} has not landed completely: downloading what has landed so far")
     here, began = FileStore(destination.absolute().as_uri()), moments.wall()
     groups = by_folder(manifest)
-    mark_as_fetched(here.root, groups)
+    place = FetchedFolder(here.root, tasks, overwrite=overwrite)
+    place.begin(manifest.files)
     failures: list[CloudtrainError] = []
     with console.stage("fetch", len(groups)) as stage:
         for folder, files in groups.items():
             try:
-                new = sum(download_files(run, files, store, here))
+                new = sum(download_files(run, files, store, here, place))
                 stage.done(folder, f"{new} new of {len(files)}")
             except CloudtrainError as error:
                 failures.append(error)
@@ -59,21 +70,6 @@ def download_run(run: str, store: ArtifactStore, destination: Path, console: Con
     return manifest
 
 
-def mark_as_fetched(root: Path, folders: Iterable[str]) -> None:
-    """Mark the folder, so that it is never delivered as code; if it has files of the user's, what
-    is fetched into it.
-    """
-    with suppress(OSError):  # the first download reports it
-        root.mkdir(parents=True, exist_ok=True)
-        there = {each.name for each in root.iterdir()}
-        of_user = there - {FETCHED, PARTIAL, *folders}
-        for folder in (root / each for each in folders) if of_user else (root,):
-            folder.mkdir(exist_ok=True)
-            (folder / FETCHED).write_text(
-                "Downloaded by `cloudtrain fetch`: not delivered as code.\n", encoding="utf-8"
-            )
-
-
 def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:
     groups: dict[str, list[Artifact]] = defaultdict(list)
     for path in sorted(manifest.files):
@@ -82,13 +78,19 @@ def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:
 
 
 def download_files(
-    run: str, files: Sequence[Artifact], store: ArtifactStore, here: FileStore
+    run: str,
+    files: Sequence[Artifact],
+    store: ArtifactStore,
+    here: FileStore,
+    place: FetchedFolder,
 ) -> list[bool]:
     """Download files; returns for each whether it had to be downloaded."""
 
     def work(landed: Artifact) -> bool:
+        place.refuse(landed.path)
         if is_here(landed, here):
             return False
+        place.refuse_to_replace(landed.path)
         here.upload(landed.path, verified(landed, run, store))
         return True
 

@@ -15,6 +15,8 @@ from cloudtrain.protocols import ArtifactStore
 FORMAT = 1
 NAME = "manifest.json"
 LOGS = "logs"
+RECORDS = frozenset({"run.json", "report.html", "report.json"})
+"""Names of what this machine says about a run, beside its logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

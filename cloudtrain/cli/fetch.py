@@ -32,6 +32,9 @@ from cloudtrain.errors import UsageError
     is_flag=True,
     help="Copy what has not landed, from the nodes that `down` has kept.",
 )
+@click.option(
+    "--overwrite", is_flag=True, help="Replace files in DIR that no earlier fetch wrote, too."
+)
 @run_option("Run to download")
 @store_option
 @events_option
@@ -41,6 +44,7 @@ def command(
     name: str | None,
     folder: str | None,
     from_nodes: bool,
+    overwrite: bool,
     run_id: str | None,
     store: str | None,
     as_json: bool,
@@ -64,7 +68,15 @@ def command(
             print_json({"name": cluster, "runs": runs, "folder": str(place.absolute())})
         return
     with shown(as_json=as_json) as screen:
-        landed = fetch(cluster, place, config=config, store=store, run=run_id, console=screen)
+        landed = fetch(
+            cluster,
+            place,
+            config=config,
+            store=store,
+            run=run_id,
+            overwrite=overwrite,
+            console=screen,
+        )
     if as_json:
         print_json({"name": cluster, "run": landed.run, "folder": str(place.absolute())})
 

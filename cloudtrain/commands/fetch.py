@@ -28,16 +28,20 @@ def fetch(
     config: ClusterConfig | None = None,
     store: str | None = None,
     run: str | None = None,
+    overwrite: bool = False,
     console: Console,
 ) -> Manifest:
     """Download the artifacts of `run`, or of the latest one, to `destination` as `<task>/<path>`.
 
-    Reads the store alone, so it works when the nodes are gone and if the run is not on record.
-    Raises StoreError.
+    A file that no earlier fetch wrote is replaced with `overwrite` alone. Reads the store alone, so
+    it works when the nodes are gone and if the run is not on record. Raises StoreError.
     """
     found = find_run(name, run, config=config, uri=store)
     ingest_before_reading(found, console, "fetch")
-    return download_run(found.run.id, found.store(), destination, console)
+    tasks = [task.name for task in found.run.tasks]
+    return download_run(
+        found.run.id, found.store(), destination, console, tasks=tasks, overwrite=overwrite
+    )
 
 
 def fetch_from_nodes(name: str, destination: Path, *, console: Console) -> tuple[str, ...]:

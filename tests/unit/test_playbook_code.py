@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.download import mark_as_fetched
+from cloudtrain.artifacts.fetched import mark_as_fetched
 from cloudtrain.errors import ConfigError
 from cloudtrain.model import ArtifactRules
 from cloudtrain.playbooks import checkout, code, folder, scripts
