@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False  # typing itself is not imported before the current folder is forgotten
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
     try:
+        if __name__ == "__main__":  # `python -m`: else sys.path begins with the script's folder
+            from cloudtrain.own_python import forget_current_folder
+
+            forget_current_folder()
         from cloudtrain.cli.app import run
         from cloudtrain.cli.process import prepare
 

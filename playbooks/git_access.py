@@ -75,6 +75,19 @@ def as_anybody() -> Access:
     )
 
 
+def of_a_folder() -> Access:
+    """For reading a repository on this machine, whose own configuration may be anybody's: of what
+    that can start, nothing is, nor what a partial clone has left out.
+    """
+    settings = {"core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
+    environment = {**as_anybody().environment, "GIT_ALLOW_PROTOCOL": "none"}
+    environment["GIT_NO_LAZY_FETCH"] = "1"  # git 2.45
+    environment["GIT_CONFIG_COUNT"] = str(len(settings))
+    for number, (name, value) in enumerate(settings.items()):
+        environment |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return Access(environment)
+
+
 def as_user(config: ClusterConfig, url: str) -> Access:
     """The user's access: their credential helpers, SSH keys, agent and known hosts, and
     `code.token`.

@@ -98,7 +98,7 @@ class DeliveredRepository(DeliveredCode):
         """Output of a git command. Raises CloudtrainError."""
         from cloudtrain.playbooks import git_access
 
-        access = git_access.as_anybody()
+        access = git_access.of_a_folder()
         try:
             done = git_access.run(access, "git", "-C", self.root, *command, timeout=SECONDS)
         except TimeoutError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 
+from cloudtrain import own_python
 from cloudtrain.playbooks import tensorflow_releases
 
 PACKAGE = "tensorflow-cpu"
@@ -38,7 +38,8 @@ def _listed(python: str) -> list[str] | None:
     quiet = ["--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "5"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", *words, *quiet],
+            own_python.module("pip", *words, *quiet),
+            cwd=own_python.NEUTRAL,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

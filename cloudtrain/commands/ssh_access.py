@@ -8,6 +8,7 @@ from pathlib import Path
 from cloudtrain.cloud import SshService, cloud_of
 from cloudtrain.errors import CredentialsError, UsageError
 from cloudtrain.model import ClusterConfig
+from cloudtrain.own_python import NEUTRAL
 from cloudtrain.protocols import Finding
 from cloudtrain.proxy_process import connect, is_installed
 from cloudtrain.ssh_proxy import ProxyFailed, jump_command, own_command, where_to_get
@@ -51,6 +52,7 @@ def _installed(service: SshService) -> Finding:
             capture_output=True,
             text=True,
             errors="replace",
+            cwd=NEUTRAL,
             timeout=VERSION_SECONDS,
             check=False,
         )

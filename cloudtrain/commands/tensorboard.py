@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain import own_python
 from cloudtrain.artifacts.event_files import MARK, copy_from_node, copy_landed, event_files
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
@@ -231,7 +231,7 @@ class Server:
 @contextmanager
 def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
     """TensorBoard on 127.0.0.1, until the block is left; nobody else's machine can reach it."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command = own_python.module("tensorboard.main", "--logdir", str(folder))
     command += ["--host", "127.0.0.1", "--port", str(port), "--reload_interval", f"{EVERY:g}"]
     # Without it TensorBoard reads only the newest file of a folder, and a restart begins another.
     command += ["--reload_multifile", "true"]
@@ -243,6 +243,7 @@ def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
         text=True,
         errors="replace",
         start_new_session=True,
+        cwd=own_python.NEUTRAL,
     )
     try:
         server = Server(process)

@@ -4,12 +4,16 @@ values in a table behind it. Without matplotlib, the tables alone.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import io
+import os
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 
+from cloudtrain.own_python import NEUTRAL
 from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.html import Html, element, folded, joined, table
 
@@ -97,12 +101,16 @@ def _svg(name: str, chart: Chart, drawn: Sequence[Series]) -> Html:
 
     Colours are the page's, so that they follow dark mode and print.
     """
+    _import_matplotlib()
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     settings = {"svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False}
-    with mpl.rc_context({**settings, "text.color": INK, "axes.edgecolor": INK}):
+    settings |= {"text.color": INK, "axes.edgecolor": INK}
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
         found = Figure(figsize=(5.2, 2.6), layout="constrained")
         found.patch.set_visible(False)
         axes = found.add_subplot()
@@ -123,6 +131,21 @@ def _svg(name: str, chart: Chart, drawn: Sequence[Series]) -> Html:
         metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
         found.savefig(written, format="svg", metadata=metadata)
     return _inline(written.getvalue(), name, chart, drawn)
+
+
+def _import_matplotlib() -> None:
+    """Without `./matplotlibrc`, which it reads before any other, and fails on what is no text
+    (matplotlib.matplotlib_fname): charts do not depend on the folder in which a command runs.
+    """
+    if "matplotlib" in sys.modules or not os.path.lexists("matplotlibrc"):
+        return
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(NEUTRAL)
+        importlib.import_module("matplotlib")
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def _stand_in(colour: int) -> str:

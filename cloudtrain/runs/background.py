@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from cloudtrain import own_python
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
 from cloudtrain.runs.idle import is_watched
@@ -63,10 +63,10 @@ def start_process(records: Records, command: str) -> None:
     with log.open("ab") as file:
         log.chmod(0o600)
         subprocess.Popen(
-            [sys.executable, "-m", "cloudtrain", command, records.name],
+            own_python.module("cloudtrain", command, records.name),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             start_new_session=True,
-            cwd="/",
+            cwd=own_python.NEUTRAL,
         )

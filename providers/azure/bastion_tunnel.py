@@ -32,7 +32,9 @@ def main(words: Sequence[str]) -> int:
         signal.signal(number, _leave)
     port = free_port()
     arguments = [word.replace("{port}", str(port)) for word in words]
-    program = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno())
+    program = subprocess.Popen(
+        arguments, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), cwd="/"
+    )  # az may import from the current folder
     try:
         connection = opened(port, program)
         if connection is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from cloudtrain.cloud import ProxyFault, SshService
+from cloudtrain.own_python import program
 
 WRAPPER = Path(__file__).parent / "bastion_tunnel.py"
 
@@ -20,7 +20,7 @@ def command(bastion: str, vm: str) -> tuple[str, ...]:
     _, _, subscription, _, group, *_, name = bastion.split("/")
     tunnel = ["az", "network", "bastion", "tunnel", "--name", name, "--resource-group", group]
     tunnel += ["--target-resource-id", vm, "--resource-port", "22", "--port", "{port}"]
-    return (sys.executable, str(WRAPPER), "--", *tunnel, "--subscription", subscription)
+    return (*program(str(WRAPPER), "--", *tunnel, "--subscription", subscription),)
 
 
 SERVICE = SshService(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
+from cloudtrain import own_python
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.providers.local.private_view import resize_disk
 
@@ -20,10 +20,10 @@ def resize(pid: int, home: Path, size: int | None) -> int | None:
     """What `resize_disk` does, in a process of its own. Raises CloudtrainError."""
     words = [str(pid), str(home), json.dumps(size)]
     done = subprocess.run(
-        [sys.executable, "-I", "-c", BOOTSTRAP, *words, *sys.path],
+        own_python.code(BOOTSTRAP, *words, *own_python.import_path()),
         capture_output=True,
         text=True,
-        cwd="/",
+        cwd=own_python.NEUTRAL,
         check=False,
     )
     if done.returncode != 0:

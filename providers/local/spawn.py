@@ -8,7 +8,6 @@ import os
 import selectors
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from cloudtrain import own_python
 from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NodeUnreachable
 from cloudtrain.model import Node
 from cloudtrain.providers.local import processes
@@ -61,15 +61,14 @@ class ForkServer:
     """
 
     def __init__(self, tag: str, *, longest: int) -> None:
-        folders = [str(Path(folder).absolute()) for folder in sys.path]
         given = {name: os.environ[name] for name in INTERPRETER if name in os.environ}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", BOOTSTRAP, *folders],
+                own_python.code(BOOTSTRAP, *own_python.import_path()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd="/",
+                cwd=own_python.NEUTRAL,
                 start_new_session=True,
                 env={**given, processes.VARIABLE: tag + ROOM * longest},
             )

@@ -27,6 +27,7 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
         "shell",
         "errors",
         "metrics",
+        "own_python",
         "log_progress",
         "spent",
         "spot_evidence",

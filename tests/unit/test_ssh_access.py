@@ -245,8 +245,8 @@ def test_each_cloud_has_the_words_of_its_own_documentation() -> None:
     named = paths.bastion("S", "net/b")
     assert named == f"{group}/providers/Microsoft.Network/bastionHosts/b"
     vm = "/subscriptions/S/resourceGroups/c/providers/Microsoft.Compute/virtualMachines/v"
-    python, wrapper, *words = bastion.command(named, vm)
-    assert python == sys.executable
+    python, isolated, wrapper, *words = bastion.command(named, vm)
+    assert (python, isolated) == (sys.executable, "-I")
     assert Path(wrapper).is_file()
     assert " ".join(words) == (
         "-- az network bastion tunnel --name b --resource-group net "
