@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 from types import FrameType
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
+PR_SET_PDEATHSIG = 1
 
 
 class Terminated(KeyboardInterrupt):
@@ -83,6 +85,32 @@ def end(code: int) -> int:
     except (OSError, AttributeError):
         _to_nowhere(2)
     return code
+
+
+def go_on_in_child() -> None:
+    """Return in a child, in the same terminal; this process ends as it does.
+
+    A shell takes its terminal back from a command that stands still (bash(1), "JOB CONTROL"), but
+    sees the first process alone.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    passed_on = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_on, signal.SIGCHLD})
+    child = os.fork()
+    if not child:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    while True:
+        seen = signal.sigwaitinfo({*passed_on, signal.SIGCHLD})
+        if seen.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                os._exit(code if code >= 0 else 128 - code)
+        elif seen.si_code <= 0:  # of a process: what the terminal sends has reached the child, too
+            os.kill(child, seen.si_signo)
 
 
 def stdout_is_lost() -> bool:

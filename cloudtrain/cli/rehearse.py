@@ -18,6 +18,7 @@ from cloudtrain.cli.options import (
     shown,
 )
 from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.process import go_on_in_child
 from cloudtrain.cli.target import config_of
 
 EPILOG = """\b
@@ -42,8 +43,8 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     "--faults",
     default="",
     metavar="FAULT,…",
-    help="One run for each: kill, freeze, cut, preempt, disk, away; or `all` of them (a job of one "
-    "node without `away`, which takes it five minutes).",
+    help="One run for each: kill, freeze, cut, preempt, disk, away, clock, lid; or `all` of them "
+    "but `lid`, which takes five minutes, as `away` does a job of one node.",
 )
 @click.option("--times", type=click.IntRange(1, 100), default=1, help="Runs of each fault.")
 @role_option
@@ -75,15 +76,17 @@ def command(
     as_json: bool,
 ) -> int:
     """Run FILE's job on local nodes, whatever its provider: no account, no bill. With --faults,
-    then once for each fault, which breaks a node under your own script while it trains; the table
-    says whether it came through, what it repeated, and what to change. Exit code 1 if it did not.
-    Words after `--` are added to `train.command`.
+    then once for each fault, which breaks a node under your own script while it trains, stops this
+    process, or sets its clock; the table says whether it came through, what it repeated, and what
+    to change. Exit code 1 if it did not. Words after `--` are added to `train.command`.
     """
     config = config_of(file)
     from cloudtrain.commands.rehearse import rehearse
     from cloudtrain.rehearsal.report import table
 
     named = tuple(name.strip() for name in faults.split(",") if name.strip())
+    if "lid" in named:
+        go_on_in_child()
     with shown(as_json=as_json) as screen:
         report = rehearse(
             config,

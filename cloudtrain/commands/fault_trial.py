@@ -19,7 +19,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.log_progress import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
-from cloudtrain.rehearsal import faults
+from cloudtrain.rehearsal import client_faults, faults
 from cloudtrain.rehearsal.checkpoints import saving_in
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
 from cloudtrain.run_record import Run, Task
@@ -116,17 +116,19 @@ class Trial:
             return
         handle = Handle(self.config)
         run = handle.records.active_run()
-        task = (
-            next((each for each in run.tasks if each.name == self.fault.task), None)
-            if run
-            else None
-        )
-        if run is None or task is None or not faults.processes_of(run, task):
+        name = self.fault.task
+        of_client = name == client_faults.CLIENT
+        tasks = [task for task in run.tasks if of_client or task.name == name] if run else []
+        if run is None or not any(faults.processes_of(run, task) for task in tasks):
             return  # it has ended: there is nothing to break
+        task = tasks[0]
         self.hit = moments.now()
-        self.console.warn(f"{self.fault.kind} {task.name}: {faults.FAULTS[self.fault.kind]}")
+        self.console.warn(f"{self.fault.kind} {name}: {faults.FAULTS[self.fault.kind]}")
         try:
-            faults.inject(self.fault.kind, handle, run, task, over)
+            if of_client:
+                client_faults.inject(self.fault.kind, self.config.train, over)
+            else:
+                faults.inject(self.fault.kind, handle, run, task, over)
         except (CloudtrainError, OSError) as error:
             self.failed = error
             return

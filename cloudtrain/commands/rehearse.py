@@ -14,6 +14,8 @@ from cloudtrain.log_progress import last_loss
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.rehearsal import faults
+from cloudtrain.rehearsal.client_faults import CLIENT
+from cloudtrain.rehearsal.client_faults import FAULTS as CLIENT_FAULTS
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Rehearsal
 from cloudtrain.state.folder import home
@@ -90,7 +92,7 @@ def chosen(
             raise UsageError(f"{kind!r} is not a fault", hint=f"use some of {known}, or `all`")
     every = tasks(make_plan(config), ())
     if tuple(kinds) == ALL:
-        left_out = faults.ALONE if len(every) == 1 else frozenset[str]()
+        left_out = faults.NAMED | (faults.ALONE if len(every) == 1 else frozenset())
         kinds = [kind for kind in faults.FAULTS if kind not in left_out]
     names = [
         task.name
@@ -104,7 +106,7 @@ def chosen(
     return [
         Fault(
             kind=kind,
-            task=dice.choice(names),
+            task=CLIENT if kind in CLIENT_FAULTS else dice.choice(names),
             share=dice.uniform(EARLIEST, LATEST) if share is None else share,
         )
         for kind in kinds

@@ -1,4 +1,4 @@
-"""Faults of a local node, as processes of this machine see them."""
+"""Faults of a local node, as processes of this machine see them, and the names of all faults."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.layout import attempt_folder, tag
 from cloudtrain.node.formats import NOTICE as NOTICE_FILE
+from cloudtrain.rehearsal import client_faults
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of
@@ -47,7 +48,10 @@ FAULTS = {
     "preempt": f"notice and SIGTERM to one task; {NOTICE:g} s later its node is gone",
     "disk": f"no free byte on one node's disk for {FULL:g} s, or until the attempt ends",
     "away": "one node with its task is silent until the attempt is given up, and comes back",
+    **client_faults.FAULTS,
 }
+NAMED = frozenset({"lid"})
+"""Faults that `all` leaves out: this one takes more than five minutes."""
 ALONE = frozenset({"away"})
 """Faults that `all` leaves out of a job of one node: for five minutes of silence nobody gives it
 up, as more likely the network of this machine has failed."""

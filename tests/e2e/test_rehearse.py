@@ -114,3 +114,21 @@ def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
         assert "not answered" in outcome["cause"]
         assert outcome["change"] == ["set train.max_restarts above 0"]
     assert project.processes() == {}
+
+
+@pytest.mark.sweep(2, of="rehearsals")
+def test_a_run_comes_through_a_lid_that_closes_and_a_clock_that_jumps(project: Project) -> None:
+    project.limits = {
+        **{"LOST_AFTER": 3.0, "ALONE_LOST_AFTER": 3.0, "NODE_SILENT": 3.0},
+        **{"cluster.lease.LASTS": 3.0, "rehearsal.client_faults.BEYOND": 2.0},
+        **{"awake.TICK": 0.2, "awake.LATE": 1.0, "awake.READS": 1.0},
+        "rehearsal.client_faults.BETWEEN": 0.5,
+    }
+    config = gcp(project, stall_timeout="4s")
+    done = project.cloudtrain("rehearse", config, "--faults", "lid,clock", "--at", "30%", "--json")
+    assert done.returncode == 0, done.stderr
+    lid, clock = json.loads(done.stdout)["outcomes"]
+    for outcome in (lid, clock):
+        assert (outcome["verdict"], outcome["attempts"]) == ("came through", 1)
+        assert (outcome["task"], outcome["change"]) == ("client", [])
+    assert project.processes() == {}

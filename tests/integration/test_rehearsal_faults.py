@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from subprocess import PIPE
 from typing import cast
 
+import pytest
+
 from cloudtrain.rehearsal.faults import LocalNodes, full_disk
 from cloudtrain.run_record import Run, Task
+from tests.support.project import until
 
 WRITER = """
 import pathlib, sys
@@ -42,3 +47,55 @@ def test_a_task_on_a_node_without_a_disk_of_its_own_cannot_make_a_file_longer(
             assert writer.stdout.readline() == "File too large\n"
         print(file=writer.stdin, flush=True)
         assert writer.stdout.readline() == "written\n"
+
+
+STANDING = """
+import os, sys
+from cloudtrain.cli.process import go_on_in_child
+from cloudtrain.rehearsal.client_faults import stand_still
+go_on_in_child()
+print(os.getpid(), flush=True)
+stand_still(float(sys.argv[1]))
+print("goes on", flush=True)
+sys.stdin.readline()
+sys.exit(7)
+"""
+
+
+def state(pid: int) -> str:
+    """proc_pid_stat(5): T for stopped, Z for ended; "" for gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return ""
+
+
+def test_a_process_stands_still_and_its_shell_does_not_see_it() -> None:
+    """A shell takes back its terminal from a child that stops (waitpid(2), WUNTRACED)."""
+    words = [sys.executable, "-c", STANDING, "2"]
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as first:
+        assert first.stdin
+        assert first.stdout
+        child = int(first.stdout.readline())
+        until(lambda: state(child) == "T", 20.0)
+        assert os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG) is None
+        assert first.stdout.readline() == "goes on\n"
+        first.stdin.close()
+        assert first.wait(20) == 7
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_a_child_gets_the_signals_of_its_first_process_and_ends_with_it(
+    number: signal.Signals, code: int
+) -> None:
+    words = [sys.executable, "-c", STANDING, "0"]
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as first:
+        assert first.stdout
+        child = int(first.stdout.readline())
+        assert first.stdout.readline() == "goes on\n"
+        first.send_signal(number)
+        assert first.wait(20) == code
+        until(lambda: state(child) in ("Z", ""), 20.0)

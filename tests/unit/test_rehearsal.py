@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 import re
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cloudtrain import moments
+from cloudtrain.cluster.lease import LASTS
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.fault_trial import Trial
 from cloudtrain.commands.rehearse import chosen
@@ -28,12 +31,14 @@ from cloudtrain.log_progress import (
 )
 from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
+from cloudtrain.rehearsal.client_faults import CLIENT, JUMPS, jumping_clock, longest_silence
 from cloudtrain.rehearsal.faults import FAULTS, given_up
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
 from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.state import Records
+from cloudtrain.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 STORE = "file:///tmp/rehearsal"
@@ -234,12 +239,34 @@ def test_an_unknown_fault_or_role_is_refused(
 def test_all_faults_are_all_but_for_what_takes_one_node_five_minutes() -> None:
     several = local_config(config(), STORE, setup_run=False)
     every = chosen(several, ("all",), (), None, 1, random.Random(5))
-    assert [fault.kind for fault in every] == list(FAULTS)
+    assert [fault.kind for fault in every] == [kind for kind in FAULTS if kind != "lid"]
     one = replace(several, strategy="mirrored", nodes={"chief": NodeGroup()})
     alone = chosen(one, ("all",), (), None, 1, random.Random(5))
-    assert [fault.kind for fault in alone] == [kind for kind in FAULTS if kind != "away"]
+    assert [fault.kind for fault in alone] == [
+        kind for kind in FAULTS if kind not in ("away", "lid")
+    ]
     named = chosen(one, ("away",), (), None, 1, random.Random(5))
     assert [fault.kind for fault in named] == ["away"]
+
+
+def test_a_fault_of_the_client_is_of_no_task_and_outlasts_every_silence() -> None:
+    local = local_config(config(stall_timeout=1000.0), STORE, setup_run=False)
+    both = chosen(local, ("lid", "clock"), ("worker",), 0.5, 1, random.Random(5))
+    assert [(fault.kind, fault.task) for fault in both] == [("lid", CLIENT), ("clock", CLIENT)]
+    assert longest_silence(config().train) > max(ALONE_LOST_AFTER, NODE_SILENT, LASTS)
+    assert longest_silence(local.train) > 1000
+
+
+def test_a_clock_that_jumps_is_read_by_libraries_and_moves_no_moment_of_ours() -> None:
+    before = time.time()
+    with jumping_clock() as jump:
+        for wrong in JUMPS:
+            jump(wrong)
+            assert abs(time.time() - before - wrong) < 60
+            assert abs(moments.wall() - before - wrong) < 60
+            assert abs(time.time_ns() / 1e9 - before - wrong) < 60
+            assert abs(moments.now() - before) < 60
+    assert abs(time.time() - before) < 60
 
 
 def test_an_exit_code_that_is_not_retried_is_named_instead_of_more_restarts() -> None:

@@ -31,6 +31,7 @@ UNLIMITED = {
     # an end that is near, as something else is over
     ("commands/down.py", "deletion_progress"): "the thread looks at its event every second",
     ("commands/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
+    ("rehearsal/client_faults.py", "inject"): "`over` is set when the trial's run has ended",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
     ("commands/tensorboard.py", "serving"): "the process was killed just before",
     ("providers/local/spawn.py", "ForkServer.__exit__"): "the process was killed just before",
