@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cloudtrain import moments
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_cluster
@@ -21,6 +22,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.rehearsal import client_faults, faults
 from cloudtrain.rehearsal.checkpoints import saving_in
+from cloudtrain.rehearsal.landed import compared
 from cloudtrain.rehearsal.report import Fault, Outcome, judged
 from cloudtrain.run_record import Run, Task
 from cloudtrain.state import Records
@@ -43,11 +45,15 @@ class Trial:
     """What the script counts by, as the undisturbed run has shown; measured by `run`."""
     span: tuple[int, int] | None = None
     """First and last number that it counted; measured by `run`."""
+    landed: Manifest | None = None
+    """What the undisturbed run has landed; read by `run`."""
+    doubts: tuple[str, ...] = ()
+    """Why its success may be none; read by `run`."""
     lines: list[Line] = field(default_factory=list)
     hit: float | None = None
     """When the fault came, Unix time."""
-    failed: Exception | None = None
-    """Why it could not be injected."""
+    unmade: str | None = None
+    """Why the fault could not be made, or undone."""
     orphan: str | None = None
     """What a node that came back did wrong: its old task went on beside a later attempt, or `down`
     failed."""
@@ -71,20 +77,25 @@ class Trial:
             steps = training(self.lines, self.unit)
             self.span = span_of(self.lines, self.unit)
             self.training = steps[-1].seen - steps[0].seen if steps else 0.0
+            self.landed = read_manifest(Handle(self.config).store, done.id)
+            self.doubts = tuple(doubt.text for doubt in done.doubts)
         return done
 
     def outcome(self) -> Outcome:
-        """Run it, and judge how it went. Raises LeftoverError, and why no fault could be made."""
+        """Run it, and judge how it went. Raises LeftoverError, and why no run has begun."""
         assert self.fault is not None
         error: CloudtrainError | None = None
+        before = Records(self.config.name).latest_run()
         try:
             self.run()
         except CloudtrainError as failure:
             error = failure
-        if self.failed is not None:
-            raise self.failed
         run = Records(self.config.name).latest_run()
+        if error is not None and run == before:
+            raise error
         assert run is not None
+        tolerated = {cause.task for cause in run.attempts[-1].tolerated} if run.attempts else ()
+        found = read_manifest(Handle(self.config).store, run.id)
         return judged(
             self.config,
             self.fault,
@@ -94,6 +105,9 @@ class Trial:
             error,
             saving=saving_in(facts_in(scripts_of(self.config).values())),
             orphan=self.orphan,
+            unmade=self.unmade,
+            landed=compared(self.landed, found, without=tolerated),
+            doubted=self.doubts,
         )
 
     def _land_what_came_back(self) -> None:
@@ -130,7 +144,7 @@ class Trial:
             else:
                 faults.inject(self.fault.kind, handle, run, task, over)
         except (CloudtrainError, OSError) as error:
-            self.failed = error
+            self.unmade = f"the fault could not be made: {error}"
             return
         if self.fault.kind == "away" and self._ran_on(handle, run, task, over):
             self.orphan = f"the node came back, and its old {task.name} ran beside a later attempt"

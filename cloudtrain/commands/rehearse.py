@@ -66,12 +66,14 @@ def rehearse(
         not_rehearsed=left_out,
         seconds=round((whole.ended or moments.now()) - whole.created, 1),
         loss=last_loss(reference.lines),
+        doubts=reference.doubts,
     )
     for number, fault in enumerate(due, 1):
         console.say(f"fault {number} of {len(due)}: {fault.kind} {fault.task}")
         trial = Trial(
             *(local, arguments, console, fault),
             *(reference.training, reference.unit, reference.span),
+            *(reference.landed, reference.doubts),
         )
         report = replace(report, outcomes=(*report.outcomes, trial.outcome()))
     return report

@@ -19,6 +19,7 @@ from cloudtrain.errors import CloudtrainError
 from cloudtrain.layout import attempt_folder, tag
 from cloudtrain.node.formats import NOTICE as NOTICE_FILE
 from cloudtrain.rehearsal import client_faults
+from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of
@@ -37,6 +38,9 @@ FULL = 30.0
 DISK_VARIABLE = "CLOUDTRAIN_LOCAL_DISK"
 DISK = "50%"
 """Size of the nodes' disks in memory, where one of them is to be filled."""
+
+DELETION = Retry(pause=0.2, within=10.0)
+"""Until a node that is being deleted has no process any more."""
 
 POLL = 0.2
 """Seconds between two looks at the record, whether an attempt has been given up."""
@@ -117,10 +121,28 @@ def full_disk(provider: LocalNodes, run: Run, task: Task, processes: list[int]) 
         yield
     finally:
         if size is not None:
-            provider.free_disk(run.cluster, task.node, size)
+            free_disk(provider, run.cluster, task.node, size)
         for pid, limit in limits:
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+
+def free_disk(
+    provider: LocalNodes, cluster: str, node: str, size: int, *, clock: Clock = CLOCK
+) -> None:
+    """Give the disk its size again, unless its node is just being deleted, and the disk with it:
+    its processes end one by one. Raises CloudtrainError.
+    """
+
+    def freed() -> bool | None:
+        try:
+            provider.free_disk(cluster, node, size)
+        except CloudtrainError:
+            return None if provider.processes(cluster, node) else True
+        return True
+
+    if poll_until(freed, DELETION, clock=clock) is None:
+        provider.free_disk(cluster, node, size)
 
 
 def _no_longer_files(processes: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:

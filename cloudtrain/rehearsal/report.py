@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.log_progress import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.model import ClusterConfig
+from cloudtrain.paths import shown
 from cloudtrain.rehearsal.checkpoints import Saving
+from cloudtrain.rehearsal.landed import NOTHING_LESS, Compared
 from cloudtrain.run_record import Run
 from cloudtrain.runs import root_cause
+from cloudtrain.words import some
 
 Verdict = Literal["came through", "failed", "no fault"]
 """`no fault`: the run ended before it came."""
@@ -47,6 +50,10 @@ class Outcome:
     cause: str | None = None
     change: tuple[str, ...] = ()
     """What would make it come through, or lose less."""
+    missing: tuple[str, ...] = ()
+    """What the undisturbed run landed and this one did not; see `landed.compared`."""
+    smaller: tuple[str, ...] = ()
+    """What landed with less than half of that size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +68,13 @@ class Rehearsal:
     """Length of the undisturbed run, from its first start to its landed end."""
     loss: float | None
     outcomes: tuple[Outcome, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Why the success of the undisturbed run may be none: nothing is proved by others like it."""
 
     @property
     def came_through(self) -> bool:
-        return all(outcome.verdict == "came through" for outcome in self.outcomes)
+        well = all(outcome.verdict == "came through" for outcome in self.outcomes)
+        return well and not (self.doubts and self.outcomes)
 
 
 def judged(
@@ -77,11 +87,15 @@ def judged(
     *,
     saving: Saving | None = None,
     orphan: str | None = None,
+    unmade: str | None = None,
+    landed: Compared = NOTHING_LESS,
+    doubted: Collection[str] = (),
 ) -> Outcome:
     """What the record and the log say of a run with a fault; pure.
 
     `saving`: what the source says of checkpoints; None if it is not known. `orphan`: what a node
-    that came back did wrong, which is a failure of any run.
+    that came back did wrong, which is a failure of any run. `unmade`: why the fault could not be
+    made. `doubted`: what was doubted of the undisturbed run.
     """
     unit = unit_of(lines)
     begun = training(lines, unit)
@@ -89,25 +103,46 @@ def judged(
     before = [line for line in begun if hit is None or line.seen <= hit]
     after = [line for line in begun if later is not None and line.seen >= later]
     cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
-    well = run.state == "succeeded" and orphan is None
+    lacking = lacks(run, landed, doubted)
+    well = run.state == "succeeded" and orphan is None and lacking is None
     verdict: Verdict = "came through" if well else "failed"
+    if unmade is not None or (hit is None and well):
+        verdict = "no fault"
     outcome = Outcome(
         fault=fault.kind,
         task=fault.task,
         after=round((hit or 0.0) - (begun[0].seen if begun and hit else hit or 0.0), 1),
-        verdict="no fault" if hit is None and verdict != "failed" else verdict,
+        verdict=verdict,
         run=run.id,
         attempts=len(run.attempts),
         repeated=repeated(before, after, unit) if unit else None,
         unit=unit,
         loss=last_loss(lines),
         recovered_after=round(after[0].seen - hit, 1) if after and hit else None,
-        cause=orphan or (root_cause.sentence(cause) if cause else error.message if error else None),
+        cause=unmade
+        or orphan
+        or lacking
+        or (root_cause.sentence(cause) if cause else error.message if error else None),
+        missing=landed.missing if run.state == "succeeded" else (),
+        smaller=landed.smaller if run.state == "succeeded" else (),
     )
     change = [*retries(config, run), *resumption(config, run, before, after, saving)]
-    if outcome.verdict == "no fault":
+    if outcome.verdict == "no fault" and unmade is None:
         change.append("train longer: it ended before the fault")
     return replace(outcome, change=tuple(change))
+
+
+def lacks(run: Run, landed: Compared, doubted: Collection[str]) -> str | None:
+    """Why a success with a fault is less than the one without."""
+    if run.state != "succeeded":
+        return None
+    if landed.missing:
+        return (
+            "it succeeded without what the undisturbed run landed: "
+            f"{some([shown(path) for path in landed.missing])}"
+        )
+    new = [doubt.text for doubt in run.doubts if doubt.text not in doubted]
+    return f"it succeeded, but {new[0]}" if new else None
 
 
 def retries(config: ClusterConfig, run: Run) -> Iterator[str]:
@@ -167,6 +202,7 @@ def table(report: Rehearsal) -> list[str]:
     """The report as lines of text, within 80 columns but for causes and advice."""
     loss = "-" if report.loss is None else f"{report.loss:.6g}"
     lines = [f"undisturbed: {report.seconds:g} s, final loss {loss}"]
+    lines += [f"    its success may be none: {text}" for text in report.doubts]
     if not report.outcomes:
         return lines
     rows: list[tuple[str, ...]] = [
@@ -178,27 +214,28 @@ def table(report: Rehearsal) -> list[str]:
         lines.append("  ".join(map(str.ljust, row, widths)).rstrip())
         if number:
             outcome = report.outcomes[number - 1]
-            if outcome.verdict == "failed" and outcome.cause:
+            if outcome.verdict != "came through" and outcome.cause:
                 lines.append("    " + outcome.cause.replace("\n", "\n    "))
+            lines += [f"    landed: {shown(text)}" for text in outcome.smaller]
             lines += [f"    change: {text}" for text in outcome.change]
     lines.append(f"seed {report.seed}; artifacts and logs: {report.store}")
     return lines
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
-    def shown(value: float | None, form: Callable[[float], str]) -> str:
+    def or_none(value: float | None, form: Callable[[float], str]) -> str:
         return "-" if value is None else form(value)
 
     unit = outcome.unit or ""
-    again = shown(outcome.repeated, lambda n: f"{n:g} {unit}{'' if n == 1 else 's'}")
+    again = or_none(outcome.repeated, lambda n: f"{n:g} {unit}{'' if n == 1 else 's'}")
     return (
         outcome.fault,
         outcome.task,
         f"{outcome.after:g} s" if outcome.verdict != "no fault" else "-",
         outcome.verdict,
         "none" if outcome.attempts == 1 and outcome.verdict == "came through" else again,
-        shown(outcome.loss, lambda value: f"{value:.6g}"),
+        or_none(outcome.loss, lambda value: f"{value:.6g}"),
         "went on"
         if outcome.attempts == 1 and outcome.verdict == "came through"
-        else shown(outcome.recovered_after, lambda value: f"{value:g} s"),
+        else or_none(outcome.recovered_after, lambda value: f"{value:g} s"),
     )

@@ -34,7 +34,8 @@ def test_a_clouds_file_comes_through_a_killed_task_and_leaves_nothing(project: P
     (outcome,) = report["outcomes"]
     assert (outcome["verdict"], outcome["attempts"], outcome["unit"]) == ("came through", 2, "step")
     assert outcome["repeated"] <= 1
-    assert outcome["change"] == []
+    assert [outcome[name] for name in ("change", "missing", "smaller")] == [[], [], []]
+    assert report["doubts"] == []
     assert "nothing is written to gs://nobodys-bucket/x" in done.stderr
     assert project.processes() == {}
     landed = project.home / "rehearsals" / report["name"]

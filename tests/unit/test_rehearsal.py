@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cloudtrain import moments
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.lease import LASTS
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.fault_trial import Trial
 from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import UsageError
+from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.log_progress import (
     Line,
     counts,
@@ -29,13 +32,15 @@ from cloudtrain.log_progress import (
     training,
     unit_of,
 )
-from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
 from cloudtrain.rehearsal.client_faults import CLIENT, JUMPS, jumping_clock, longest_silence
-from cloudtrain.rehearsal.faults import FAULTS, given_up
+from cloudtrain.rehearsal.faults import FAULTS, LocalNodes, free_disk, given_up
+from cloudtrain.rehearsal.landed import Compared, compared
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
-from cloudtrain.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.retry import Clock
+from cloudtrain.run_record import Cause, Doubt, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.state import Records
 from cloudtrain.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
@@ -357,3 +362,114 @@ def test_a_fault_that_comes_after_its_task_has_ended_is_no_fault(
     trial = Trial(settings, (), QuietConsole(), FAULT, lines=lines("step 1"))
     trial._hit(threading.Event())
     assert trial.hit is None
+
+
+def landed(*files: tuple[str, int]) -> Manifest:
+    return Manifest(
+        run="r", files={path: Artifact(path=path, size=size, sha256="") for path, size in files}
+    )
+
+
+UNDISTURBED = landed(
+    ("chief0/ckpt/ckpt-12.index", 5000),
+    ("chief0/ckpt/ckpt-14.index", 5000),
+    ("chief0/tb/events.out.tfevents.1732.node.88.0.v2", 90_000),
+    ("chief0/_temp_3f9c0a1b2d/part-00000", 10),
+    ("chief0/model/weights.h5", 80_000),
+    ("chief0/history.csv", 4000),
+    ("worker0/out.txt", 10),
+    ("logs/chief0-1.log", 4000),
+    ("report.html", 9000),
+)
+
+
+def test_what_landed_is_compared_by_names_without_numbers_and_by_half_the_size() -> None:
+    restarted = landed(
+        ("chief0/ckpt/ckpt-16.index", 5000),
+        ("chief0/tb/events.out.tfevents.1799.node.99.0.v2", 100),
+        ("chief0/_temp_77aa00ff11/part-00000", 1),
+        ("chief0/model/weights.h5", 80_001),
+        ("chief0/history.csv", 1900),
+        ("worker0/out.txt", 3),
+    )
+    assert compared(UNDISTURBED, restarted) == Compared(
+        smaller=("chief0/history.csv: 1.9 kB instead of 4.0 kB",)
+    )
+    less = restarted.without(["worker0/out.txt"]).with_files(
+        [Artifact(path="chief0/model/weights.h5", size=0, sha256="")]
+    )
+    missing = compared(UNDISTURBED, less).missing
+    assert missing == ("chief0/model/weights.h5", "worker0/out.txt")
+    assert compared(UNDISTURBED, less, without={"worker0"}).missing == missing[:1]
+    everything = compared(UNDISTURBED, None).missing
+    assert len(everything) == 6
+    assert "chief0/ckpt/ckpt-12.index" in everything
+    assert compared(None, None) == Compared()
+
+
+def test_a_success_that_lacks_what_the_undisturbed_run_landed_has_not_come_through() -> None:
+    both = run(RunAttempt(number=1, started=0.0, cause=KILLED), RunAttempt(number=2, started=9.0))
+    less = Compared(missing=("chief0/model/weights.h5",), smaller=("chief0/a.csv: 1 B",))
+    found = judged(config(max_restarts=1), FAULT, both, lines("step 1"), 0.5, None, landed=less)
+    assert found.verdict == "failed"
+    said = "it succeeded without what the undisturbed run landed: chief0/model/weights.h5"
+    assert found.cause == said
+    report = Rehearsal(
+        name="m", seed=1, store=STORE, not_rehearsed=(), seconds=3.0, loss=None, outcomes=(found,)
+    )
+    assert f"    {said}" in table(report)
+    assert "    landed: chief0/a.csv: 1 B" in table(report)
+
+
+def test_a_doubtful_reference_proves_nothing_and_a_new_doubt_is_a_failure() -> None:
+    doubt = Doubt(task="chief0", kind="error", text="chief0 exited with 0 after NotFoundError")
+    both = replace(run(RunAttempt(number=1, started=0.0)), doubts=(doubt,))
+    new = judged(config(), FAULT, both, lines("step 1"), 0.5, None)
+    assert (new.verdict, new.cause) == ("failed", f"it succeeded, but {doubt.text}")
+    same = judged(config(), FAULT, both, lines("step 1"), 0.5, None, doubted=[doubt.text])
+    assert same.verdict == "came through"
+    report = Rehearsal(
+        **{"name": "m", "seed": 1, "store": STORE, "not_rehearsed": (), "seconds": 3.0},  # type: ignore[arg-type]
+        loss=None,
+        outcomes=(same,),
+        doubts=(doubt.text,),
+    )
+    assert not report.came_through
+    assert replace(report, outcomes=()).came_through
+    assert f"    its success may be none: {doubt.text}" in table(report)
+
+
+def test_a_fault_that_cannot_be_made_is_said_in_the_table_and_ends_no_rehearsal() -> None:
+    once = run(RunAttempt(number=1, started=0.0))
+    why = "the fault could not be made: no disk"
+    found = judged(config(), FAULT, once, lines("step 1"), 0.5, None, unmade=why)
+    assert (found.verdict, found.cause, found.change) == ("no fault", why, ())
+    report = Rehearsal(
+        name="m", seed=1, store=STORE, not_rehearsed=(), seconds=3.0, loss=None, outcomes=(found,)
+    )
+    assert f"    {why}" in table(report)
+
+
+class Disk:
+    """A node's, whose server has gone before its last process."""
+
+    def __init__(self, *processes: tuple[int, ...]) -> None:
+        self.left = list(processes)
+        self.frees = 0
+
+    def processes(self, _cluster: str, _node: str) -> tuple[int, ...]:
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+    def free_disk(self, _cluster: str, _node: str, _size: int) -> None:
+        self.frees += 1
+        raise CloudtrainError("cannot resize the disk: no such process")
+
+
+def test_the_disk_of_a_node_that_is_just_being_deleted_need_not_be_freed() -> None:
+    seconds = itertools.count()
+    clock = Clock(monotonic=lambda: float(next(seconds)), sleep=lambda _: None)
+    dying = Disk((7, 8), (8,), ())
+    free_disk(cast(LocalNodes, dying), "c", "n", 1, clock=clock)
+    assert dying.frees == 3
+    with pytest.raises(CloudtrainError, match="cannot resize"):
+        free_disk(cast(LocalNodes, Disk((7,))), "c", "n", 1, clock=clock)
