@@ -362,7 +362,7 @@ G2_SIZES = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 
 def gcp(compute: Mapping[str, Any]) -> Iterator[Row]:
     yield from n1_standard()
-    yield from n1_highmem(unit_prices(compute, "n1"))
+    yield from n1_by_units(unit_prices(compute, "n1"))
     for family, sizes in {"n2": (2, 4, 8, 16, 32, 48, 64, 80, 96), "e2": (2, 4, 8, 16, 32)}.items():
         units = unit_prices(compute, family)
         for size in sizes:
@@ -425,16 +425,24 @@ def n1_standard() -> Iterator[Row]:
                 yield f"n1-standard-{size}", size, 3.75 * size, kind, count, market, prices
 
 
-def n1_highmem(units: Mapping[str, tuple[float, float]]) -> Iterator[Row]:
-    for size in (2, 4, 8, 16, 32, 64, 96):
-        memory = 624 if size == 96 else 6.5 * size
-        for kind, count, gpu in attachable(size, memory):
-            there = units if not kind else {r: u for r, u in units.items() if r in gpu}
-            prices = {
-                r: size * core + memory * gib + (count * gpu[r][0] if kind else 0.0)
-                for r, (core, gib) in there.items()
-            }
-            yield f"n1-highmem-{size}", size, memory, kind, count, "on-demand", prices
+N1_SIZES = {
+    # GiB per vCPU (https://cloud.google.com/compute/docs/general-purpose-machines#n1_machines)
+    "n1-highmem": {size: 624 if size == 96 else 6.5 * size for size in (2, 4, 8, 16, 32, 64, 96)},
+    "n1-highcpu": {size: 0.9 * size for size in (2, 4, 8, 16, 32, 64, 96)},
+}
+"""Machines of n1 with libcloud's prices per vCPU and GiB: GiB by vCPUs."""
+
+
+def n1_by_units(units: Mapping[str, tuple[float, float]]) -> Iterator[Row]:
+    for family, sizes in N1_SIZES.items():
+        for size, memory in sizes.items():
+            for kind, count, gpu in attachable(size, memory):
+                there = units if not kind else {r: u for r, u in units.items() if r in gpu}
+                prices = {
+                    r: size * core + memory * gib + (count * gpu[r][0] if kind else 0.0)
+                    for r, (core, gib) in there.items()
+                }
+                yield f"{family}-{size}", size, memory, kind, count, "on-demand", prices
 
 
 def attachable(vcpus: int, memory: float) -> Iterator[tuple[str, int, dict[str, Any]]]:

@@ -116,6 +116,8 @@ def test_more_of_an_accelerator_never_costs_less(cloud: str) -> None:
         ("gcp", "us-central1", "a3-highgpu-8g", "H100:8", 88.49),
         ("gcp", "us-central1", "g2-standard-4", "L4", 0.7068),
         ("gcp", "us-central1", "e2-standard-4", None, 0.134),
+        ("gcp", "us-central1", "n1-highcpu-16", None, 0.5668),
+        ("gcp", "us-east1-b", "n1-highcpu-4", "T4", 0.1417 + 0.35),
         ("azure", "eastus", "Standard_NC4as_T4_v3", "T4", 0.526),
         ("azure", "eastus-1", "Standard_NC24ads_A100_v4", "A100-80GB", 3.673),
         ("azure", "westeurope", "Standard_D2s_v3", None, 0.12),
