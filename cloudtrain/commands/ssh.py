@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
 from cloudtrain.errors import UsageError
 from cloudtrain.runs.background import ensure_idle_process
-from cloudtrain.ssh.keys import load_identity
+from cloudtrain.ssh.keys import is_known, load_identity
 from cloudtrain.state import Records
 
 
@@ -19,17 +19,22 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
     This process is to become that ssh: the cluster counts as in use until it ends.
     """
     records = Records(name)
-    nodes = open_provider(recorded_config(records)).nodes(name)
+    there = open_provider(recorded_config(records)).nodes(name)
+    identity = load_identity(records.folder)
+    nodes = tuple(node for node in there if is_known(identity, node))
     for one in sorted(nodes, key=lambda one: one.index):
         if node is None or node in (one.task, one.name, one.role):
             break
     else:
-        if not nodes:
+        if not there:
             raise UsageError(f"{name} has no nodes", hint="run `cloudtrain up`")
         listed = ", ".join(one.task for one in nodes)
-        raise UsageError(f"{name} has no node {node}", hint=f"its nodes: {listed}")
+        others = [one.name for one in there if one not in nodes]
+        hint = f"its nodes: {listed}"
+        hint += f"; not of this machine's record: {', '.join(others)}" if others else ""
+        raise UsageError(f"{name} has no node {node or 'whose host key is here'}", hint=hint)
     records.begin_use()
     ensure_idle_process(records)
-    path = write_ssh_config(records, load_identity(records.folder), nodes)
+    path = write_ssh_config(records, identity, nodes)
     remote = [shlex.join(command)] if command else []
-    return ["ssh", "-F", str(path), one.name, *remote]
+    return ["ssh", "-F", str(path), "--", one.name, *remote]

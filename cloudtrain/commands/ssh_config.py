@@ -11,9 +11,10 @@ from cloudtrain.state import Records
 def ssh_config(name: str) -> str:
     """Entries for the nodes that exist now. Pins their host keys, too."""
     records = Records(name)
-    nodes = open_provider(recorded_config(records)).nodes(name)
-    if not nodes:
+    there = open_provider(recorded_config(records)).nodes(name)
+    if not there:
         raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` creates them")
     identity = keys.load_identity(records.folder)
+    nodes = [node for node in there if keys.is_known(identity, node)]
     keys.write_known_hosts(identity, nodes)
     return keys.ssh_config(identity, nodes)

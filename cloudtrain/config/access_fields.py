@@ -12,6 +12,9 @@ from cloudtrain.ssh_proxy import PLACEHOLDERS, placeholders_in
 _HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*)|\[[0-9A-Fa-f:.]+\])"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _JUMP = re.compile(rf"(?:{_USER}@)?{_HOST}(?::[1-9][0-9]{{0,4}})?")
+_ADDRESS = re.compile(r"[\w\[:][\w.:%\[\]-]*")
+_LOGIN = re.compile(r"\w[\w.@\\+-]*\$?")
+"""Also `DOMAIN\\user`, `user@domain` and a machine's account. Both become arguments of ssh."""
 _GROUP = r"[A-Za-z0-9_.()-]{1,90}"
 _BASTION = re.compile(
     rf"(?:/subscriptions/[0-9A-Za-z-]+/resourceGroups/{_GROUP}/providers/Microsoft\.Network/"
@@ -49,6 +52,22 @@ def proxy_command(node: Any) -> str:
     return value
 
 
+def address(node: Any) -> str:
+    value = line(node)
+    if not _ADDRESS.fullmatch(value):
+        raise InvalidValue("must be a host name, an alias of ~/.ssh/config or an address")
+    return value
+
+
+def user(node: Any) -> str:
+    value = line(node)
+    if not _LOGIN.fullmatch(value):
+        raise InvalidValue("must be a user name")
+    return value
+
+
+Address = Annotated[str, Reads(address, {"title": "host name or address", "type": "string"})]
+User = Annotated[str, Reads(user, {"title": "user name", "type": "string"})]
 JumpHosts = Annotated[str, Reads(jump_hosts, {"title": "[user@]host[:port]", "type": "string"})]
 Bastion = Annotated[str, Reads(bastion, {"title": "GROUP/NAME | ID", "type": "string"})]
 ProxyCommand = Annotated[str, Reads(proxy_command, {"title": "command line", "type": "string"})]

@@ -398,9 +398,9 @@ class HostsItem(Section):
     """One existing machine, for `provider: hosts`."""
 
     of = model.Host
-    address: kinds.Line = required("Host name or address for SSH from this machine.")
+    address: access_fields.Address = required("Host name or address for SSH from this machine.")
     role: kinds.Line = required("Role of the machine; indexes follow the order of the list.")
-    user: kinds.Line | None = optional("User to log in as.")
+    user: access_fields.User | None = optional("User to log in as.")
     key: kinds.Line | None = optional(
         "Private key file; relative paths start in this file's folder."
     )

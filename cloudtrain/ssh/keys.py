@@ -19,6 +19,9 @@ from cloudtrain.shell import Secret
 _ACCEPTED = ".accepted"
 """Suffix of the file beside a node's first host key; no node's name has a dot."""
 
+_NODE = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
+"""Names of nodes, of their cluster, role and index: `Host` takes patterns and several words."""
+
 _MAGIC = b"openssh-key-v1\0"
 _PEM = re.compile(
     r"\A-----BEGIN OPENSSH PRIVATE KEY-----\n([A-Za-z0-9+/=\n]+)"
@@ -87,12 +90,17 @@ def renew_host_key(folder: Path, node: str) -> HostKey:
     return made
 
 
+def is_known(identity: Identity, node: Node) -> bool:
+    """True if a host key of the node is on record: without one, it may be anybody's machine."""
+    return bool(node.host_keys) or node.name in identity.host_keys
+
+
 def write_known_hosts(identity: Identity, nodes: Sequence[Node]) -> None:
     """Write the cluster's known_hosts: an entry for each of these nodes, and no other."""
     lines = [
         f"{_known_as(node)} {public}\n"
         for node in nodes
-        if node.host_keys or node.name in identity.host_keys
+        if is_known(identity, node)
         for public in node.host_keys or identity.host_keys[node.name].pins
     ]
     _write(identity.known_hosts, "".join(lines))
@@ -106,6 +114,8 @@ def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
     """
     blocks = []
     for node in nodes:
+        if not _NODE.match(node.name):
+            raise UsageError(f"{node.name!r} is not allowed as a `Host` of an ssh_config")
         kinds = [key.split()[0] for key in node.host_keys] or ["ssh-ed25519"]
         options = {
             "HostName": node.address,
@@ -239,6 +249,6 @@ def _percent(path: Path) -> str:
 
 
 def _quoted(value: str) -> str:
-    if any(letter in value for letter in '"\n\r\0'):
+    if value.startswith("-") or any(letter in value for letter in '"\n\r\0'):
         raise UsageError(f"{value!r} is not allowed in an ssh_config")
     return f'"{value}"' if not value or any(letter in value for letter in " \t#'\\") else value

@@ -44,7 +44,7 @@ def _asked(address: str, config: str) -> list[str] | None:
         return None
     try:
         asked = subprocess.run(
-            [ssh, "-F", config, "-G", address],
+            [ssh, "-F", config, "-G", "--", address],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,0 +1,105 @@
+"""No name that somebody gave becomes an option of ssh or a line of its config."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import cloudtrain
+from cloudtrain.commands.ssh import shell_command
+from cloudtrain.commands.ssh_config import ssh_config
+from cloudtrain.config.access_fields import address, user
+from cloudtrain.config.fields import InvalidValue
+from cloudtrain.config.yaml_source import Scalar, SourceLocation
+from cloudtrain.errors import UsageError
+from cloudtrain.model import Node
+from cloudtrain.partial_list import PartialList
+from cloudtrain.ssh import keys
+from cloudtrain.ssh.keys import create_identity
+from cloudtrain.state import Records
+from tests.support.keys_parts import NAMES, NODES
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "*", "a b", "a\nProxyCommand x", "!a", ""])
+def test_only_a_nodes_name_is_a_host_of_an_ssh_config(tmp_path: Path, name: str) -> None:
+    identity = create_identity(tmp_path, NAMES)
+    with pytest.raises(UsageError, match="is not allowed as a `Host`"):
+        keys.ssh_config(identity, [replace(NODES[0], name=name)])
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "bad"),
+    [
+        (
+            address,
+            ("10.0.0.1", "::1", "fe80::1%eth0", "[::1]", "gpu_1", "gpu-1.example.com", "_a"),
+            ("-oProxyCommand=x", "a b", "a\nb", "a;b", "a@b", "-"),
+        ),
+        (
+            user,
+            ("ann", "DOMAIN\\ann", "ann@example.com", "a.b", "machine$"),
+            ("-oX", "a b", "a'b", "a\n", "$(x)"),
+        ),
+    ],
+)
+def test_hosts_of_a_file_have_addresses_and_users_that_are_no_options(
+    read: object, good: tuple[str, ...], bad: tuple[str, ...]
+) -> None:
+    assert callable(read)
+    for text in good:
+        assert read(Scalar(text, SourceLocation("f", 1))) == text
+    for text in bad:
+        with pytest.raises(InvalidValue):
+            read(Scalar(text, SourceLocation("f", 1)))
+
+
+def test_ssh_reaches_only_nodes_whose_host_key_is_on_record(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no name that anybody gave can be an option of ssh."""
+    records = Records("mnist")
+    records.create()
+    create_identity(records.folder, ["mnist-chief0"])
+    nodes = tuple(
+        Node(name=name, role=role, index=0, state="running", address="192.0.2.1", internal="")
+        for name, role in (("mnist-chief0", "chief"), ("mnist-worker0", "worker"))
+    )
+
+    class Listing:
+        def nodes(self, cluster: str) -> PartialList[Node]:
+            return PartialList(nodes)
+
+    for module in ("ssh", "ssh_config"):
+        monkeypatch.setattr(f"cloudtrain.commands.{module}.open_provider", lambda _: Listing())
+        monkeypatch.setattr(f"cloudtrain.commands.{module}.recorded_config", lambda _: None)
+    monkeypatch.setattr("cloudtrain.commands.ssh.ensure_idle_process", lambda _: None)
+    words = shell_command("mnist", None, ["-oProxyCommand=touch x"])
+    assert words[:2] == ["ssh", "-F"]
+    assert words[3:] == ["--", "mnist-chief0", "'-oProxyCommand=touch x'"]
+    with pytest.raises(cloudtrain.errors.UsageError) as refused:
+        shell_command("mnist", "worker0", [])
+    assert "not of this machine's record: mnist-worker0" in (refused.value.hint or "")
+    assert "mnist-worker0" not in ssh_config("mnist")
+
+
+def test_every_ssh_that_is_started_gets_its_host_after_two_dashes() -> None:
+    """All words of a list that begins with the program, in whatever module."""
+    package = Path(cloudtrain.__file__).parent
+    found = []
+    folders = [package, package / "providers", package / "playbooks"]
+    for path in [path for folder in folders for path in folder.glob("**/*.py")]:
+        text = path.read_text()
+        tree = ast.parse(text if "ssh" in text or "rsync" in text else "")
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.List) or not node.elts:
+                continue
+            first, *rest = node.elts
+            program = first.value if isinstance(first, ast.Constant) else ast.unparse(first)
+            if program in ("ssh", "scp", "rsync", "ssh-keygen", "ssh-keyscan"):
+                found.append(path.name)
+                words = [each.value for each in rest if isinstance(each, ast.Constant)]
+                assert "--" in words or path.name == "ssh_proxy.py", ast.unparse(node)
+    assert sorted(found) == ["ssh.py", "ssh_config.py", "ssh_proxy.py"]
