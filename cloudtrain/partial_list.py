@@ -12,16 +12,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class NotAsked:
-    """A zone or region that could not be queried."""
+    """A zone or region that could not be queried, or a resource whose labels cannot be ours."""
 
     place: str
     why: str
     """The cloud's own message."""
     denied: bool = False
     """True if this account may not use it, by an organization's policy; not an outage."""
+    foreign: bool = False
+    """True for a resource with labels that this program never writes: it is shown, and never
+    changed. `place` names it."""
+
+    @property
+    def silent(self) -> bool:
+        """True for an outage: what is there is not known."""
+        return not self.denied and not self.foreign
 
     def __str__(self) -> str:
-        return f"{self.place} ({self.why})"
+        return f"{self.place} {self.why}" if self.foreign else f"{self.place} ({self.why})"
 
 
 class PartialList(tuple[T, ...]):
@@ -33,6 +41,20 @@ class PartialList(tuple[T, ...]):
         found = super().__new__(cls, seen)
         found.not_asked = tuple({each.place: each for each in not_asked}.values())
         return found
+
+    @classmethod
+    def of_read(
+        cls, read: Iterable[T | NotAsked | None], not_asked: Iterable[NotAsked] = ()
+    ) -> PartialList[T]:
+        """List what was read: None is left out, and what is foreign is among `not_asked`."""
+        every = list(read)
+        foreign = [each for each in every if isinstance(each, NotAsked)]
+        ours = [each for each in every if each is not None and not isinstance(each, NotAsked)]
+        return cls(ours, [*not_asked, *foreign])
+
+    @property
+    def foreign(self) -> tuple[NotAsked, ...]:
+        return tuple(each for each in self.not_asked if each.foreign)
 
 
 @dataclass(frozen=True, kw_only=True)

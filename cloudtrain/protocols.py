@@ -112,8 +112,8 @@ class TellsSpotEvidence(Protocol):
 class TellsEnds(Protocol):
     """A provider whose cloud says whether it will end a node."""
 
-    def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
-        """Same as Provider.nodes, with `Node.no_end` as the cloud says."""
+    def nodes_and_ends(self, cluster: str) -> PartialList[Node]:
+        """Same as Provider.nodes, with `Node.no_end` as the cloud says; with what is foreign."""
 
 
 @runtime_checkable

@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
+ROLE_NAME = re.compile(r"[a-z]([a-z0-9]{0,13}[a-z])?\Z")
+NODE_INDEX = re.compile(r"(0|[1-9][0-9]{0,4})\Z")
+"""The names that this program gives: in files, folders, labels and commands."""
+
 ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
 """TF_CONFIG's order (semantics of tf.distribute.cluster_resolver.TFConfigClusterResolver)."""
 

@@ -16,7 +16,8 @@ from cloudtrain.model import Artifact
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.run_record import Run, published, run_to_json
-from cloudtrain.state.folder import CLUSTER_NAME, RUN_ID
+from cloudtrain.state.folder import RUN_ID
+from cloudtrain.task_id import CLUSTER_NAME
 
 RECORD = "run.json"
 FORMAT = 1

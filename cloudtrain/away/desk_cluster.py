@@ -25,9 +25,9 @@ from cloudtrain.model import (
     Train,
 )
 from cloudtrain.spent import KEPT_FOR
-from cloudtrain.state.folder import CLUSTER_NAME
 from cloudtrain.stores import scheme_of
 from cloudtrain.strategies.custom import CUSTOM
+from cloudtrain.task_id import CLUSTER_NAME
 
 ROLE = "desk"
 MARGIN = 3600.0

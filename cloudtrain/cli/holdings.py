@@ -25,7 +25,8 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
         if answer.error.hint and answer.exit_code:
             yield f"  hint: {answer.error.hint}"
     elif not answer.held:
-        where = " in the places that were queried" if answer.not_asked else ""
+        missed = any(not each.foreign for each in answer.not_asked)
+        where = " in the places that were queried" if missed else ""
         yield f"{answer.account}: holds nothing of cloudtrain's{where}"
     cloud = cloud_of(answer.account.config.provider)
     for held in answer.held:
@@ -44,8 +45,9 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
             f"  {line}" for line in billing_lines(holding.nodes, holding.provider, moments.now())
         )
         yield from (f"  {resource}" for resource in holding.resources)
+    yield from (f"{answer.account}: {each}" for each in answer.not_asked if each.foreign)
     for each in answer.not_asked:
-        if not each.denied:
+        if each.silent:
             yield f"{answer.account}: not checked: {each}".replace("\n", "\n  ")
     if denied := [each.place for each in answer.not_asked if each.denied]:
         yield f"{answer.account}: not checked, access denied: {', '.join(denied)}"

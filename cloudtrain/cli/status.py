@@ -93,6 +93,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         else [{**node_json(n, now), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
         "planned": None if cluster.planned is None else len(cluster.planned),
         "missing": list(cluster.missing),
+        "foreign": [str(each) for each in cluster.foreign],
         "overdue": [node.name for node in overdue(nodes or (), now)],
         "cost": cost.exact if cost else None,
         "cost_at_least": cost.least if cost else None,

@@ -54,6 +54,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     elif cluster.is_away:
         yield "  away: no report of its desk"
     yield from node_lines(cluster.nodes or ())
+    yield from (f"  {each}" for each in cluster.foreign)
     yield from _cost(cluster, now)
     if cluster.error is not None:
         yield f"  nodes unknown: {cluster.error.message}".replace("\n", "\n    ")

@@ -26,7 +26,7 @@ from cloudtrain.errors import (
 from cloudtrain.events import generations, places_tried
 from cloudtrain.extras import install_hint
 from cloudtrain.model import ClusterConfig, Identity, Node, Plan
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.partial_list import PartialList, Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
@@ -123,7 +123,10 @@ def open_session(
     from cloudtrain.ssh.transport import SshTransport
 
     plan, records, provider = handle.plan, handle.records, handle.provider
-    nodes = ask_nodes(provider, plan)
+    listed = provider.nodes(plan.config.name)
+    for each in listed.foreign if isinstance(listed, PartialList) else ():
+        console.warn(f"{each}; it is left alone")
+    nodes = in_order(listed, plan)
     refuse_other_owners(records, provider, nodes, owner=owner)
     identity = adopt_identity(records, plan, nodes)
     with SshTransport(identity) as transport:

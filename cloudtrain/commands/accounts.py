@@ -123,7 +123,7 @@ class AccountInventory:
         if (
             self.overdue
             or without_end(nodes, moments.now())
-            or any(not each.denied for each in self.not_asked)
+            or any(each.silent for each in self.not_asked)
         ):
             return NotAskedError.exit_code
         if self.error is None or (

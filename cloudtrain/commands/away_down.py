@@ -67,7 +67,9 @@ def is_gone(desk: Handle, config: ClusterConfig) -> bool:
     Raises NotLanded if it has stopped and there are nodes: their keys are on its disk alone.
     """
     listed = desk.provider.find(desk.config.name)
-    if listed.not_asked or any(node.state not in ("stopped", "gone") for node in listed):
+    if any(not each.foreign for each in listed.not_asked) or any(
+        node.state not in ("stopped", "gone") for node in listed
+    ):
         return False
     stopped = [node.name for node in listed if node.state == "stopped"]
     if stopped:
@@ -93,7 +95,7 @@ def nodes_left(config: ClusterConfig) -> str:
     """
     found = [Handle(account).provider.find(config.name) for account in each_account(config)]
     left = [node.name for nodes in found for node in nodes if node.state != "gone"]
-    silent = [each.place for nodes in found for each in nodes.not_asked if not each.denied]
+    silent = [each.place for nodes in found for each in nodes.not_asked if each.silent]
     if not left and silent:
         return f"nodes in {', '.join(silent)}, which does not answer,"
     return some(left)

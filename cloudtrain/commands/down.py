@@ -256,16 +256,20 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
 def places_that_may_hold_it(provider: Provider, found: PartialList[Node]) -> tuple[str, ...]:
     """Places that could not be queried and may have nodes, whose files have not landed."""
     where = provider.whereabouts
-    silent = [each.place for each in found.not_asked if not each.denied]
+    silent = [each.place for each in found.not_asked if each.silent]
     if where is None or not where.complete:
         return tuple(silent)
     return tuple(place for place in silent if where.has(place))
 
 
 def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
-    """Report places that did not answer and in which, by the record, the cluster never was."""
-    silent = [str(each) for each in not_asked if not each.denied]
+    """Report places that did not answer and in which, by the record, the cluster never was; and
+    what has labels that cannot be ours."""
+    silent = [str(each) for each in not_asked if each.silent]
     denied = [each.place for each in not_asked if each.denied]
+    for each in not_asked:
+        if each.foreign:
+            console.warn(f"{each}; it is left alone")
     if silent:
         console.warn(f"not checked: {', '.join(silent)}; by the record, it was never there")
     if denied:

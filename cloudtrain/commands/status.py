@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cloudtrain.commands.utilization import Utilization
     from cloudtrain.events import NothingMoves
     from cloudtrain.model import ClusterConfig, Node
+    from cloudtrain.partial_list import NotAsked
     from cloudtrain.runs.idle import IdleState
 
 OVERDUE = LeftoverError.exit_code
@@ -59,6 +60,8 @@ class ClusterStatus:
     """Names of the nodes in the recorded config; None if not queried."""
     made: frozenset[str] = frozenset()
     """Names of the nodes that were requested, by the record."""
+    foreign: tuple[NotAsked, ...] = ()
+    """Resources with its label and others that cannot be ours."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
@@ -358,6 +361,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
     from cloudtrain.events import nodes_requested
+    from cloudtrain.partial_list import PartialList
     from cloudtrain.protocols import TellsEnds
 
     try:
@@ -371,6 +375,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     return replace(
         cluster,
         nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
+        foreign=nodes.foreign if isinstance(nodes, PartialList) else (),
         prices={name: price.per_hour for name, price in prices.items()},
         ceilings={name: price.most for name, price in prices.items()},
         planned=tuple(node.name for node in make_plan(config).nodes),

@@ -19,6 +19,7 @@ from cloudtrain.config.variables import only_variable
 from cloudtrain.config.yaml_source import Block, Items, Scalar
 from cloudtrain.model import Accelerator, Market, Provisioning
 from cloudtrain.strategies import STRATEGIES
+from cloudtrain.task_id import CLUSTER_NAME
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}
@@ -283,7 +284,7 @@ def name(node: Any) -> str:
 
 
 def is_name(value: str) -> bool:
-    return re.fullmatch(r"[a-z][a-z0-9-]{0,29}", value) is not None
+    return CLUSTER_NAME.match(value) is not None
 
 
 def inside(node: Any) -> str:

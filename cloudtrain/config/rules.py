@@ -18,7 +18,7 @@ from cloudtrain.config.sections import ConfigFile, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.strategies.strategy import Counts, Strategy
-from cloudtrain.task_id import ROLE_ORDER
+from cloudtrain.task_id import ROLE_NAME, ROLE_ORDER
 
 LAST_PORT = 65535
 
@@ -148,7 +148,7 @@ def _roles(file: ConfigFile) -> Found:
             yield _at(file, role), _MASTER_OF_1 if str(version or "").startswith("1.") else _MASTER
         elif strategy.roles and role not in strategy.roles:
             yield _at(file, role), _no_such_role(strategy, role)
-        elif not re.fullmatch(r"[a-z]([a-z0-9]{0,13}[a-z])?", role):
+        elif not ROLE_NAME.match(role):
             yield (
                 _at(file, role),
                 "a role's name has up to 15 lower-case letters and digits,"

@@ -25,12 +25,12 @@ from cloudtrain.state.files import (
     write_whole,
 )
 from cloudtrain.state.lock import LockHolder, holder, locked
+from cloudtrain.task_id import CLUSTER_NAME
 from cloudtrain.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.events import Event, Line
 
-CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,29}\Z")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 NAMED = 5
 """Clusters that an error lists."""

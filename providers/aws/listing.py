@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.aws import faults, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.addresses import ip_address
 from cloudtrain.providers.base.driver import Location, Vm
 
 STATES: dict[str, NodeState] = {
@@ -23,15 +25,26 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html
 
 def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
     """Convert an instance to a Vm; None if it is not ours."""
-    tags = xml.tags(instance)
-    ours = labels.read(tags)
+    found = listed_vm(instance, region, private=private)
+    return found if isinstance(found, Vm) else None
+
+
+def listed_vm(
+    instance: Tree, region: str, *, private: bool, of: str | None = None
+) -> Vm | NotAsked | None:
+    """Convert an instance, `of` one cluster alone; NotAsked if its labels cannot be ours. Its name
+    is that of its labels: anyone may have changed the tag `Name`.
+    """
+    ours = labels.read(xml.tags(instance), of=of, named="")
+    id = xml.text(instance, "instanceId")
+    if isinstance(ours, labels.NotOurs):
+        return None if _state(instance) == "gone" else ours.on(f"instance {id} in {region}")
     if ours is None:
         return None
-    name = tags.get("Name") or ours.node_name(ours.cluster)
+    name = ours.node_name(ours.cluster)
     zone = xml.text(xml.part(instance, "placement"), "availabilityZone")
     internal = xml.text(instance, "privateIpAddress")
-    named = xml.text(xml.part(instance, "instanceState"), "name")
-    state = STATES.get(named, "starting")
+    state = _state(instance)
     reason = xml.part(instance, "stateReason") if state == "gone" else {}
     return Vm(
         cluster=ours.cluster,
@@ -40,8 +53,8 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
             role=ours.role,
             index=ours.index,
             state=state,
-            address=internal if private else xml.text(instance, "ipAddress"),
-            internal=internal,
+            address=ip_address(internal if private else xml.text(instance, "ipAddress")),
+            internal=ip_address(internal),
             placement=zone or region,
             machine=xml.text(instance, "instanceType"),
             provisioning=_provisioning(instance),
@@ -53,9 +66,13 @@ def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
             creating_until=ours.creating_until,
         ),
         place=Location(region=region, zone=zone),
-        id=xml.text(instance, "instanceId"),
+        id=id,
         error=faults.of_reason(name, xml.text(reason, "code"), xml.text(reason, "message")),
     )
+
+
+def _state(instance: Tree) -> NodeState:
+    return STATES.get(xml.text(xml.part(instance, "instanceState"), "name"), "starting")
 
 
 def _provisioning(instance: Tree) -> Provisioning:

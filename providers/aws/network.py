@@ -164,16 +164,15 @@ class SecurityGroup:
         for group in found:
             named = xml.text(group, "groupName"), xml.text(group, "vpcId")
             if named == (self._name, self._vpc):
-                if xml.tags(group).get(labels.CLUSTER) != self._cluster:
+                what = f"security group {self._name} in {self._vpc}"
+                parsed = labels.ours(xml.tags(group), of=self._cluster)
+                if parsed is None:
                     raise NameTakenError(
-                        f"security group {self._name} in {self._vpc} is not cloudtrain's",
+                        f"{what} is not cloudtrain's",
                         hint="choose another `name:` for the cluster, or delete that group",
                         scope="region",
                     )
-                parsed = labels.read(xml.tags(group))
-                if parsed is not None:
-                    what = f"security group {self._name} in {self._vpc}"
-                    labels.refuse_other_owner(what, parsed.owner, self._owner)
+                labels.refuse_other_owner(what, parsed.owner, self._owner)
                 return xml.text(group, "groupId")
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -11,7 +11,7 @@ from cloudtrain.catalog import MachineType
 from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NodeError, StepFailed
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import PartialList
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.aws import (
     checks,
@@ -37,6 +37,7 @@ from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.aws.zones import Regions, split
 from cloudtrain.providers.base import boot, image_pins, labels
+from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
@@ -51,6 +52,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
 
 
+@answers_by_shape
 class AwsDriver:
     """Driver for the account of one profile, in all regions that the account may use."""
 
@@ -112,15 +114,17 @@ class AwsDriver:
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
         if place is not None:
-            return PartialList(self._machines(self._ec2, place.region, cluster, place.zone))
-        return self._regions.ask([partial(self._machines, cluster=cluster)], places)
+            return self._proxied(self._machines(self._ec2, place.region, cluster, place.zone))
+        found = self._regions.ask([partial(self._machines, cluster=cluster)], places)
+        return self._proxied(found, found.not_asked)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> PartialList[Resource]:
-        asks = [partial(resources.of_kind, kind=kind) for kind in resources.KINDS]
+        asks = [partial(resources.of_kind, kind=kind, cluster=cluster) for kind in resources.KINDS]
         found = self._regions.ask(asks, places)
-        return PartialList((r for r in found if cluster in (None, r.cluster)), found.not_asked)
+        ours = PartialList.of_read(found, found.not_asked)
+        return PartialList((r for r in ours if cluster in (None, r.cluster)), ours.not_asked)
 
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal
@@ -152,7 +156,7 @@ class AwsDriver:
     def _refuse_unusable(self, plan: Plan, place: Location) -> None:
         """Raise CapacityError or CloudConfigError for a reservation that new nodes cannot use."""
         if reservations.of_plan(plan):
-            there = self._machines(self._ec2, place.region, plan.config.name, place.zone)
+            there = self.machines(plan.config.name, place)
             names = {machine.node.name for machine in there if machine.node.state != "gone"}
             reservations.refuse_unusable(self._ec2, place, plan, names)
 
@@ -324,20 +328,25 @@ class AwsDriver:
 
     def _machines(
         self, ec2: Ec2Client, region: str, cluster: str | None, zone: str = ""
-    ) -> list[Vm]:
+    ) -> list[Vm | NotAsked]:
         wanted = {f"tag:{labels.CLUSTER}": cluster or "*"}
         if zone:
             wanted["availability-zone"] = zone
         asked = requests.filters(**wanted)
         found = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
         private = self._config.network.private
-        read = [listing.to_vm(i, region, private=private) for i in listing.instances(found)]
-        ours = [m for m in read if m is not None and cluster in (None, m.cluster)]
-        profile = self._config.project or ""
-        return list(
-            with_proxies(
-                PartialList(ours), self._config.network, project=profile, service=self._session
-            )
+        every = listing.instances(found)
+        read = (listing.listed_vm(i, region, private=private, of=cluster) for i in every)
+        return [each for each in read if each is not None]
+
+    def _proxied(
+        self, found: Iterable[Vm | NotAsked], not_asked: Sequence[NotAsked] = ()
+    ) -> PartialList[Vm]:
+        return with_proxies(
+            PartialList.of_read(found, not_asked),
+            self._config.network,
+            project=self._config.project or "",
+            service=self._session,
         )
 
     def _session(self, machine: Vm) -> tuple[str, ...]:

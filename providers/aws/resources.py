@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.aws import network, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree
@@ -72,22 +73,32 @@ KINDS = (
 BY_WORD = {kind.word: kind for kind in KINDS}
 
 
-def of_kind(ec2: Ec2Client, region: str, *, kind: ResourceKind) -> list[Resource]:
-    """List all clusters' resources of this kind in that region."""
+def of_kind(
+    ec2: Ec2Client, region: str, *, kind: ResourceKind, cluster: str | None = None
+) -> list[Resource | NotAsked]:
+    """List the resources of this kind in that region, of all clusters, and what cannot be ours; of
+    the latter, with `cluster`, only what has its label.
+    """
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []
     else:
         wanted = requests.filters(tag_key=labels.CLUSTER)
         found = ec2.pages(region, kind.listed_by, kind.set, wanted)
-    read = [_resource(kind, each, region) for each in found]
+    read = [_resource(kind, each, region, cluster) for each in found]
     return [resource for resource in read if resource is not None]
 
 
-def _resource(kind: ResourceKind, found: Tree, region: str) -> Resource | None:
+def _resource(
+    kind: ResourceKind, found: Tree, region: str, cluster: str | None
+) -> Resource | NotAsked | None:
     """Convert a resource; None if it is not ours or is deleted together with its instance."""
-    ours = labels.read(xml.tags(found)) or _by_name(xml.text(found, kind.name), region)
+    tags = xml.tags(found)
+    ours = labels.read(tags) or _by_name(xml.text(found, kind.name), region)
     if ours is None or xml.text(found, "status") in kind.passing:
         return None
+    if isinstance(ours, labels.NotOurs):
+        is_wanted = cluster in (None, tags.get(labels.CLUSTER))
+        return ours.on(f"{kind.word} {xml.text(found, kind.id)} in {region}") if is_wanted else None
     return Resource(
         cluster=ours.cluster,
         kind=kind.word,
@@ -106,4 +117,4 @@ def _by_name(name: str, region: str) -> labels.Labels | None:
     """
     found = re.match(rf"(.+)-{re.escape(region)}", name)
     cluster = labels.cluster_of(found[1]) if found else None
-    return labels.read({labels.CLUSTER: cluster}) if cluster else None
+    return labels.ours({labels.CLUSTER: cluster}) if cluster else None

@@ -163,7 +163,9 @@ def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[str, Vm]]:
     """List the VMs of that name with their client tokens, including ended VMs."""
     cluster, name = order.plan.config.name, order.node.name
-    wanted = requests.filters(**{f"tag:{labels.CLUSTER}": cluster, "tag:Name": name})
+    task = {labels.ROLE: order.node.role, labels.INDEX: str(order.node.index)}
+    tags = {labels.CLUSTER: cluster, **task}
+    wanted = requests.filters(**{f"tag:{key}": value for key, value in tags.items()})
     region, private = order.place.region, order.plan.config.network.private
     found = ec2.pages(region, "DescribeInstances", "reservationSet", wanted)
     read = [

@@ -23,19 +23,29 @@ def tree(xml: str) -> Tree:
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the members of a set; empty if the set is empty or absent."""
-    found = answer.get(name)
-    return found if isinstance(found, list) else []
+    """Return the members of a set; empty if the set is empty or absent. Raises TypeError for
+    anything else.
+    """
+    found = answer.get(name) or []
+    if not isinstance(found, list):
+        raise TypeError(f"{name} is not a set: {found!r:.60}")
+    return found
 
 
 def part(answer: Mapping[str, Any], name: str) -> Tree:
-    found = answer.get(name)
-    return found if isinstance(found, dict) else {}
+    """Return a structure; empty if it is empty or absent. Raises TypeError for anything else."""
+    found = answer.get(name) or {}
+    if not isinstance(found, dict):
+        raise TypeError(f"{name} is not a structure: {found!r:.60}")
+    return found
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
-    found = answer.get(name)
-    return found if isinstance(found, str) else ""
+    """Return a text; "" if it is absent. Raises TypeError for anything else."""
+    found = answer.get(name) or ""
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is not a text: {found!r:.60}")
+    return found
 
 
 def tags(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.credentials import Tokens
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import SharedPoll
+from cloudtrain.providers.base.answers import objects
 from cloudtrain.providers.base.timing import Timing, require_network
 from cloudtrain.retry import poll_until
 
@@ -162,8 +163,10 @@ class ArmClient:
         return self.timing.call(signed, also=retried)
 
     def get(self, path: str, **query: str) -> Tree:
-        body = self.call("GET", path, query=query).body
-        return body if isinstance(body, dict) else {}
+        body = self.call("GET", path, query=query).body or {}
+        if not isinstance(body, dict):
+            raise TypeError(f"GET {_short(path)} is not an object: {body!r:.60}")
+        return body
 
     def find(self, path: str, **query: str) -> Tree | None:
         """Return the resource; None if it does not exist."""
@@ -175,7 +178,7 @@ class ArmClient:
     def pages(self, path: str, **query: str) -> list[Tree]:
         """Return all items of a list over all its pages."""
         answer = self.get(path, **query)
-        found = list(answer.get("value") or ())
+        found: list[Tree] = [*objects(answer, "value")]
         seen: set[str] = set()
         while answer.get("nextLink"):
             link = paths.local(answer["nextLink"], self._prefix)
@@ -183,7 +186,7 @@ class ArmClient:
                 raise TransientError(f"GET {_short(path)}: the same page is returned repeatedly")
             seen.add(link)
             answer = self.get(link)
-            found += answer.get("value") or ()
+            found += objects(answer, "value")
         return found
 
     # ── Long-running operations ──────────────────────────────────────────────

@@ -31,6 +31,7 @@ from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.words import lasting
 
@@ -260,8 +261,7 @@ class Expiries:
                 region=listing.plain(str(vm.get("location", ""))), expires=known.expires
             )
             for vm in vms
-            if (known := labels.read(vm.get("tags") or {})) is not None
-            and known.cluster == cluster
+            if (known := labels.ours(typed(vm, "tags", dict, null=True), of=cluster)) is not None
             and known.expires is not None
             and known.expires > now
         }

@@ -9,10 +9,13 @@ from typing import Any
 
 from cloudtrain.errors import BusyError, CloudError
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.client import failure_reason
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.addresses import ip_address
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location, Vm
 
 STATES: Mapping[str, NodeState] = {
@@ -46,18 +49,24 @@ def by_id(things: Sequence[Tree]) -> dict[str, Tree]:
     return {str(thing.get("id", "")).lower(): thing for thing in things}
 
 
-def to_vms(lists: Lists) -> Iterator[Vm]:
+def to_vms(lists: Lists, of: str | None = None) -> Iterator[Vm | NotAsked]:
+    """Convert the VMs, `of` one cluster alone; NotAsked for one whose labels cannot be ours."""
     for id, vm in lists.vms.items():
-        found = _machine(id, vm, lists)
+        found = _machine(id, vm, lists, of)
         if found is not None:
             yield found
 
 
-def _machine(id: str, vm: Tree, lists: Lists) -> Vm | None:
-    known, where = labels.read(vm.get("tags") or {}), paths.vm_of(str(vm.get("id", "")))
-    if known is None or where is None:
-        return None
+def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked | None:
+    where = paths.vm_of(typed(vm, "id", str))
+    if where is None:
+        raise ValueError(f"a VM has no ID: {vm.get('id')!r:.60}")
     group, name = where
+    known = labels.read(typed(vm, "tags", dict, null=True), of=of, named=name)
+    if isinstance(known, labels.NotOurs):
+        return known.on(f"VM {name} in resource group {group.name}")
+    if known is None:
+        return None
     properties: Mapping[str, Any] = vm.get("properties") or {}
     place = place_of(vm)
     view = lists.views.get(id) or properties.get("instanceView") or {}
@@ -154,7 +163,7 @@ def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
     public = inside.get("publicIPAddress") or {}
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
     address = (found.get("properties") or {}).get("ipAddress")
-    return str(inside.get("privateIPAddress") or ""), str(address or "")
+    return ip_address(inside.get("privateIPAddress")), ip_address(address)
 
 
 def unix_time(text: Any) -> float | None:

@@ -26,6 +26,7 @@ from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location
 
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
@@ -187,7 +188,7 @@ class _Site:
         """
         found = self._alive()
         if found is not None:
-            parsed = labels.read(found.get("tags") or {})
+            parsed = labels.ours(typed(found, "tags", dict, null=True))
             if parsed is None or parsed.cluster != self.cluster:
                 raise NameTakenError(
                     f"resource group {self.within.name} exists, and cloudtrain did not create it",
@@ -285,7 +286,7 @@ def ours(arm: ArmClient, path: str, cluster: str) -> Tree | None:
     """
     found = arm.find(path)
     if found is not None and arm.given:
-        known = labels.read(found.get("tags") or {})
+        known = labels.ours(typed(found, "tags", dict, null=True))
         if known is None or known.cluster != cluster:
             raise NameTakenError(
                 f"{path.rpartition('/providers/')[2]} exists in resource group {arm.given}, and "

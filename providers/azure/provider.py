@@ -35,6 +35,7 @@ from cloudtrain.providers.azure.resources import Resources
 from cloudtrain.providers.azure.serial_log import serial_log
 from cloudtrain.providers.azure.teardown import Teardown
 from cloudtrain.providers.azure.vms import Vms
+from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
@@ -49,6 +50,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
 
 
+@answers_by_shape
 class AzureDriver:
     """Driver for one subscription."""
 
@@ -102,7 +104,7 @@ class AzureDriver:
         place: Location | None = None,
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
-        found = PartialList(self._holdings.machines(cluster, place))
+        found = self._holdings.machines(cluster, place)
         return with_proxies(
             found,
             self._config.network,
@@ -118,7 +120,7 @@ class AzureDriver:
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> PartialList[Resource]:
-        return PartialList(self._holdings.resources(cluster))
+        return self._holdings.resources(cluster)
 
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal

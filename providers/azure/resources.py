@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
-from cloudtrain.model import Owner
 from cloudtrain.parallel import fan_out
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.azure import faults, listing, paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.teardown import AT_ONCE, GROUP, KINDS
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 
 OPTIONAL = ("Microsoft.DevTestLab/schedules", "Microsoft.Compute/proximityPlacementGroups")
@@ -26,7 +27,7 @@ class Resources:
     def __init__(self, arm: ArmClient) -> None:
         self._arm = arm
 
-    def machines(self, cluster: str | None, place: Location | None) -> tuple[Vm, ...]:
+    def machines(self, cluster: str | None, place: Location | None) -> PartialList[Vm]:
         """List the VMs of a cluster, or of all clusters.
 
         One cluster's VMs are listed from its own groups, so that thousands of other VMs in the
@@ -34,18 +35,19 @@ class Resources:
         subscription.
         """
         found = self._of_everything() if cluster is None else self._of_groups(cluster, place)
-        return tuple(m for m in found if place in (None, m.place) and cluster in (None, m.cluster))
+        listed = PartialList.of_read(found)
+        return PartialList((m for m in listed if place in (None, m.place)), listed.not_asked)
 
-    def _of_everything(self) -> list[Vm]:
+    def _of_everything(self) -> list[Vm | NotAsked]:
         """List the subscription; where only the user's group may be listed, that."""
         try:
             return self._of_all()
         except PermissionsError:
             if not self._arm.given:
                 raise
-            return self._of_group(self._arm.given, [])
+            return self._of_group(self._arm.given, [], None)
 
-    def _of_all(self) -> list[Vm]:
+    def _of_all(self) -> list[Vm | NotAsked]:
         vms, views, nics, addresses, groups = side_by_side(
             lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
             lambda: (
@@ -58,9 +60,9 @@ class Resources:
             lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
             self._groups,
         )
-        return self._machines(vms, views, nics, addresses, groups)
+        return self._machines(vms, views, nics, addresses, groups, None)
 
-    def _of_groups(self, cluster: str, place: Location | None) -> list[Vm]:
+    def _of_groups(self, cluster: str, place: Location | None) -> list[Vm | NotAsked]:
         groups: list[Tree] = []
         if self._arm.given:
             names = [self._arm.given]
@@ -69,7 +71,7 @@ class Resources:
         else:
             # Once this group exists, it contains everything of its region.
             names = [paths.group_name(cluster, place.region)]
-        found = fan_out(names, lambda name: self._of_group(name, groups), name=str)
+        found = fan_out(names, lambda name: self._of_group(name, groups, cluster), name=str)
         return [machine for machines in found for machine in machines]
 
     def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
@@ -95,7 +97,7 @@ class Resources:
         names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
         return sorted(names), groups
 
-    def _of_group(self, name: str, groups: list[Tree]) -> list[Vm]:
+    def _of_group(self, name: str, groups: list[Tree], cluster: str | None) -> list[Vm | NotAsked]:
         group = self._arm.group(name)
 
         def listed(path: str) -> list[Tree]:
@@ -110,7 +112,7 @@ class Resources:
             )
         except NotFoundError:
             return []
-        return self._machines(vms, [], nics, addresses, itself)
+        return self._machines(vms, [], nics, addresses, itself, cluster)
 
     def _machines(
         self,
@@ -119,8 +121,13 @@ class Resources:
         nics: Sequence[Tree],
         addresses: Sequence[Tree],
         groups: Sequence[Tree],
-    ) -> list[Vm]:
-        ours = [vm for vm in vms if _cluster(vm)]
+        cluster: str | None,
+    ) -> list[Vm | NotAsked]:
+        ours = [
+            vm
+            for vm in vms
+            if labels.read(typed(vm, "tags", dict, null=True), of=cluster) is not None
+        ]
         lists = listing.Lists(
             vms=listing.by_id(ours),
             views=self._views(ours, views),
@@ -128,7 +135,7 @@ class Resources:
             addresses=listing.by_id(addresses),
             dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_being_deleted(g)),
         )
-        return list(listing.to_vms(lists))
+        return list(listing.to_vms(lists, cluster))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
         """Return the instance view of each VM. A view that the list does not include is queried by
@@ -153,7 +160,7 @@ class Resources:
             str(vm["id"]).lower(): view for vm, view in zip(missing, asked, strict=True)
         }
 
-    def resources(self, cluster: str | None) -> tuple[Resource, ...]:
+    def resources(self, cluster: str | None) -> PartialList[Resource]:
         """List our groups, and resources with our label in other groups; with a group of the
         user's, what a cluster has in that.
         """
@@ -166,7 +173,7 @@ class Resources:
                 raise
             return self._inside(self._arm.given, cluster)
 
-    def _inside(self, name: str, cluster: str | None) -> tuple[Resource, ...]:
+    def _inside(self, name: str, cluster: str | None) -> PartialList[Resource]:
         """List what is ours in the user's group, by kind: ARM's own list of a group lags behind."""
         group = self._arm.group(name)
 
@@ -183,14 +190,13 @@ class Resources:
                 return []
 
         found = fan_out(KINDS, listed, name=str)
-        return tuple(
-            _resource(thing, kind)
+        return PartialList.of_read(
+            _resource(thing, kind, cluster)
             for kind, things in zip(KINDS, found, strict=True)
             for thing in things
-            if (_cluster(thing) == cluster if cluster else _cluster(thing))
         )
 
-    def _in_subscription(self, cluster: str | None) -> tuple[Resource, ...]:
+    def _in_subscription(self, cluster: str | None) -> PartialList[Resource]:
         query = f"tagName eq '{labels.CLUSTER}'"
         query += f" and tagValue eq '{cluster}'" if cluster else ""
         path = f"{self._arm.path}/resources"
@@ -198,24 +204,23 @@ class Resources:
             self._groups,
             lambda: ask_or_none(lambda: self._arm.pages(path, **{"$filter": query})) or [],
         )
-        groups = [group for group in groups if _cluster(group) is not None]
-        names = {str(group.get("name", "")).lower() for group in groups}
-        found = [_resource(group, GROUP) for group in groups]
+        ours = [group for group in groups if _cluster(group) is not None]
+        names = {str(group.get("name", "")).lower() for group in ours}
+        found = [_resource(group, GROUP, cluster) for group in groups]
         for other in others:
             kind = _kind(other)
             if kind and paths.group_of(str(other.get("id", ""))) not in names:
                 # A list that is filtered by tags returns none.
                 full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
-                if _cluster(full) is not None:
-                    found.append(_resource({**other, **full}, kind))
-        return tuple(r for r in found if cluster in (None, r.cluster))
+                found.append(_resource({**other, **full}, kind, cluster))
+        return PartialList.of_read(found)
 
     def _groups(self) -> list[Tree]:
         return self._arm.pages(f"{self._arm.path}/resourcegroups")
 
 
 def _cluster(thing: Tree) -> str | None:
-    known = labels.read(thing.get("tags") or {})
+    known = labels.ours(typed(thing, "tags", dict, null=True))
     return known.cluster if known else None
 
 
@@ -239,16 +244,23 @@ def _kind(thing: Tree) -> str | None:
     return next((kind for kind in KINDS if kind.lower() == name), None)
 
 
-def _resource(thing: Tree, kind: str) -> Resource:
-    known = labels.read(thing.get("tags") or {})
-    name = str(thing.get("name", ""))
+def _resource(thing: Tree, kind: str, of: str | None) -> Resource | NotAsked | None:
+    """Convert a resource, `of` one cluster alone; NotAsked if its labels cannot be ours."""
+    known, name = (
+        labels.read(typed(thing, "tags", dict, null=True), of=of),
+        str(thing.get("name", "")),
+    )
+    if isinstance(known, labels.NotOurs):
+        return known.on(f"{paths.last(kind)} {name}")
+    if known is None:
+        return None
     return Resource(
-        cluster=known.cluster if known else "",
+        cluster=known.cluster,
         kind=kind,
         name=name,
         id=name if kind == GROUP else str(thing.get("id", "")),
         region=listing.plain(str(thing.get("location", ""))),
-        owner=known.owner if known else Owner(),
-        generation=known.generation if known else "",
-        creating_until=known.creating_until if known else None,
+        owner=known.owner,
+        generation=known.generation,
+        creating_until=known.creating_until,
     )

@@ -12,6 +12,7 @@ from cloudtrain.errors import (
     BusyError,
     CloudError,
     LookAgainError,
+    NameTakenError,
     NotFoundError,
     PermissionsError,
 )
@@ -25,6 +26,7 @@ from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import BEING_DELETED
 from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Resource, Vm
 
 GROUP = "resource group"
@@ -64,8 +66,8 @@ class Teardown:
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete our groups with their contents, and our resources in other groups one by one."""
         groups = [resource for resource in resources if resource.kind == GROUP]
-        whole = {group.name.lower() for group in groups}
         known = {machine.generation for machine in machines}
+        whole = {group.name.lower() for group in groups if not self._holds_foreign(group)}
         steps: dict[str, Callable[[], None]] = {
             f"{GROUP} {group.name}": partial(self._drop, group, known) for group in groups
         }
@@ -106,6 +108,14 @@ class Teardown:
                 _refuse_other([self._arm.find(machine.id) or {}], [machine.generation])
                 fence.refuse_stale()
                 self._arm.delete(machine.id)
+
+    def _holds_foreign(self, found: Resource) -> bool:
+        """True if a VM in the group has labels that cannot be ours: the group stays then, and our
+        own VMs are deleted one by one.
+        """
+        vms = self._vms_of(self._arm.group(found.name))
+        read = (labels.read(typed(vm, "tags", dict, null=True)) for vm in vms)
+        return any(isinstance(each, labels.NotOurs) for each in read)
 
     def _drop(self, found: Resource, known: Collection[str]) -> None:
         """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
@@ -210,9 +220,13 @@ def _fresh(ask: Callable[[], T]) -> T:
 
 
 def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:
-    """Raise LookAgainError if one of these is of a generation that was not listed before."""
+    """Raise LookAgainError if one of these is of a generation that was not listed before, and
+    NameTakenError if the labels of one cannot be ours.
+    """
     for thing in things:
-        parsed = labels.read(thing.get("tags") or {})
+        parsed = labels.read(typed(thing, "tags", dict, null=True))
+        if isinstance(parsed, labels.NotOurs):
+            raise NameTakenError(f"{thing.get('name')} {parsed.reason}: it is left alone")
         if parsed is not None and parsed.generation and parsed.generation not in known:
             raise LookAgainError(f"{thing.get('name')} was created anew meanwhile")
 

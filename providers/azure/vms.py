@@ -20,6 +20,7 @@ from cloudtrain.providers.azure.expiry import Expiries, where
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import ClusterNetwork, ours
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.teardown import roll_back
 
@@ -46,7 +47,7 @@ class Vms:
             mine = order.plan.generation
             error = roll_back(refusal, lambda: self.remove(group, name, zone, mine))
             raise error from refusal.__cause__
-        known = labels.read(order.labels)
+        known = labels.ours(order.labels)
         node = order.node
         return Vm(
             cluster=order.plan.config.name,
@@ -172,7 +173,9 @@ class Vms:
         """
         path = group.vm(name)
         vm = self._arm.find(path)
-        known = labels.read((vm or {}).get("tags") or {})
+        known = labels.read(typed(vm or {}, "tags", dict, null=True))
+        if isinstance(known, labels.NotOurs):
+            raise NameTakenError(f"VM {name} {known.reason}")
         if known is not None and known.generation not in ("", generation):
             raise LookAgainError(f"{name} was created anew meanwhile")
         fence.refuse_stale()

@@ -1,4 +1,8 @@
-"""Labels on all our resources; resources without them are never touched."""
+"""Labels on all our resources; resources without them are never touched.
+
+Anyone in the account may write labels, so this module alone reads them: a value that this program
+never writes makes a resource foreign, which is shown and never changed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from dataclasses import dataclass
 from cloudtrain.errors import NameTakenError
 from cloudtrain.model import Owner, Plan
 from cloudtrain.owner import login
-from cloudtrain.task_id import TaskId
+from cloudtrain.partial_list import NotAsked
+from cloudtrain.task_id import CLUSTER_NAME, NODE_INDEX, ROLE_NAME, TaskId
 
 CLUSTER = "cloudtrain-cluster"
 ROLE = "cloudtrain-role"
@@ -25,6 +30,8 @@ GENERATION = "cloudtrain-generation"
 another. Earlier versions set none."""
 CREATING = "cloudtrain-creating"
 """Unix time in whole seconds until which this may be being created."""
+HOSTS = "cloudtrain-hosts"
+"""Number of hosts of a TPU: while it is created, its endpoints are not listed yet."""
 LONGER = 2700.0
 """Seconds that shared resources are labelled as being created for longer than nodes: they are kept
 from one place to the next, and nothing else shows that somebody is at work."""
@@ -72,34 +79,98 @@ def with_expiry(labels: Mapping[str, str], expires: float | None) -> dict[str, s
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(TaskId):
-    """Parsed labels. Values are not validated: anyone may have set them."""
+    """Labels of a resource of ours. Without a role, it does not belong to a single node."""
 
     cluster: str
     owner: Owner
     expires: float | None
     generation: str
     creating_until: float | None
+    hosts: int
 
 
-def read(labels: Mapping[str, str]) -> Labels | None:
-    """Parse labels; None if the resource is not ours."""
-    cluster = labels.get(CLUSTER)
-    if not cluster:
+@dataclass(frozen=True, kw_only=True)
+class NotOurs:
+    """Labels that this program never writes."""
+
+    reason: str
+
+    def on(self, what: str) -> NotAsked:
+        """The resource that has them, named as it is shown to people."""
+        return NotAsked(place=what, why=self.reason, foreign=True)
+
+
+_WORD = re.compile(r"[a-z0-9_-]{1,63}\Z")
+"""`owner.label`: what a display name, a login name or a machine becomes."""
+_TIME = re.compile(r"[0-9]{1,11}\Z")
+_FORMS: Mapping[str, re.Pattern[str]] = {
+    CLUSTER: CLUSTER_NAME,
+    ROLE: ROLE_NAME,
+    INDEX: NODE_INDEX,
+    OWNER: _WORD,
+    OWNER_NAME: _WORD,
+    MACHINE: _WORD,
+    EXPIRES: _TIME,
+    GENERATION: re.compile(r"[0-9a-f]{12}\Z"),
+    CREATING: _TIME,
+    HOSTS: re.compile(r"[1-9][0-9]{0,3}\Z"),
+}
+"""What this program writes, of any version."""
+_SHOWN = 40
+"""Characters of a foreign value that are shown."""
+
+
+def read(
+    labels: Mapping[str, str], *, of: str | None = None, named: str | None = None
+) -> Labels | NotOurs | None:
+    """Parse labels; None without ours. `of`: this cluster's alone. `named`: the labels are those of
+    a node, which has this name at its cloud (""  if the cloud gives it none).
+    """
+    if CLUSTER not in labels or of not in (None, labels[CLUSTER]):
         return None
-    index = labels.get(INDEX, "")
-    return Labels(
-        cluster=cluster,
+    odd = [key for key, form in _FORMS.items() if key in labels and not _fits(labels[key], form)]
+    if odd:
+        shown = ", ".join(f"{key}: {_shown(labels[key])}" for key in odd)
+        return NotOurs(reason=f"has cloudtrain labels that cloudtrain never wrote: {shown}")
+    found = Labels(
+        cluster=labels[CLUSTER],
         role=labels.get(ROLE, ""),
-        index=int(index) if index.isdecimal() else 0,
+        index=int(labels.get(INDEX, "0")),
         owner=_owner(labels),
-        expires=_time(labels.get(EXPIRES, "")),
+        expires=_time(labels.get(EXPIRES)),
         generation=labels.get(GENERATION, ""),
-        creating_until=_time(labels.get(CREATING, "")),
+        creating_until=_time(labels.get(CREATING)),
+        hosts=int(labels.get(HOSTS, "0")),
     )
+    if named is None:
+        return found
+    if ROLE not in labels or INDEX not in labels:
+        return NotOurs(reason=f"has {CLUSTER}: {found.cluster}, but no role and index")
+    name = found.node_name(found.cluster)
+    if named not in ("", name):
+        return NotOurs(reason=f"has the cloudtrain labels of {name}, which is not its name")
+    return found
 
 
-def _time(text: str) -> float | None:
-    return float(text) if text.isdecimal() else None
+def ours(labels: Mapping[str, str], *, of: str | None = None) -> Labels | None:
+    """Parse labels; None for what is not ours, or whose labels this program never wrote."""
+    found = read(labels, of=of)
+    return found if isinstance(found, Labels) else None
+
+
+def _fits(value: object, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.match(value) is not None
+
+
+def _shown(value: object) -> str:
+    """A foreign value on one line, without what could control a terminal."""
+    text = "".join(c if c.isprintable() else " " for c in str(value)[: 2 * _SHOWN])
+    text = " ".join(text.split()) or "(empty)"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else float(text)
 
 
 def _owner(labels: Mapping[str, str]) -> Owner:
@@ -135,5 +206,5 @@ def group_name(cluster: str) -> str:
 
 def cluster_of(name: str) -> str | None:
     """Return the cluster whose `group_name` is a prefix of `name`; None if the name is not ours."""
-    found = re.match(r"cloudtrain-([a-z][a-z0-9-]{0,29})\Z", name)
-    return found[1] if found else None
+    cluster = name.removeprefix("cloudtrain-")
+    return cluster if cluster != name and CLUSTER_NAME.match(cluster) else None

@@ -123,13 +123,14 @@ class CloudProvider(Generic[NetworkT]):
             failure = roll_back(failure, lambda: teardown.clear(finder.near, {}), journal)
         raise failure
 
-    def nodes(self, cluster: str) -> tuple[Node, ...]:
+    def nodes(self, cluster: str) -> PartialList[Node]:
         found = self._search(cluster).machines()
         self._seen(cluster).look(found)
-        return _nodes(found)
+        return PartialList(_nodes(found), found.foreign)
 
-    def nodes_and_ends(self, cluster: str) -> tuple[Node, ...]:
-        return _nodes(self._with_ends(self._search(cluster).machines()))
+    def nodes_and_ends(self, cluster: str) -> PartialList[Node]:
+        found = self._search(cluster).machines()
+        return PartialList(_nodes(self._with_ends(found)), found.foreign)
 
     def own_end(self, node: Node) -> str:
         timed = self._account.ends_by_shutdown and node.expires is not None

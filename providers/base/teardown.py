@@ -15,6 +15,7 @@ from cloudtrain.errors import (
     CredentialsError,
     LeftoverError,
     LookAgainError,
+    NameTakenError,
     NodesError,
     PermissionsError,
 )
@@ -91,7 +92,7 @@ class Teardown:
 
     def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
         kinds = _kinds(failure)
-        if any(issubclass(kind, PermissionsError) for kind in kinds):
+        if any(issubclass(kind, PermissionsError | NameTakenError) for kind in kinds):
             return True
         if any(issubclass(kind, CredentialsError) for kind in kinds):
             return rounds > 1  # a token may have been renewed meanwhile

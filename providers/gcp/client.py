@@ -19,6 +19,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import ClusterConfig
 from cloudtrain.partial_list import NotAsked
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.per_thread import PerThread
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.gcp import faults
@@ -292,7 +293,7 @@ def unreachable_places(what: str, page: Json) -> list[NotAsked]:
     """Return the zones and regions missing from this page of a list, each once, with Google's
     reason: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
     """
-    missing = {str(place).rpartition("/")[2]: "" for place in page.get("unreachables") or ()}
+    missing = {str(place).rpartition("/")[2]: "" for place in typed(page, "unreachables", list)}
     items = page.get("items")
     scoped = items.items() if isinstance(items, dict) else ()
     for place, part in [("", page), *scoped]:

@@ -8,7 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.addresses import ip_address
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp.requests import read_description
 
@@ -35,13 +38,21 @@ LEAVING = frozenset({"PENDING_STOP", "STOPPING", "SUSPENDING", "DEPROVISIONING"}
 
 def to_vm(instance: Json) -> Vm | None:
     """Convert an instance to a Vm; None if it is not ours."""
-    parsed = labels.read(instance.get("labels") or {})
+    found = listed_vm(instance)
+    return found if isinstance(found, Vm) else None
+
+
+def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
+    """Convert an instance, `of` one cluster alone; NotAsked if its labels cannot be ours."""
+    zone, name = last(typed(instance, "zone", str)), typed(instance, "name", str)
+    parsed = labels.read(typed(instance, "labels", dict), of=of, named=name)
+    if isinstance(parsed, labels.NotOurs):
+        return parsed.on(f"instance {name} in {zone}")
     if parsed is None:
         return None
-    zone = last(instance.get("zone"))
     public, internal = _addresses(instance)
     node = Node(
-        name=str(instance.get("name")),
+        name=name,
         role=parsed.role,
         index=parsed.index,
         state=STATES.get(str(instance.get("status")), "starting"),
@@ -72,11 +83,11 @@ def _addresses(instance: Json) -> tuple[str, str]:
     nodes.
     """
     interfaces = instance.get("networkInterfaces") or [{}]
-    internal = str(interfaces[0].get("networkIP") or "")
+    internal = ip_address(interfaces[0].get("networkIP"))
     outside = interfaces[0].get("accessConfigs")
     if not outside:
         return internal, internal
-    return str(outside[0].get("natIP") or ""), internal
+    return ip_address(outside[0].get("natIP")), internal
 
 
 def _disk_gb(instance: Json) -> int | None:
@@ -102,11 +113,15 @@ def _no_end(instance: Json, expires: float | None) -> str:
     return "Google holds no run time for it"
 
 
-def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resource | None:
+def to_resource(
+    kind: str, item: Json, endings: Sequence[str] = ("",), of: str | None = None
+) -> Resource | NotAsked | None:
     """Convert a resource of a kind that has no labels; None unless both its name and its
-    description mark it as ours.
+    description mark it as ours, NotAsked if the description cannot be ours.
     """
-    parsed = read_description(str(item.get("description") or ""))
+    parsed = read_description(typed(item, "description", str), of=of)
+    if isinstance(parsed, labels.NotOurs):
+        return parsed.on(f"{kind} {item.get('name')}")
     if parsed is None:
         return None
     if item.get("name") not in {f"{labels.group_name(parsed.cluster)}{e}" for e in endings}:
@@ -114,11 +129,15 @@ def to_resource(kind: str, item: Json, endings: Sequence[str] = ("",)) -> Resour
     return _resource(kind, item, parsed, last(item.get("region")))
 
 
-def to_disk(item: Json) -> Resource | None:
-    """Convert a disk; None unless it has our label and no VM uses it."""
-    parsed = labels.read(item.get("labels") or {})
+def to_disk(item: Json, of: str | None = None) -> Resource | NotAsked | None:
+    """Convert a disk; None unless it has our label and no VM uses it, NotAsked if its labels cannot
+    be ours.
+    """
+    parsed = labels.read(typed(item, "labels", dict), of=of)
     if parsed is None or item.get("users"):
         return None
+    if isinstance(parsed, labels.NotOurs):
+        return parsed.on(f"disk {item.get('name')} in {last(item.get('zone'))}")
     return _resource("disk", item, parsed, last(item.get("zone")))
 
 

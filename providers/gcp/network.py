@@ -161,7 +161,7 @@ class NetworkBuilder:
     def _refuse_foreign(self, what: str, there: Json, body: Json) -> None:
         parsed = requests.read_description(str(there.get("description") or ""))
         network = body.get("network")
-        if parsed is None or parsed.cluster != self.cluster:
+        if not isinstance(parsed, labels.Labels) or parsed.cluster != self.cluster:
             raise NameTakenError(
                 f"{what} exists, and cloudtrain did not create it",
                 hint="choose another `name`, or delete it",

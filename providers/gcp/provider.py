@@ -11,6 +11,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
@@ -44,6 +45,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     )
 
 
+@answers_by_shape
 class GcpDriver:
     """Driver for one project. Sends no request before its first use."""
 

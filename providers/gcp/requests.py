@@ -162,14 +162,15 @@ _FACTS = {
 }
 
 
-def read_description(text: str) -> labels.Labels | None:
+def read_description(text: str, *, of: str | None = None) -> labels.Labels | labels.NotOurs | None:
     """Parse a description; None if the resource is not ours."""
     head, _, facts = text.partition(": ")
     if head != "made by cloudtrain":
         return None
     ours = facts.partition(_OWN)[0]
     values = dict(fact.split("=", 1) for fact in ours.split() if "=" in fact)
-    return labels.read({key: values.get(word, "") for key, word in _FACTS.items()})
+    given = {key: values[word] for key, word in _FACTS.items() if word in values}
+    return labels.read(given, of=of)
 
 
 def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:

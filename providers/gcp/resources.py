@@ -17,6 +17,7 @@ from cloudtrain.errors import (
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import objects, typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp import faults, listing, tpu_hosts
 from cloudtrain.providers.gcp.client import GcpClient, Json, unreachable_places
@@ -57,8 +58,8 @@ def _tpu_hosts(tpus: Tpus, cluster: str | None, place: Location | None) -> Parti
         if tpus.needed:
             raise
         return PartialList((), [NotAsked(place="Cloud TPU", why=error.message)])
-    hosts = (host for tpu in found for host in tpu_hosts.to_hosts(tpu))
-    return PartialList((h for h in hosts if cluster in (None, h.cluster)), found.not_asked)
+    hosts = (host for tpu in found for host in tpu_hosts.listed_hosts(tpu, cluster))
+    return PartialList.of_read(hosts, found.not_asked)
 
 
 def vms(
@@ -84,34 +85,35 @@ def _of_zone(api: GcpClient, zone: str, cluster: str | None) -> PartialList[Json
 
 
 def _read(items: PartialList[Json], cluster: str | None) -> PartialList[Vm]:
-    read = [listing.to_vm(item) for item in items]
-    found = {m.id: m for m in read if m is not None and cluster in (None, m.cluster)}
-    return PartialList(found.values(), items.not_asked)
+    found = PartialList.of_read(
+        (listing.listed_vm(item, cluster) for item in items), items.not_asked
+    )
+    return PartialList({m.id: m for m in found}.values(), found.not_asked)
 
 
 def resources(api: GcpClient, cluster: str | None) -> PartialList[Resource]:
-    def described(kind: str, path: str, *endings: str) -> PartialList[Resource | None]:
+    def described(kind: str, path: str, *endings: str) -> PartialList[Resource]:
         items = _items(api, f"{kind} list", path)
-        read = (listing.to_resource(kind, item, endings or ("",)) for item in items)
-        return PartialList(read, items.not_asked)
+        read = (listing.to_resource(kind, item, endings or ("",), cluster) for item in items)
+        return PartialList.of_read(read, items.not_asked)
 
-    def disks() -> PartialList[Resource | None]:
+    def disks() -> PartialList[Resource]:
         items = _items(api, "disks", "aggregated/disks", cluster)
-        return PartialList(map(listing.to_disk, items), items.not_asked)
+        return PartialList.of_read(
+            (listing.to_disk(item, cluster) for item in items), items.not_asked
+        )
 
-    questions: list[Callable[[], PartialList[Resource | None]]] = [
+    questions: list[Callable[[], PartialList[Resource]]] = [
         lambda: _where_known(disks),
         lambda: described("firewall", "global/firewalls", *RULES),
         lambda: _where_known(lambda: described("placement policy", "aggregated/resourcePolicies")),
         lambda: described("subnetwork", "aggregated/subnetworks"),
         lambda: described("network", "global/networks"),
     ]
-    found = _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "resources"))
-    ours = (r for r in found if r is not None and cluster in (None, r.cluster))
-    return PartialList(ours, found.not_asked)
+    return _joined(ask_all(questions, lambda ask: ask(), name=lambda ask: "resources"))
 
 
-def _where_known(ask: Callable[[], PartialList[Resource | None]]) -> PartialList[Resource | None]:
+def _where_known(ask: Callable[[], PartialList[Resource]]) -> PartialList[Resource]:
     """Return the items of a list; empty if the endpoint does not know that kind of resource."""
     try:
         return ask()
@@ -137,16 +139,16 @@ def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> 
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):
         pages = api.pages(what, path, **params)
-        return PartialList(item for page in pages for item in page.get("items") or [])
+        return PartialList(item for page in pages for item in objects(page, "items"))
     collection = path.rpartition("/")[2]
     found: list[Json] = []
     missed: list[NotAsked] = []
     for page in api.pages(what, path, **params):
         missed += unreachable_places(what, page)
-        for scope, part in (page.get("items") or {}).items():
+        for scope, part in typed(page, "items", dict).items():
             kind, _, name = scope.partition("/")
             where = {kind.removesuffix("s"): name} if name else {}
-            found += [{**item, **where} for item in part.get(collection) or ()]
+            found += [{**item, **where} for item in objects(part, collection)]
     if any(not each.place for each in missed):
         raise TransientError(f"{what}: the list is incomplete: {missed[0].why}")
     return PartialList(found, missed)

@@ -7,7 +7,10 @@ from typing import Any
 
 from cloudtrain.errors import CapacityError, CloudError
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
+from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.addresses import ip_address
+from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.gcp.listing import place_of, timestamp
 from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts
@@ -15,9 +18,6 @@ from cloudtrain.providers.gcp.startup import slice_script
 from cloudtrain.task_id import TaskId
 
 Json = dict[str, Any]
-
-HOSTS = "cloudtrain-hosts"
-"""Label with the number of hosts: while a TPU is created, its endpoints are not listed yet."""
 
 SCOPE = "https://www.googleapis.com/auth/logging.write"
 """Only scope of the service account on the hosts, without `identity`. The API gives a TPU the
@@ -56,12 +56,19 @@ def tpu_of(machine: Vm) -> str:
 
 def to_hosts(tpu: Json) -> tuple[Vm, ...]:
     """Convert a TPU to a Vm for each of its hosts; none if it is not ours."""
-    given = tpu.get("labels") or {}
-    parsed = labels.read(given)
+    return tuple(host for host in listed_hosts(tpu) if isinstance(host, Vm))
+
+
+def listed_hosts(tpu: Json, of: str | None = None) -> tuple[Vm | NotAsked, ...]:
+    """The same, `of` one cluster alone; NotAsked if its labels cannot be ours."""
+    _, _, _, zone, _, name = str(tpu["name"]).split("/")
+    parsed = labels.read(typed(tpu, "labels", dict), of=of, named=name)
+    if isinstance(parsed, labels.NotOurs):
+        return (parsed.on(f"TPU {name} in {zone}"),)
     if parsed is None:
         return ()
-    hosts, endpoints = given.get(HOSTS, ""), tpu.get("networkEndpoints") or []
-    count = int(hosts) if hosts.isdecimal() else len(endpoints)
+    endpoints = tpu.get("networkEndpoints") or []
+    count = parsed.hosts or len(endpoints)
     padded = [*endpoints, *[{}] * max(0, max(1, count) - len(endpoints))]
     return tuple(_host(tpu, parsed, index, each) for index, each in enumerate(padded))
 
@@ -69,9 +76,9 @@ def to_hosts(tpu: Json) -> tuple[Vm, ...]:
 def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
     _, _, _, zone, _, name = str(tpu["name"]).split("/")
     state, scheduling = str(tpu.get("state")), tpu.get("schedulingConfig") or {}
-    internal = str(endpoint.get("ipAddress") or "")
+    internal = ip_address(endpoint.get("ipAddress"))
     outside = bool((tpu.get("networkConfig") or {}).get("enableExternalIps"))
-    address = str((endpoint.get("accessConfig") or {}).get("externalIp") or "")
+    address = ip_address((endpoint.get("accessConfig") or {}).get("externalIp"))
     node = Node(
         name=TaskId(role=parsed.role, index=index).node_name(parsed.cluster),
         role=parsed.role,
@@ -125,7 +132,7 @@ def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
         "acceleratorType": order.node.machine,
         "runtimeVersion": runtime,
         "description": f"made by cloudtrain: cluster={config.name}",
-        "labels": {**given, HOSTS: str(len(hosts))},
+        "labels": {**given, labels.HOSTS: str(len(hosts))},
         "tags": list(network.tags),
         "networkConfig": {
             "network": network.network,

@@ -12,6 +12,7 @@ from typing import Any
 from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, TransientError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.providers.base.answers import objects, typed
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.strategies import STRATEGIES
@@ -74,8 +75,8 @@ class Tpus:
         found: list[Json] = []
         missed: list[NotAsked] = []
         for page in self._pages(what, f"locations/{zone}/nodes"):
-            found += page.get("nodes") or ()
-            silent = [str(place).rpartition("/")[2] for place in page.get("unreachable") or ()]
+            found += objects(page, "nodes")
+            silent = [str(place).rpartition("/")[2] for place in typed(page, "unreachable", list)]
             missed += [NotAsked(place=place, why=f"{what}: unreachable") for place in silent]
         return PartialList(found, missed)
 

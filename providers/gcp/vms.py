@@ -13,7 +13,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import Node
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.base.driver import LaunchRequest, Resource, Vm
 from cloudtrain.providers.base.serial_log import last_lines
 from cloudtrain.providers.gcp import listing, requests, scheduling, teardown
 from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json, failure
@@ -105,7 +105,7 @@ class VmLaunch:
         if found is None or found.get("users"):
             return
         disk = listing.to_disk(found)
-        if disk is None or disk.cluster != self.order.plan.config.name:
+        if not isinstance(disk, Resource) or disk.cluster != self.order.plan.config.name:
             raise taken
         teardown.delete(self.api, str(disk), path)
 

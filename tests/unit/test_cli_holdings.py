@@ -550,6 +550,7 @@ def test_ls_cloud_names_the_places_that_could_not_be_asked(cloud: Labelled) -> N
         "place": "europe-west4-a",
         "why": "instances: The scope is not reachable.",
         "denied": False,
+        "foreign": False,
     }
 
 
@@ -561,6 +562,36 @@ def test_ls_cloud_says_nothing_of_what_it_has_not_seen(cloud: Labelled) -> None:
         "gcp: holds nothing of cloudtrain's in the places that were queried",
         "gcp: not checked, access denied: ap-south-1",
     ]
+
+
+FOREIGN = NotAsked(place="instance i-0abc in us-east-1", why="has odd labels", foreign=True)
+
+
+def test_what_cannot_be_ours_is_one_line_and_all_else_goes_on(cloud: Labelled) -> None:
+    """Nobody's label makes `ls --cloud`, `gc` or `down` end otherwise than without it."""
+    put(cloud, "mnist")
+    cloud.not_asked = (FOREIGN,)
+    line = "gcp: instance i-0abc in us-east-1 has odd labels"
+    result = run("ls", "--cloud", "--provider", "gcp")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, line)
+    cloud.cloud.clear()
+    put_idle(cloud, "mnist")
+    result = run("gc", "--provider", "gcp", "--yes")
+    assert (result.exit_code, cloud.cloud) == (0, {})
+    assert line in result.stderr.splitlines()
+    (account,) = json.loads(run("ls", "--cloud", "--provider", "gcp", "--json").stdout)["accounts"]
+    assert account["not_asked"] == [
+        {
+            "place": "instance i-0abc in us-east-1",
+            "why": "has odd labels",
+            "denied": False,
+            "foreign": True,
+        }
+    ]
+    put(cloud, "mnist")
+    result = run("down", "mnist", "--provider", "gcp", "--discard", "--yes")
+    assert (result.exit_code, cloud.cloud) == (0, {})
+    assert "instance i-0abc in us-east-1 has odd labels; it is left alone" in result.stderr
 
 
 def test_gc_collects_what_it_sees_and_ends_with_6_where_it_could_not_look(cloud: Labelled) -> None:

@@ -345,6 +345,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 
 OURS = {"cloudtrain-cluster": "mnist", "cloudtrain-role": "worker", "cloudtrain-index": "3"}
+NAME = "mnist-worker3"
 
 
 def test_vms_without_our_label_are_not_ours() -> None:
@@ -357,7 +358,7 @@ def test_vms_without_our_label_are_not_ours() -> None:
 
 def test_a_recorded_vm_is_read() -> None:
     [vm] = recorded("zones_us-central1-a_instances_node-name.json")
-    machine = listing.to_vm({**vm, "labels": OURS})
+    machine = listing.to_vm({**vm, "name": NAME, "labels": OURS})
     assert machine is not None
     assert (machine.cluster, machine.node.task, machine.id) == ("mnist", "worker3", vm["id"])
     assert str(machine.place) == "us-central1-a"
@@ -374,7 +375,7 @@ def test_a_recorded_vm_is_read() -> None:
 
 def test_a_recorded_vm_that_is_stopped_is_told_as_such() -> None:
     [vm] = recorded("zones_us_central1_a_instances_stopped_node.json")
-    machine = listing.to_vm({**vm, "labels": OURS})
+    machine = listing.to_vm({**vm, "name": NAME, "labels": OURS})
     assert machine is not None
     assert machine.node.state == "stopped"
 
@@ -385,7 +386,7 @@ def test_every_status_that_google_describes_is_a_state() -> None:
 
 
 def test_an_address_is_the_public_one_or_not_known_yet() -> None:
-    vm = {"name": "x", "labels": OURS, "zone": "z", "status": "STAGING"}
+    vm = {"name": NAME, "labels": OURS, "zone": "z", "status": "STAGING"}
     inside = {"networkIP": "10.0.0.2"}
     for interface, address in (
         ({**inside, "accessConfigs": [{"natIP": "198.51.100.1"}]}, "198.51.100.1"),
@@ -398,7 +399,7 @@ def test_an_address_is_the_public_one_or_not_known_yet() -> None:
 
 
 def test_the_end_is_what_google_says_and_else_what_the_label_says() -> None:
-    vm = {"name": "x", "labels": {**OURS, "cloudtrain-expires": "2000000000"}, "zone": "z"}
+    vm = {"name": NAME, "labels": {**OURS, "cloudtrain-expires": "2000000000"}, "zone": "z"}
     machine = listing.to_vm(vm)
     assert machine is not None
     assert machine.node.expires == NOW
