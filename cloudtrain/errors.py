@@ -87,7 +87,13 @@ class LockedError(CloudtrainError):
 
 
 class LeasedError(CloudtrainError):
+    """`lease`: ID of the lease that is in the way, for `down --break-lease`."""
+
     exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None, lease: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.lease = lease
 
 
 class CreatedAnewError(CloudtrainError):

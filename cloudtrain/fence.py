@@ -23,7 +23,8 @@ _seen: ContextVar[Check | None] = ContextVar("seen", default=None)
 
 @contextmanager
 def confirmed_by(confirm: Check) -> Iterator[None]:
-    """Have `confirm` called before each round of deletions inside: it raises if they may not go on.
+    """Have `confirm` called before each round of creations and deletions inside: it raises if they
+    may not go on.
     Also in threads of `fan_out`.
     """
     token = _confirm.set(confirm)
@@ -34,7 +35,7 @@ def confirmed_by(confirm: Check) -> Iterator[None]:
 
 
 def confirm() -> None:
-    """Ask whether deletions may go on. Raises LeasedError."""
+    """Ask whether creations and deletions may go on. Raises LeasedError."""
     asked = _confirm.get(None)
     if asked is not None:
         asked()

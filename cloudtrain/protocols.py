@@ -303,6 +303,10 @@ class HostKeys(Protocol):
         """Accept only one of these for that node from now on; closes its open connections."""
 
 
+SMALL = 1 << 16
+"""Bytes that are read of a file for `swap`, whoever has written it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Swapped:
     """Result of a conditional write; if not `done`, the conflicting content."""
@@ -353,6 +357,9 @@ class StoreBackend(ArtifactStore, Protocol):
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         """Write a small file (None: delete it) only if it still has that version ("": does not
         exist). Of several concurrent writers, one succeeds."""
+
+    def peek(self, path: str) -> Swapped:
+        """Read a small file, as `swap` returns it: at most its first SMALL bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,8 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import ClusterTarget, is_file, target_of
 from cloudtrain.cloud import facts_of
-from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
+from cloudtrain.console.lines import printable
+from cloudtrain.errors import CloudtrainError, ConfigError, LeasedError, UsageError
 from cloudtrain.state import Records
 
 
@@ -33,6 +34,11 @@ from cloudtrain.state import Records
 @yes_option
 @adopt_option
 @click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
+@click.option(
+    "--break-lease",
+    metavar="ID",
+    help="Go on although another machine's command holds this lease (`any`: whichever).",
+)
 @order_key_option
 @provider_options
 @events_option
@@ -44,6 +50,7 @@ def command(
     yes: bool,
     adopt: bool,
     owner: str | None,
+    break_lease: str | None,
     order_key: Path | None,
     provider: str | None,
     project: str | None,
@@ -64,16 +71,27 @@ def command(
         confirm(f"Land the artifacts of {target.name} and destroy it on {provider}?", yes=yes)
     from cloudtrain.commands.down import down
 
-    with shown(as_json=as_json) as screen:
-        down(
-            target.name,
-            target.config,
-            discard=discard,
-            adopt=adopt,
-            owner=owner,
-            order_key=order_key,
-            console=screen,
-        )
+    def run(broken: str) -> None:
+        with shown(as_json=as_json) as screen:
+            down(
+                target.name,
+                target.config,
+                discard=discard,
+                adopt=adopt,
+                owner=owner,
+                order_key=order_key,
+                break_lease=broken,
+                console=screen,
+            )
+
+    try:
+        run(break_lease or "")
+    except LeasedError as error:
+        if not error.lease or break_lease or not on_terminal():
+            raise
+        question = f"{error.message}. Go on without it? What it is at work on is lost"
+        confirm(printable(question), yes=False)
+        run(error.lease)
     if as_json:
         print_json({"name": target.name, "left": []})
 

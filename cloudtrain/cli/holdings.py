@@ -45,6 +45,8 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
             f"  {line}" for line in billing_lines(holding.nodes, holding.provider, moments.now())
         )
         yield from (f"  {resource}" for resource in holding.resources)
+        if held.lease:
+            yield f"  {held.lease}"
     yield from (f"{answer.account}: {each}" for each in answer.not_asked if each.foreign)
     for each in answer.not_asked:
         if each.silent:
@@ -110,6 +112,7 @@ def _account_json(answer: AccountInventory) -> dict[str, Any]:
                 "nodes": [node_json(node) for node in held.holding.nodes],
                 "overdue": [node.name for node in overdue(held.holding.nodes, moments.now())],
                 "resources": list(held.holding.resources),
+                "lease": held.lease or None,
             }
             for held in answer.held
         ],

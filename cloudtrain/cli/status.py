@@ -94,6 +94,7 @@ def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
         "planned": None if cluster.planned is None else len(cluster.planned),
         "missing": list(cluster.missing),
         "foreign": [str(each) for each in cluster.foreign],
+        "lease": cluster.lease or None,
         "overdue": [node.name for node in overdue(nodes or (), now)],
         "cost": cost.exact if cost else None,
         "cost_at_least": cost.least if cost else None,

@@ -55,6 +55,8 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield "  away: no report of its desk"
     yield from node_lines(cluster.nodes or ())
     yield from (f"  {each}" for each in cluster.foreign)
+    if cluster.lease:
+        yield f"  {cluster.lease}"
     yield from _cost(cluster, now)
     if cluster.error is not None:
         yield f"  nodes unknown: {cluster.error.message}".replace("\n", "\n    ")

@@ -1,13 +1,19 @@
 """A lock between machines: a small file beside a cluster's artifacts, valid for a minute unless its
 holder renews it.
 
-A lost lease never ends the work that it protects, but for deletions: before each round of them it
-is asked for again if this process may have slept past it, and they stop if another machine has it.
+A lost lease never ends the work that it protects, but for creations and deletions: before each
+round of them it is asked for again if this process may have slept past it, and they stop if another
+machine has it.
+
+Whoever may write to the store can renew a lease for ever. So `down` may break it, by its ID: the
+holder finds its ID among those that were broken, within two renewals, and creates and deletes
+nothing more, even if it wakes up when that `down` has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import threading
@@ -19,9 +25,10 @@ from pathlib import Path
 from cloudtrain import awake, fence, moments
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
-from cloudtrain.cluster.session import Handle
+from cloudtrain.cluster.session import Handle, store_at
 from cloudtrain.codec import UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
+from cloudtrain.model import ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
 from cloudtrain.state import command_shown
@@ -34,6 +41,16 @@ FIRST_ANSWER_SECONDS = 15.0
 """Seconds to wait for the store's first answer; the lease may still be taken later."""
 FAREWELL = 5.0
 """Seconds to wait at the end for the lease to be released."""
+LONG = 86400.0
+"""Seconds after which a lease that is still renewed is named by `status`, `ls --cloud` and `gc`."""
+ANY = "any"
+"""Instead of an ID: whatever lease is in the way."""
+RACES = 50
+"""How often a lease is to be broken whose holder renews it at that moment."""
+BROKEN_KEPT = 16
+"""IDs of broken leases that are kept for holders that sleep."""
+SHOWN = 60
+"""Characters of what another machine wrote that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +68,19 @@ class LeaseHolder:
     renewed: int = 0
     lasts: float = LASTS
     """Validity in seconds after each renewal."""
+    broken: tuple[str, ...] = ()
+    """IDs of leases that were broken here, the last at the end."""
 
     def __str__(self) -> str:
-        since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        where = f"pid {self.pid}, of {self.owner} on {self.host}, since {since}"
-        return f"{command_shown(self.doing)} ({where})"
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        where = f"pid {self.pid}, of {_shown(self.owner)} on {_shown(self.host)}, since {since}"
+        return f"{command_shown(_shown(self.doing))} ({where})"
+
+    @property
+    def id(self) -> str:
+        """The same over all renewals, and another for each command."""
+        words = f"{self.owner} {self.machine} {self.boot} {self.host} {self.pid} {self.since}"
+        return hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:8]
 
     @property
     def is_here(self) -> bool:
@@ -63,6 +88,12 @@ class LeaseHolder:
         has ended without releasing it.
         """
         return self.machine == this_machine() and self.boot == boot_id() != ""
+
+
+def _shown(text: str) -> str:
+    """What another machine wrote, on one line."""
+    words = "".join(c if c.isprintable() else " " for c in text[: 2 * SHOWN])
+    return " ".join(words.split())[:SHOWN]
 
 
 def boot_id() -> str:
@@ -74,9 +105,10 @@ def boot_id() -> str:
 
 @contextlib.contextmanager
 def holding_lease(
-    handle: Handle, doing: str, console: Console, *, must: bool = True
+    handle: Handle, doing: str, console: Console, *, must: bool = True, breaks: str = ""
 ) -> Iterator[None]:
-    """Hold the lease, for the holder of the cluster's lock on this machine.
+    """Hold the lease, for the holder of the cluster's lock on this machine. `breaks`: ID of the
+    lease to take from its holder, who is given time to notice before anything is done.
 
     Raises LeasedError if another machine works on the cluster; with `must=False`, takes the lease
     later, once it is free. Leases are used only on a cloud and only if the config names a store. If
@@ -86,7 +118,7 @@ def holding_lease(
     if not is_cloud(config.provider) or config.artifacts.store is None:
         yield
         return
-    renewer = LeaseRenewer(handle, doing, console)
+    renewer = LeaseRenewer(handle, doing, console, breaks)
     renewer.start()
     try:
         renewer.await_first(must=must)
@@ -99,11 +131,11 @@ def holding_lease(
 class LeaseRenewer(threading.Thread):
     """Takes the lease, renews it, takes it again if it was lost, and releases it."""
 
-    def __init__(self, handle: Handle, doing: str, console: Console) -> None:
+    def __init__(self, handle: Handle, doing: str, console: Console, breaks: str = "") -> None:
         super().__init__(name="lease", daemon=True)
+        self._breaks, self._broke, self._is_broken = breaks, False, False
         self._cluster, self._config, self._console = handle, handle.config, console
-        where = "any_of" if self._config.candidates else self._config.provider
-        self._path = f".leases/{where}/{self._config.name}.json"
+        self._path = path_of(self._config)
         self._me = LeaseHolder(
             owner=login(),
             machine=this_machine(),
@@ -126,15 +158,28 @@ class LeaseRenewer(threading.Thread):
             self._say_once(
                 "silent", f"the store does not answer: no lease on {self._config.name} yet"
             )
-        elif must and self._other is not None:
+        elif must and self._other is not None and not self._broke:
+            name, id = self._config.name, self._other.id
             raise LeasedError(
-                f"{self._config.name} is in use on another machine: {self._other}",
+                f"{name} is in use on another machine: {self._other}",
                 hint="wait until the command there ends; if that machine has stopped, wait "
-                f"{LASTS:.0f} s",
+                f"{LASTS:.0f} s; if it neither ends nor stops, `cloudtrain down {name} "
+                f"--break-lease {id}` goes on without it",
+                lease=id,
             )
+        elif self._broke:
+            self._console.say(
+                f"broke the lease of another machine: waiting {2 * EVERY:.0f} s, in which its "
+                "holder notices and creates and deletes nothing more"
+            )
+            self._ending.wait(2 * EVERY)
 
     def confirm(self) -> None:
-        """Raise LeasedError if what is deleted next may be another machine's by now."""
+        """Raise LeasedError if what is created or deleted next may be another machine's by now."""
+        if self._broke:
+            return  # the user's decision: nobody who writes to the store can stop it again
+        if self._is_broken:
+            raise self._broken()
         if self._other is None and awake.gaps() == self._gaps:
             return
         name, had = self._config.name, bool(self._version)
@@ -148,12 +193,22 @@ class LeaseRenewer(threading.Thread):
                 "nothing more is deleted, as another machine may be at work on it by now",
                 hint=f"run it again once the store of {name} answers",
             ) from error
+        if self._is_broken:
+            raise self._broken()
         if self._other is not None:
             raise LeasedError(
                 f"{name} is in use on another machine by now: {self._other}; nothing more is "
                 "deleted here",
                 hint="wait until the command there ends, then look with `cloudtrain status`",
             )
+
+    def _broken(self) -> LeasedError:
+        return LeasedError(
+            f"the lease of this command on {self._config.name} was broken by `cloudtrain down "
+            "--break-lease`: nothing more is created or deleted here",
+            hint=f"look with `cloudtrain status {self._config.name}`; `cloudtrain down "
+            f"{self._config.name} --break-lease any` ends it from here",
+        )
 
     def end(self) -> None:
         self._ending.set()
@@ -169,7 +224,10 @@ class LeaseRenewer(threading.Thread):
                 self._explain(error)
             first = not self._tried.is_set()
             self._tried.set()
-            if self._other is not None and not first:
+            if self._is_broken:
+                self._say_once("broken", self._broken().message)
+                return
+            if self._other is not None and not first and not self._broke:
                 self._say_once(
                     "lost", f"another machine works on it too: {self._other}; continuing"
                 )
@@ -177,29 +235,44 @@ class LeaseRenewer(threading.Thread):
                 break
         if store is not None and self._version:
             with contextlib.suppress(CloudtrainError):
-                store.swap(self._path, None, self._version)
+                store.swap(self._path, self._left(), self._version)
+
+    def _left(self) -> bytes | None:
+        """What is left in the store: nothing, or the IDs of broken leases, as one that is over."""
+        over = replace(self._me, lasts=0.0)
+        return _as_json(over) if self._me.broken else None
 
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another machine has it, set `_other` to its holder."""
         with self._asking:
             gaps = awake.gaps()
             self._me = replace(self._me, renewed=self._me.renewed + 1)
-            data = json.dumps({"format": 1, **asdict(self._me)}).encode()
-            answer = store.swap(self._path, data, self._version)
-            if not answer.done and self._may_take(answer):
-                answer = store.swap(self._path, data, answer.version)
+            answer = store.swap(self._path, _as_json(self._me), self._version)
+            if not (answer.done or self._breaks) and self._me.id in holder_of(answer).broken:
+                self._is_broken, self._version = True, ""
+                return
+            for _ in range(RACES if self._breaks else 1):
+                if answer.done or not self._may_take(answer):
+                    break
+                there = holder_of(answer)
+                if self._is_to_break(answer):
+                    self._broke = True
+                    there = replace(there, broken=(*there.broken, there.id))
+                kept = dict.fromkeys((*there.broken, *self._me.broken))
+                self._me = replace(self._me, broken=tuple(kept)[-BROKEN_KEPT:])
+                answer = store.swap(self._path, _as_json(self._me), answer.version)
             self._version = answer.version if answer.done else ""
             self._other = None if answer.done else holder_of(answer)
             self._gaps = gaps
 
     def _may_take(self, there: Swapped) -> bool:
-        """True if the lease is free, expired, from this machine, or our own from a request whose
-        answer was lost.
+        """True if the lease is free, expired, from this machine, to be broken, or our own from a
+        request whose answer was lost.
         """
-        if not there.version:
-            return True
-        found = holder_of(there)
-        return there.age > min(LASTS, found.lasts) or found.is_here
+        return is_over(there) or holder_of(there).is_here or self._is_to_break(there)
+
+    def _is_to_break(self, there: Swapped) -> bool:
+        return self._breaks in (holder_of(there).id, ANY) and not is_over(there)
 
     def _explain(self, error: CloudtrainError) -> None:
         if isinstance(error, NoBucketError) and self._config.artifacts.create:
@@ -212,11 +285,50 @@ class LeaseRenewer(threading.Thread):
             self._console.say(text)
 
 
+def is_over(there: Swapped) -> bool:
+    """True without a lease, or with one that was not renewed. One of the future, beyond the
+    difference of two clocks, was not renewed by the store's clock either.
+    """
+    lasts = holder_of(there).lasts
+    lasts = min(LASTS, lasts) if lasts >= 0.0 else 0.0  # also for NaN
+    return not there.version or there.age > lasts or there.age < -LASTS
+
+
+def _as_json(holder: LeaseHolder) -> bytes:
+    return json.dumps({"format": 1, **asdict(holder)}).encode()
+
+
+def held_long(config: ClusterConfig) -> str:
+    """A line on a lease that is held for over a day, or cannot be read; "" for any other, and if
+    its store does not answer.
+    """
+    if not is_cloud(config.provider) or config.artifacts.store is None:
+        return ""
+    try:
+        there = store_at(config.artifacts.store, config).peek(path_of(config))
+    except CloudtrainError:
+        return ""
+    holder = holder_of(there)
+    age = moments.now() - holder.since
+    if is_over(there) or age < LONG:
+        return ""
+    since = f"for {age / LONG:.0f} days" if holder.since else "by a file that cannot be read"
+    return (
+        f"its lease is held {since}: {holder}: if nothing is at work there, `cloudtrain down "
+        f"{config.name} --break-lease {holder.id}` goes on without it"
+    )
+
+
+def path_of(config: ClusterConfig) -> str:
+    where = "any_of" if config.candidates else config.provider
+    return f".leases/{where}/{config.name}.json"
+
+
 def holder_of(there: Swapped) -> LeaseHolder:
     """Parse a lease. An unreadable one belongs to another holder until it expires."""
     try:
         return decode(LeaseHolder, json.loads(there.data))
-    except ValueError:
+    except (ValueError, RecursionError):
         nobody = "unknown"
         return LeaseHolder(
             owner=nobody, machine=nobody, boot="", host=nobody, pid=0, doing="…", since=0.0

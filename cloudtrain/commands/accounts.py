@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cloudtrain import moments
 from cloudtrain.cloud import Cloud, facts_of, providers
+from cloudtrain.cluster.lease import held_long
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.commands.node_notes import overdue, without_end
@@ -55,6 +56,8 @@ class HeldCluster:
     holding: Holding
     known: bool
     mine: bool
+    lease: str = ""
+    """A line on a lease that another machine holds for over a day, if it is known here."""
 
     @property
     def runs(self) -> bool:
@@ -181,9 +184,11 @@ def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...
 
 def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> HeldCluster:
     records = Records(holding.cluster)
+    known = is_known(holding.cluster, account)
     return HeldCluster(
         holding=holding,
-        known=is_known(holding.cluster, account),
+        known=known,
+        lease=held_long(recorded_config(records)) if known and holding.nodes else "",
         mine=all(is_mine(owner, provider, records) for owner in holding.owners),
     )
 

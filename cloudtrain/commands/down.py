@@ -66,10 +66,12 @@ def down(
     adopt: bool = False,
     owner: str | None = None,
     order_key: Path | None = None,
+    break_lease: str = "",
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Delete everything of the cluster, after landing what is only on its nodes.
+    """Delete everything of the cluster, after landing what is only on its nodes. `break_lease`: ID
+    of a lease that another machine holds.
 
     A cluster with candidates that is not on record here is looked for in all their accounts. One
     that is away is ended by its desk, which is then deleted too. Raises NotLanded (exit 5, nodes
@@ -82,13 +84,16 @@ def down(
     refuse_other_folder(config, records, adopt=adopt)
     desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
     if desk is not None:
-        with desk.records.lock("down"), holding_lease(desk, "down", console):
+        with (
+            desk.records.lock("down"),
+            holding_lease(desk, "down", console, breaks=break_lease),
+        ):
             destroy_cluster(desk, discard=True, owner=owner, console=console)
 
     def destroy() -> None:
         with (
             records.lock("down", wait=await_lock(records, console)),
-            holding_lease(Handle(config), "down", console),
+            holding_lease(Handle(config), "down", console, breaks=break_lease),
         ):
             _destroy_everywhere(each_account(config), discard, owner, console, clock)
 

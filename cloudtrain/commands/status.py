@@ -62,6 +62,8 @@ class ClusterStatus:
     """Names of the nodes that were requested, by the record."""
     foreign: tuple[NotAsked, ...] = ()
     """Resources with its label and others that cannot be ours."""
+    lease: str = ""
+    """A line on a lease that another machine holds for over a day."""
     error: CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
@@ -358,6 +360,7 @@ def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
 def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
     from cloudtrain.catalog.estimate import price_of
+    from cloudtrain.cluster.lease import held_long
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
     from cloudtrain.events import nodes_requested
@@ -375,6 +378,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     return replace(
         cluster,
         nodes=tuple(sorted(nodes, key=lambda node: node.rank)),
+        lease=held_long(config) if nodes else "",
         foreign=nodes.foreign if isinstance(nodes, PartialList) else (),
         prices={name: price.per_hour for name, price in prices.items()},
         ceilings={name: price.most for name, price in prices.items()},

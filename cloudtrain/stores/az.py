@@ -22,7 +22,7 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import StoredObject, Swapped
+from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
@@ -216,6 +216,10 @@ class _Container:
         ) as error:
             if _code(error) not in _NOT_THAT_VERSION:
                 raise
+        return self.peek(key)
+
+    def peek(self, key: str) -> Swapped:
+        blob = self._container.get_blob_client(key)
         dates: list[str] = []
 
         def hear(answer: Any) -> None:
@@ -226,7 +230,7 @@ class _Container:
             return Swapped(
                 done=False,
                 version=there.properties.etag,
-                data=there.readall(),
+                data=there.read(SMALL),
                 age=age_of(there.properties.last_modified, dates[0] if dates else None),
             )
         except self._errors.ResourceNotFoundError as error:

@@ -19,7 +19,7 @@ from cloudtrain.errors import PermissionsError, StoreAway, StoreError, UsageErro
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside, shown
 from cloudtrain.presign import Presigner
-from cloudtrain.protocols import Swapped
+from cloudtrain.protocols import SMALL, Swapped
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
@@ -133,6 +133,12 @@ class FileStore:
             made = _small(target)
             return Swapped(done=True, version=made[0] if made else "")
 
+    def peek(self, path: str) -> Swapped:
+        target = self._file(path)
+        with _explained(target), self._alone() as now:
+            found, content, written = _small(target) or ("", b"", now)
+            return Swapped(done=False, version=found, data=content, age=now - written)
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[float]:
         """Lock out other processes' swaps. Yields the current time, by the file server's clock if
@@ -174,7 +180,7 @@ def _small(path: Path) -> tuple[str, bytes, float] | None:
         return None
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
-        return f"{facts.st_mtime_ns}-{facts.st_ino}", file.read(_CHUNK), facts.st_mtime
+        return f"{facts.st_mtime_ns}-{facts.st_ino}", file.read(SMALL), facts.st_mtime
 
 
 def folder_of(uri: str) -> Path:

@@ -21,7 +21,7 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import StoredObject, Swapped
+from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
@@ -227,6 +227,10 @@ class _Bucket:
         except self._api.NotFound:
             if data is not None:
                 raise  # the bucket
+        return self.peek(key)
+
+    def peek(self, key: str) -> Swapped:
+        blob = self._bucket.blob(key)
         base = f"{self._client._connection.API_BASE_URL}/storage/v1"
         answer = self._client._http.get(f"{base}{blob.path}")
         if answer.status_code == 404:
@@ -237,7 +241,7 @@ class _Bucket:
         whole = self._bucket.blob(key, generation=int(facts["generation"]))
         written = datetime.fromisoformat(facts["updated"].replace("Z", "+00:00"))
         try:
-            found = whole.download_as_bytes(retry=self._retry)
+            found = whole.download_as_bytes(retry=self._retry, end=SMALL - 1)
         except self._api.NotFound:  # it was just replaced
             found = b""
         return Swapped(

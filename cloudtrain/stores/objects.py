@@ -72,6 +72,9 @@ class Bucket(DataBucket, Protocol):
     def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
         """Same as StoreBackend.swap."""
 
+    def peek(self, key: str) -> Swapped:
+        """Same as StoreBackend.peek."""
+
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         """Create a missing bucket, private to its owner, with these tags if its service has any;
         False if it already exists.
@@ -150,6 +153,10 @@ class ObjectStore:
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         with self.explained(path):
             return self.bucket.swap(self._key(path), data, version)
+
+    def peek(self, path: str) -> Swapped:
+        with self.explained(path):
+            return self.bucket.peek(self._key(path))
 
     def _key(self, path: str) -> str:
         if not is_inside(path):

@@ -22,7 +22,7 @@ from cloudtrain.errors import (
     StoreError,
 )
 from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import StoredObject, Swapped
+from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner
 
@@ -285,8 +285,11 @@ class _Bucket:
         except self._errors.ClientError as error:
             if error.response.get("Error", {}).get("Code") not in _NOT_THAT_VERSION:
                 raise
+        return self.peek(key)
+
+    def peek(self, key: str) -> Swapped:
         try:
-            there = self._client.get_object(**where)
+            there = self._client.get_object(Bucket=self._name, Key=key)
         except self._client.exceptions.NoSuchKey:
             return Swapped(done=False)
         date = there["ResponseMetadata"]["HTTPHeaders"].get("date")
@@ -294,7 +297,7 @@ class _Bucket:
             return Swapped(
                 done=False,
                 version=there["ETag"],
-                data=body.read(),
+                data=body.read(SMALL),
                 age=age_of(there["LastModified"], date),
             )
 

@@ -261,6 +261,7 @@ class CloudProvider(Generic[NetworkT]):
         """Create the nodes in one place; retry once without a placement group if the group has no
         capacity.
         """
+        fence.confirm()
         creation = creation.until(self._timing.clock.now())
         try:
             return creation.fill(place, later=later)

@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from cloudtrain.errors import NoBucketError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.protocols import SMALL, ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, fake_gcs, strict_s3
 from tests.support.project import until
@@ -68,6 +68,12 @@ def test_a_file_is_written_only_where_there_is_none_or_of_the_version_that_is_kn
     assert b"".join(store.download("x/one.json")) == b"second"
     late = store.swap("x/one.json", b"third", first.version)
     assert (late.done, late.data, late.version) == (False, b"second", second.version)
+    read = store.peek("x/one.json")
+    assert (read.done, read.data, read.version) == (False, b"second", second.version)
+    assert -2.0 < read.age < 60.0
+    assert store.peek("x/none.json").version == ""
+    store.upload("x/large", [b"x" * (2 * SMALL)])
+    assert store.peek("x/large").data == b"x" * SMALL
 
 
 def test_a_file_is_deleted_only_of_the_version_that_is_known(store: ArtifactStore) -> None:

@@ -360,4 +360,4 @@ def test_a_transport_is_three_methods_and_its_host_keys_have_a_door_of_their_own
 def test_a_store_is_five_methods_and_signs_for_nodes_behind_a_door_of_its_own() -> None:
     assert methods(ArtifactStore) == {"list", "download", "upload", "copy", "delete"}
     assert methods(Presigner) == {"sign_upload", "sign_download", "complete"}
-    assert methods(StoreBackend) == {"create", "check", "swap"}
+    assert methods(StoreBackend) == {"create", "check", "swap", "peek"}

@@ -583,9 +583,10 @@ def test_what_makes_no_bill_asks_nothing(verbs: Verbs) -> None:
     known("mnist")
     assert cloudtrain("down").exit_code == 0
     assert cloudtrain("down", "--discard").exit_code == 0
+    usual = {"adopt": False, "owner": None, "order_key": None, "break_lease": ""}
     assert [call[-1] for call in verbs.calls[1:]] == [
-        {"discard": False, "adopt": False, "owner": None, "order_key": None},
-        {"discard": True, "adopt": False, "owner": None, "order_key": None},
+        {"discard": False, **usual},
+        {"discard": True, **usual},
     ]
 
 

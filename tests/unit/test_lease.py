@@ -27,9 +27,11 @@ from cloudtrain.errors import CloudtrainError, LeasedError, StoreError
 from cloudtrain.model import ArtifactRules, ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import Swapped
+from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
-from tests.support.fakes import FakeProvider, eventually, make_plan, no_journal
+from tests.support.fake_account import FakeAccount, cloud_plan
+from tests.support.fakes import FakeProvider, eventually, make_identity, make_plan, no_journal
 
 PLACE = ".leases/gcp/mnist.json"
 
@@ -275,7 +277,9 @@ def test_who_only_follows_a_run_is_not_refused(machines: Machines) -> None:
             assert machines.on_store()["doing"] == "up"
 
 
-@pytest.mark.parametrize("data", ["", "{}", "[]", "null", '{"format": 9}', "{" * 5000])
+@pytest.mark.parametrize(
+    "data", ["", "{}", "[]", "null", '{"format": 9}', "{" * 5000, "[" * 60_000, "\0" * 99_999]
+)
 def test_a_lease_that_cannot_be_read_is_somebodys_for_as_long_as_one_lasts(
     machines: Machines, data: str
 ) -> None:
@@ -283,6 +287,142 @@ def test_a_lease_that_cannot_be_read_is_somebodys_for_as_long_as_one_lasts(
     assert machines.is_refused()
     machines.leave(data, ago=lease.LASTS + 0.1)
     assert not machines.is_refused()
+
+
+@pytest.mark.parametrize(
+    ("changes", "ago"),
+    [
+        ({"lasts": 1e300}, lease.LASTS + 0.1),
+        ({"lasts": float("nan")}, lease.LASTS + 0.1),
+        ({"lasts": -1.0}, 0.0),
+        ({}, -10 * lease.LASTS),
+    ],
+)
+def test_no_lease_lasts_longer_than_a_minute_after_it_was_written(
+    machines: Machines, changes: dict[str, float], ago: float
+) -> None:
+    """Whatever it says of itself, and if it is of the future by the store's clock."""
+    with machines.holding():
+        left = json.dumps({**machines.on_store(), **changes})
+    machines.be("two")
+    machines.leave(left, ago=ago)
+    assert not machines.is_refused()
+
+
+# ── breaking one ─────────────────────────────────────────────────────────────
+
+
+def broken(machines: Machines, id: str) -> Any:
+    return holding_lease(Handle(machines.config), "down", machines.told, breaks=id)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_lease_that_is_renewed_for_ever_is_broken_by_its_id_and_its_holder_is_fenced(
+    machines: Machines,
+) -> None:
+    """Also once the `down` that broke it has ended, and the holder could take it again."""
+    with machines.holding("run"):
+        fence.confirm()
+        machines.be("two")
+        with pytest.raises(LeasedError) as refused, machines.holding("down"):
+            pass
+        id = refused.value.lease
+        assert f"`cloudtrain down mnist --break-lease {id}` goes on" in str(refused.value.hint)
+        with pytest.raises(LeasedError), broken(machines, "0" * 8):
+            pass
+        with broken(machines, id):
+            assert machines.on_store()["doing"] == "down"
+            fence.confirm()
+        eventually(lambda: any("was broken by" in line for line in machines.told.lines))
+        assert any(
+            "broke the lease of another machine: waiting" in line for line in machines.told.lines
+        )
+        with pytest.raises(LeasedError, match=r"was broken by .* nothing more is created"):
+            fence.confirm()
+        assert machines.on_store()["broken"] == [id]
+    machines.be("three")
+    assert not machines.is_refused(), "what is left of it is over"
+    assert machines.on_store()["broken"] == [id], "it is kept for a holder that sleeps"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_who_writes_to_the_store_cannot_stop_a_down_that_broke_a_lease(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by another ID each time, not by winning every race, not by breaking this one."""
+    with machines.holding("run"):
+        theirs = machines.on_store()
+    store = open_store(machines.uri)
+    whole, count = store.swap, 0
+
+    def raced(path: str, data: bytes | None, version: str) -> Swapped:
+        nonlocal count
+        count += 1
+        mine = json.loads(data or b"{}")
+        id = lease.holder_of(Swapped(done=False, data=data or b"")).id
+        machines.leave(json.dumps({**theirs, "pid": count, "broken": [id]}))
+        return whole(path, data, version) if not mine else store.peek(path)
+
+    monkeypatch.setattr(store, "swap", raced)
+    monkeypatch.setattr("cloudtrain.cluster.session.artifact_store", lambda *_: store)
+    machines.be("two")
+    with pytest.raises(LeasedError), broken(machines, "0" * 8):
+        fence.confirm()
+    with broken(machines, "any"):
+        fence.confirm()
+
+
+def test_a_holder_that_slept_while_its_lease_was_broken_creates_and_deletes_nothing(
+    machines: Machines, gaps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "EVERY", 100.0)
+    with machines.holding("run"):
+        id = holder(machines).id
+        machines.be("two")
+        monkeypatch.setattr(lease, "EVERY", 0.001)
+        with broken(machines, id):
+            pass
+        with machines.holding("up"):
+            pass
+        gaps.append("a closed lid")
+        for _ in range(2):
+            with pytest.raises(LeasedError, match="was broken by"):
+                fence.confirm()
+
+
+def holder(machines: Machines) -> lease.LeaseHolder:
+    return lease.holder_of(Swapped(done=False, data=json.dumps(machines.on_store()).encode()))
+
+
+def test_nothing_is_created_under_a_broken_lease(machines: Machines) -> None:
+    """A spot node that is lost meanwhile is not requested again."""
+
+    def refuse() -> None:
+        raise LeasedError("broken")
+
+    account = FakeAccount()
+    (machines.folder / "keys").mkdir()
+    provider = CloudProvider(account, caller=lambda: "", timing=account.clock.timing())
+    plan = cloud_plan(make_plan())
+    with fence.confirmed_by(refuse), pytest.raises(LeasedError, match="broken"):
+        provider.create(plan, make_identity(machines.folder / "keys", plan), no_journal)
+    assert account.machines_ == {}
+
+
+def test_one_that_is_held_for_over_a_day_is_named_with_the_way_out(machines: Machines) -> None:
+    with machines.holding("train"):
+        assert lease.held_long(machines.config) == ""
+        then = {**machines.on_store(), "since": time.time() - 3 * 86400.0, "host": "x\nhint: y"}
+    assert lease.held_long(machines.config) == ""
+    machines.leave(json.dumps(then))
+    said = lease.held_long(machines.config)
+    assert said.startswith("its lease is held for 3 days: `cloudtrain train` (pid ")
+    assert said.isprintable()
+    assert f"`cloudtrain down mnist --break-lease {holder(machines).id}`" in said
+    machines.leave(json.dumps(then), ago=lease.LASTS + 1)
+    assert lease.held_long(machines.config) == "", "it is not renewed any more"
+    machines.leave("junk")
+    assert "held by a file that cannot be read" in lease.held_long(machines.config)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -380,5 +520,7 @@ def test_a_second_machine_neither_trains_nor_ends_what_the_first_is_at_work_on(
             assert "mnist is in use on another machine: `cloudtrain train` (pid" in done.stderr
         assert run(cli, ["status", "mnist"]).exit_code in (0, 6)
         assert cloud.nodes("mnist")
-    assert run(cli, ["down", "mnist", "--discard", "--yes"]).exit_code == 0
-    assert cloud.nodes("mnist") == ()
+        monkeypatch.setattr(lease, "EVERY", 0.001)
+        words = ["down", "mnist", "--discard", "--yes", "--break-lease", holder(machines).id]
+        assert run(cli, words).exit_code == 0
+        assert cloud.nodes("mnist") == ()
