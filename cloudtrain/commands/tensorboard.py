@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import secrets
 import subprocess
 import tempfile
 import threading
@@ -34,8 +36,21 @@ MOST_AT_ONCE = 16
 START = 60.0
 """Seconds within which TensorBoard serves; it took 0.9 s here (2.21.0)."""
 
-_SERVING = re.compile(r"at (http://127\.0\.0\.1:\d+/)")
+_SERVING = re.compile(r"at (http://127\.0\.0\.1:\d+/\S*)")
 """`TensorBoard 2.21.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)`."""
+
+_PREFIX = "CLOUDTRAIN_TENSORBOARD_PREFIX"
+_PROGRAM = f"""\
+import os, sys
+found = sys.argv.index("--")
+sys.path[:] = sys.argv[1:found]
+sys.argv[1:] = sys.argv[found + 1 :] + ["--path_prefix", os.environ.pop("{_PREFIX}")]
+from tensorboard.main import run_main
+run_main()
+"""
+"""TensorBoard below a path that nobody can guess: it answers every local user, and a page in the
+browser whose name resolves to 127.0.0.1 (DNS rebinding). A variable, as every user of the machine
+sees the arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +245,8 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
-    """TensorBoard on 127.0.0.1, until the block is left; nobody else's machine can reach it."""
-    command = own_python.module("tensorboard.main", "--logdir", str(folder))
+    """TensorBoard on 127.0.0.1, until the block is left; nobody else can reach it."""
+    command = own_python.code(_PROGRAM, *own_python.import_path(), "--", "--logdir", str(folder))
     command += ["--host", "127.0.0.1", "--port", str(port), "--reload_interval", f"{EVERY:g}"]
     # Without it TensorBoard reads only the newest file of a folder, and a restart begins another.
     command += ["--reload_multifile", "true"]
@@ -244,6 +259,7 @@ def serving(folder: Path, port: int, clock: Clock) -> Iterator[Server]:
         errors="replace",
         start_new_session=True,
         cwd=own_python.NEUTRAL,
+        env={**os.environ, _PREFIX: f"/{secrets.token_hex(16)}"},
     )
     try:
         server = Server(process)

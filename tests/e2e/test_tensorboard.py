@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def config(project: Project, steps: int, pause: float) -> Path:
 
 def url(project: Project) -> str:
     def found() -> str | None:
-        match = re.search(r"http://127\.0\.0\.1:\d+/", project.stdout)
+        match = re.search(r"http://127\.0\.0\.1:\d+/[0-9a-f]{32}/", project.stdout)
         return match and match[0]
 
     return str(until(found, 60, "TensorBoard's address"))
@@ -86,6 +87,11 @@ def test_a_landed_run_is_served_from_its_store(project: Project, served: list[Co
     found = until(lambda: (seen := curves(address)) and len(seen) == 2 and seen, 30)
     assert found == dict.fromkeys(BOTH, 10)
     assert "as it goes on" not in project.stdout
+    prefix = address.split("/")[-2]
+    for guessed in ("", "data/plugin/scalars/tags", f"{prefix[:-1]}/data/plugin/scalars/tags"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(address.removesuffix(f"{prefix}/") + guessed)
+    assert not any(prefix in words for words in project.processes().values())
 
 
 @pytest.mark.sweep(1)
