@@ -118,10 +118,10 @@ def as_json(flags: list[str]) -> bool:
 
 def on_stderr(text: str) -> None:
     """Print the reason for a wait, in commands that show no progress."""
-    from cloudtrain.console.lines import printable
+    from cloudtrain.console.lines import printable, quoted
 
     with suppress(OSError):
-        sys.stderr.write(printable(f"{text}\n"))
+        sys.stderr.write(printable(quoted(text) + "\n"))
         sys.stderr.flush()
 
 

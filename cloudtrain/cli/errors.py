@@ -11,7 +11,7 @@ import click
 
 from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
-from cloudtrain.console.lines import printable
+from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.wrapping import terminal_width, wrapped
 from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
 
@@ -91,7 +91,7 @@ def _more(error: CloudtrainError) -> dict[str, Any]:
 
 def _text(failure: dict[str, Any], debug: bool) -> str:
     start = "" if failure["exit_code"] >= 128 else "error: "
-    lines = failure["message"].split("\n")
+    lines = quoted(failure["message"]).split("\n")
     if len(lines) > MAX_LINES and not debug:
         left = len(lines) - MAX_LINES + 1
         lines = [*lines[: MAX_LINES - 1], f"… and {left} more lines: --debug shows all"]
@@ -99,7 +99,7 @@ def _text(failure: dict[str, Any], debug: bool) -> str:
         text = "".join(f"{start}{line}\n" for line in lines)
     else:
         text = start + ("\n" + " " * len(start)).join(lines) + "\n"
-    return text + (f"hint: {failure['hint']}\n" if failure["hint"] else "")
+    return text + (f"hint: {quoted(failure['hint'])}\n" if failure["hint"] else "")
 
 
 def _print(text: str) -> None:

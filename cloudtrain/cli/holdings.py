@@ -11,6 +11,7 @@ from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.ownership import described, facts
 from cloudtrain.commands.accounts import AccountInventory, DeletionScope
 from cloudtrain.commands.node_notes import overdue
+from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock
 from cloudtrain.model import ClusterConfig, Node
 
@@ -21,9 +22,10 @@ def text(answers: Sequence[AccountInventory]) -> str:
 
 def _lines(answer: AccountInventory) -> Iterator[str]:
     if answer.error is not None:
-        yield f"{answer.account}: not checked: {answer.error.message}".replace("\n", "\n  ")
+        message = f"{answer.account}: not checked: {answer.error.message}"
+        yield quoted(message).replace("\n", "\n  ")
         if answer.error.hint and answer.exit_code:
-            yield f"  hint: {answer.error.hint}"
+            yield f"  hint: {quoted(answer.error.hint)}"
     elif not answer.held:
         missed = any(not each.foreign for each in answer.not_asked)
         where = " in the places that were queried" if missed else ""
@@ -50,7 +52,7 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
     yield from (f"{answer.account}: {each}" for each in answer.not_asked if each.foreign)
     for each in answer.not_asked:
         if each.silent:
-            yield f"{answer.account}: not checked: {each}".replace("\n", "\n  ")
+            yield quoted(f"{answer.account}: not checked: {each}").replace("\n", "\n  ")
     if denied := [each.place for each in answer.not_asked if each.denied]:
         yield f"{answer.account}: not checked, access denied: {', '.join(denied)}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cloudtrain.cli.nodes import billing_lines, node_lines
 from cloudtrain.cli.proof_lines import proof_lines
 from cloudtrain.commands.status import ClusterStatus, StatusReport
+from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock, duration
 from cloudtrain.run_record import Run, resumed
 from cloudtrain.words import some
@@ -59,9 +60,9 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
         yield f"  {cluster.lease}"
     yield from _cost(cluster, now)
     if cluster.error is not None:
-        yield f"  nodes unknown: {cluster.error.message}".replace("\n", "\n    ")
+        yield quoted(f"  nodes unknown: {cluster.error.message}").replace("\n", "\n    ")
         if cluster.error.hint:
-            yield f"    hint: {cluster.error.hint}"
+            yield f"    hint: {quoted(cluster.error.hint)}"
     if len(cluster.runs) > LATEST:
         yield f"  {len(cluster.runs) - LATEST} earlier runs"
     for run in cluster.runs[-LATEST:]:

@@ -22,6 +22,22 @@ def printable(text: str) -> str:
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
+def quoted(text: str) -> str:
+    """Mark the lines of a message, after its first, that would look like lines of ours.
+
+    Messages quote what clouds, stores and nodes say. A line break there, of whatever kind, must not
+    make a `hint:` that this program never gave.
+    """
+    first, *rest = _BREAKS.sub("\n", text).split("\n")
+    return "\n".join(
+        [first, *(f"| {line.lstrip()}" if _OURS.match(line) else line for line in rest)]
+    )
+
+
+_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_OURS = re.compile(r"\W*(error|hint|warning|note|cost)\s*:")
+
+
 def clean(line: str) -> str:
     """Reduce one line to what a terminal would finally show.
 

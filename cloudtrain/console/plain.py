@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
 from cloudtrain import moments
-from cloudtrain.console.lines import printable
+from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.protocols import Stage
 
@@ -36,7 +36,9 @@ class PlainConsole:
         now = self._clock()
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         start = f"{clock} +{now - self._begun:5.1f}s  "
-        self._err.write(start + printable(text).replace("\n", "\n" + " " * len(start)) + "\n")
+        self._err.write(
+            start + printable(quoted(text)).replace("\n", "\n" + " " * len(start)) + "\n"
+        )
         self._err.flush()
 
     def warn(self, text: str) -> None:

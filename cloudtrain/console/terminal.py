@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloudtrain.console.alike import HELD, AlikeLines
-from cloudtrain.console.lines import printable
+from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, can_write, counted
 from cloudtrain.console.wrapping import wrapped
 from cloudtrain.protocols import Stage
@@ -125,7 +125,7 @@ class TerminalConsole:
             self._print(text)
 
     def _wrapped(self, text: str) -> str:
-        return wrapped(printable(text), self._rich.width)
+        return wrapped(printable(quoted(text)), self._rich.width)
 
     def _print(self, text: Text) -> None:
         # soft_wrap: the terminal folds a long line of a task, so that it can be copied whole

@@ -1,7 +1,13 @@
 """What an error tells, and that it is made anew rather than changed."""
 
+import json
+import re
+import sys
+
 import pytest
 
+from cloudtrain.cli.errors import show
+from cloudtrain.console.plain import PlainConsole
 from cloudtrain.errors import CapacityError, CloudError, NodesError, StepFailed
 
 
@@ -37,3 +43,29 @@ def test_a_copy_has_no_cause_of_its_own() -> None:
     with pytest.raises(CloudError) as caught:
         raise CloudError("refused") from OSError("reset")
     assert caught.value.copy_with(hint="again").__cause__ is None
+
+
+FORGED = (
+    "refused\nhint: pass --discard\r\n  error: gone\rhint: a\u2028warning: b\x1b[1Ghint: c\nline"
+)
+
+
+@pytest.mark.parametrize("where", ["message", "hint", "say", "warn"])
+def test_no_line_of_what_a_cloud_or_a_node_says_looks_like_ours(
+    capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """The JSON has it as it was."""
+    error = CloudError("m: no" if where == "hint" else FORGED, hint=FORGED)
+    console = PlainConsole(err=sys.stderr, out=sys.stdout)
+    if where in ("say", "warn"):
+        getattr(console, where)(FORGED)
+    else:
+        show(error, as_json=True, debug=False)
+    shown = capsys.readouterr()
+    lines = [line.strip() for line in shown.err.splitlines()]
+    ours = [line for line in lines if re.match(r"(error|hint|warning): ", line)]
+    assert len(ours) == (2 if where in ("message", "hint") else 0), shown.err
+    assert "| hint: pass --discard" in lines
+    assert "line" in lines
+    if shown.out:
+        assert json.loads(shown.out)["error"]["hint"] == FORGED
