@@ -24,26 +24,31 @@ def load(
     environ: Mapping[str, str] | None = None,
     set: Sequence[str] = (),
     env_file: str | os.PathLike[str] | None = None,
+    trust: bool = False,
 ) -> ClusterConfig:
     """Read and validate a config file. `environ` fills its `${VAR}` (default: `os.environ`).
 
     `set` has FIELD=VALUE texts that count as part of the file, such as `nodes.worker.count=4`.
     `env_file` is a dotenv file whose variables win over those of `environ`, and give the secrets.
     Of several candidates (`any_of`), the config is as the one reads it that `plan` shows first.
-    Raises ConfigError with every problem of the file, UsageError if it cannot be read.
+    `trust` allows the file what `cloudtrain trust` lists, such as sending credentials to a host
+    that is none of the clouds' own. Raises ConfigError with every problem of the file, UsageError
+    if it cannot be read, and, as UntrustedError, for such a file that nobody has trusted.
     """
     from cloudtrain import config
     from cloudtrain.cluster.cluster_offers import settle
+    from cloudtrain.trust.consent import refuse_untrusted
 
-    return settle(
-        config.load(
-            Path(path),
-            os.environ if environ is None else environ,
-            overrides=tuple(set),
-            env_file=Path(env_file) if env_file is not None else None,
-            defaults=config.defaults_path(),
-        )
+    read = config.load(
+        Path(path),
+        os.environ if environ is None else environ,
+        overrides=tuple(set),
+        env_file=Path(env_file) if env_file is not None else None,
+        defaults=config.defaults_path(),
     )
+    if not trust:
+        refuse_untrusted(read)
+    return settle(read)
 
 
 def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:

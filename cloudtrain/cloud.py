@@ -349,6 +349,12 @@ class Cloud(ProviderFacts):
     read: a desk gets them."""
     desk_variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of a desk itself."""
+    credential_hosts: tuple[str, ...] = ()
+    """Hosts of its own that get credentials without a question; `.example.com` is also all below
+    it. No customer of the cloud can have a machine under one of these names."""
+    signs_by_host: bool = False
+    """True if credentials only sign requests, and a signature holds for the host that it was made
+    for: another host learns nothing that it could use elsewhere."""
     gpu_machines: str
     """Pattern of the machines with GPUs, including those that the table lacks."""
     attaches: str = ""

@@ -2,6 +2,7 @@
 
 CloudtrainError                      exit
 ├── UsageError                        2     invalid command line or value on it
+│   └── UntrustedError                2     a file would use the user's rights, unasked
 ├── ConfigError                       2     all problems of a file, with line numbers
 ├── LockedError                       2     another command is working on this cluster
 ├── LeasedError                       2     another machine is working on this cluster
@@ -70,6 +71,17 @@ class CloudtrainError(Exception):
 
 class UsageError(CloudtrainError):
     exit_code = 2
+
+
+class UntrustedError(UsageError):
+    """A config file would use rights of the user's that the user has not agreed to. `facts` has a
+    line for each."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, facts: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.facts = facts
 
 
 class ConfigError(CloudtrainError):

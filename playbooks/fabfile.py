@@ -24,6 +24,7 @@ from cloudtrain.protocols import Completed
 from cloudtrain.setup.apply import apply
 from cloudtrain.shell import Command, command, script
 from cloudtrain.step import Step
+from cloudtrain.trust.consent import refuse_untrusted
 
 # fab puts this folder first in sys.path, where its code.py would hide the standard library's.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
@@ -96,6 +97,7 @@ def _onto(
         raise Exit("name a machine: fab -H HOST …", code=2)
     try:
         config = load(Path(file))
+        refuse_untrusted(config)
         _pin(c)
         node = Node(
             name=c.original_host,

@@ -51,6 +51,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile al
 sys.dont_write_bytecode = False
 gc.set_threshold(50_000)  # a quarter of the time of tests/unit otherwise
 
+# All stand-ins, stores and machines of the tests are here: no config needs trust for that.
+os.environ["CLOUDTRAIN_TRUST_ENDPOINT"] = "localhost"
+
 wait_limits.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/support/commands)
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.

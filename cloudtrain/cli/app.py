@@ -22,6 +22,7 @@ COMMANDS = {
     "gpus": "Show which machines have a GPU, where, and at what price.",
     "check": "Find problems that would stop `up` or `train`.",
     "plan": "Show every planned node, TF_CONFIG and command; offline.",
+    "trust": "List what a file does with your rights, and ask once.",
     "up": "Create the cluster and set it up; run again to repair it.",
     "train": "Launch one run and follow it; Ctrl-C detaches.",
     "run": "Up, train, land the artifacts, down; leaves nothing behind.",
@@ -45,7 +46,7 @@ COMMANDS = {
     "completion": "Print the shell completion script.",
 }
 GROUPS = {
-    "Start": (("init", "check", "plan"), ("import", "gpus", "docs", "completion")),
+    "Start": (("init", "check", "plan"), ("import", "gpus", "trust", "docs", "completion")),
     "Run": (("run", "up", "train", "rehearse"), ("stop-run",)),
     "Look": (
         ("status", "logs", "fetch", "report"),

@@ -21,7 +21,7 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.printing import print_lines
-from cloudtrain.cli.target import ClusterTarget, is_file, target_of
+from cloudtrain.cli.target import ClusterTarget, is_file, target_to_end
 from cloudtrain.cloud import facts_of
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import CloudtrainError, ConfigError, LeasedError, UsageError
@@ -61,7 +61,7 @@ def command(
     given. Leftovers are named (exit code 6). With --provider, a cluster without a local record is
     found by its labels. One that is away is ended by its desk.
     """
-    target = resolve_target(name, provider, project)
+    target = resolve_target(name, provider, project, adopt=adopt)
     show_owner(target, owner)
     provider = provider_of(target)
     free = facts_of(provider).free
@@ -112,21 +112,23 @@ def show_owner(target: ClusterTarget, owner: str | None) -> None:
         print_lines([target.name, *(f"  {line}" for line in lines)], err=True)
 
 
-def resolve_target(name: str | None, provider: str | None, project: str | None) -> ClusterTarget:
+def resolve_target(
+    name: str | None, provider: str | None, project: str | None, *, adopt: bool
+) -> ClusterTarget:
     """The cluster on record here, which has the keys; else NAME at that provider."""
     from cloudtrain.commands.accounts import account_of, is_known
 
     if provider is None or (name is not None and is_file(name)):
         if provider or project:
             raise UsageError("a FILE names its own provider", hint="omit --provider and --project")
-        return target_of(name)
+        return target_to_end(name, adopt=adopt)
     if name is None:
         raise UsageError(
             "--provider requires the cluster's NAME", hint="`cloudtrain ls --cloud` lists names"
         )
     account = account_of(name, provider, project)
     if is_known(name, account):
-        return target_of(name)
+        return target_to_end(name, adopt=adopt)
     from cloudtrain.config import with_environment_defaults
 
     return ClusterTarget(name, with_environment_defaults(account))

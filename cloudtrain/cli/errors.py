@@ -13,7 +13,7 @@ from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.wrapping import terminal_width, wrapped
-from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed
+from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed, UntrustedError
 
 MAX_LINES = 24
 """Lines of one error that are shown; the JSON and --debug have all."""
@@ -84,6 +84,8 @@ def _more(error: CloudtrainError) -> dict[str, Any]:
         return {"problems": [asdict(problem) for problem in error.problems]}
     if isinstance(error, NodesError):
         return {"failures": {name: str(failure) for name, failure in error.failures.items()}}
+    if isinstance(error, UntrustedError):
+        return {"facts": list(error.facts)}
     if isinstance(error, RunFailed):
         return {"task_exit_code": error.task_exit_code}
     return {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-ONLY_TYPED = ("--yes", "--discard", "--owner", "--running")
+ONLY_TYPED = ("--yes", "--discard", "--owner", "--running", "--trust")
 """Flags that only a command line may give: what they allow cannot be undone."""
 OWN = ("--help", "--debug")
 """Flags that are read before the command is known; CLOUDTRAIN_DEBUG is one for all commands."""

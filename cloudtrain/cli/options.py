@@ -38,14 +38,17 @@ def name_argument(
     return _file_or_name("name", required, metavar, known)
 
 
-def file_argument(*, required: bool = True) -> Callable[[Decorated], Decorated]:
-    """A config file; or a known cluster's name, for the config of its last `up`."""
+def file_argument(
+    *, required: bool = True, trusts: bool = True
+) -> Callable[[Decorated], Decorated]:
+    """A config file; or a known cluster's name, for the config of its last `up`. `trusts`: with
+    --trust."""
     metavar = "FILE" if required else "[FILE]"
-    return _file_or_name("file", required, metavar, "all")
+    return _file_or_name("file", required, metavar, "all", trusts=trusts)
 
 
 def _file_or_name(
-    name: str, required: bool, metavar: str, known: candidates.Known
+    name: str, required: bool, metavar: str, known: candidates.Known, *, trusts: bool = True
 ) -> Callable[[Decorated], Decorated]:
     """The argument, with the options that complete a FILE: `given_settings` has their values."""
     argument = click.argument(
@@ -55,7 +58,12 @@ def _file_or_name(
         shell_complete=candidates.clusters(known),
         is_eager=True,
     )
-    return lambda function: argument(set_option(env_file_option(function)))
+
+    def with_options(function: Decorated) -> Decorated:
+        own = trust_option(function) if trusts else function
+        return argument(set_option(env_file_option(trust_endpoint_option(own))))
+
+    return with_options
 
 
 class _Assignment(click.types.StringParamType):
@@ -96,13 +104,48 @@ env_file_option = click.option(
     callback=_given,
     help="Read variables for ${VAR} of FILE from here, in dotenv form.",
 )
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    expose_value=False,
+    callback=_given,
+    help="Allow FILE what `cloudtrain trust FILE` lists, this time.",
+)
+
+
+def _hosts(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    from cloudtrain.service_hosts import named_host
+
+    for each in value:
+        try:
+            named_host(each)
+        except ValueError as error:
+            raise click.BadParameter(f"{each!r}: {error}") from None
+    _given(context, parameter, value)
+    return value
+
+
+trust_endpoint_option = click.option(
+    "--trust-endpoint",
+    "trusted_hosts",
+    envvar="CLOUDTRAIN_TRUST_ENDPOINT",
+    multiple=True,
+    metavar="HOST[:PORT]",
+    expose_value=False,
+    callback=_hosts,
+    help="A host that may get your credentials if FILE names it in `endpoints`. Repeatable.",
+)
 
 
 class GivenSettings(NamedTuple):
-    """What `--set` and `--env-file` of this command line say."""
+    """What the options of this command line say that complete a FILE."""
 
     overrides: tuple[str, ...] = ()
     env_file: Path | None = None
+    trust: bool = False
+    trusted_hosts: tuple[str, ...] = ()
 
 
 def given_settings() -> GivenSettings:
@@ -111,7 +154,10 @@ def given_settings() -> GivenSettings:
         return GivenSettings()
     found = context.meta
     return GivenSettings(
-        tuple(found.get(f"{__name__}.overrides", ())), found.get(f"{__name__}.env_file")
+        tuple(found.get(f"{__name__}.overrides", ())),
+        found.get(f"{__name__}.env_file"),
+        found.get(f"{__name__}.trust", False),
+        tuple(found.get(f"{__name__}.trusted_hosts", ())),
     )
 
 

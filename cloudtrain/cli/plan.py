@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from cloudtrain.cli.options import (
     refresh_prices_option,
 )
 from cloudtrain.cli.printing import print_lines
-from cloudtrain.cli.target import plan_of
+from cloudtrain.cli.target import plan_of, read_target
 from cloudtrain.words import size_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def command(
     """Show what `up` and `train` would create and run: every node, TF_CONFIG and command, and
     the price. Offline, unless --refresh-prices: queries nothing, changes nothing.
     """
-    plan = plan_of(file)
+    plan = plan_of(file, read_target)
     from cloudtrain.commands.plan import plan_report
 
     if refresh_prices:
@@ -79,6 +80,9 @@ def text(
         lines.append(f"  network    {network_text(plan['network'])}")
     if plan["code"]:
         lines += code_lines(plan["code"])
+    for name, title in (("variables", "reads"), ("programs", "runs here"), ("hosts", "asks")):
+        named = [f"${{{each}}}" if name == "variables" else each for each in plan["uses"][name]]
+        lines += [f"  {title:9}  {', '.join(named)}"] if named else []
     lines.append(f"  done when  {', '.join(plan['deciding'])} exit 0")
     lines.append(f"  lands      {landing_text(plan['lands'])}")
     lines.append(f"  store      {plan['store'] or 'this machine'}")
@@ -218,6 +222,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
             for machine, known in report.network.items()
         },
         "code": _code_json(report.code) if report.code else None,
+        "uses": {name: list(each) for name, each in asdict(report.uses).items()},
         "lands": {
             "paths": list(config.artifacts.paths),
             "limit": config.artifacts.limit,

@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.process import go_on_in_child
-from cloudtrain.cli.target import config_of
+from cloudtrain.cli.target import ClusterTarget, config_of, target_of
 
 EPILOG = """\b
 Example:
@@ -80,7 +80,15 @@ def command(
     process, or sets its clock; the table says whether it came through, what it repeated, and what
     to change. Exit code 1 if it did not. Words after `--` are added to `train.command`.
     """
-    config = config_of(file)
+    from cloudtrain.rehearsal.local_config import local_config
+
+    def asked_about(argument: str | None) -> ClusterTarget:
+        """Only what is rehearsed needs trust; the store is a folder of this program's own."""
+        return target_of(
+            argument, lambda each: local_config(each, "file:///store", setup_run=False)
+        )
+
+    config = config_of(file, asked_about)
     from cloudtrain.commands.rehearse import rehearse
     from cloudtrain.rehearsal.report import table
 

@@ -4,6 +4,7 @@ round.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,8 +23,38 @@ class ClusterTarget(NamedTuple):
     config: ClusterConfig | None
 
 
-def target_of(argument: str | None) -> ClusterTarget:
-    """Name and config of a file, or a cluster that is known here."""
+def target_of(
+    argument: str | None, used: Callable[[ClusterConfig], ClusterConfig] | None = None
+) -> ClusterTarget:
+    """Name and config of a file, or a cluster that is known here. A file that would use rights of
+    the user's is asked about once; `used` makes of it the config that the command carries out.
+    """
+    target = read_target(argument)
+    if target.config is not None:
+        from cloudtrain.cli.consent import consent_to
+
+        consent_to(used(target.config) if used else target.config)
+    return target
+
+
+def target_to_end(argument: str | None, *, adopt: bool = False) -> ClusterTarget:
+    """As `target_of`, for what ends a bill: a cluster on record here is ended by its record,
+    whatever the file says that nobody has trusted.
+    """
+    name, config = read_target(argument)
+    if config is not None and name in known_clusters() and Records(name).is_open():
+        from cloudtrain.cluster.session import refuse_other_folder
+        from cloudtrain.trust.consent import open_facts
+
+        given = given_settings()
+        if not given.trust and open_facts(config, given.trusted_hosts):
+            refuse_other_folder(config, Records(name), adopt=adopt)
+            return ClusterTarget(name, None)
+    return target_of(argument)
+
+
+def read_target(argument: str | None) -> ClusterTarget:
+    """The same for what only reads the file: `plan`, and a cluster's name."""
     if argument is not None and argument not in known_clusters() and Path(argument).is_dir():
         files = sorted(path.name for path in Path(argument).glob("*.y*ml"))
         raise UsageError(
@@ -66,7 +97,7 @@ def refuse_settings_without_file(argument: str | None, flag: str) -> None:
 
 def name_of(argument: str | None) -> str:
     """A cluster that is known here, by its name or its file."""
-    name, config = target_of(argument)
+    name, config = read_target(argument)
     if config is not None and name not in known_clusters():
         raise UsageError(
             f"no local record of {name}: its SSH keys are on the machine that ran `up`",
@@ -80,7 +111,7 @@ def desk_target(argument: str | None) -> ClusterTarget | None:
     """The cluster of a FILE that is away, sent from another machine; None for any other."""
     if argument is None or not is_file(argument):
         return None
-    target = target_of(argument)
+    target = target_to_end(argument)
     from cloudtrain.commands.find_away import find_away
 
     return target if find_away(*target) is not None else None
@@ -88,7 +119,7 @@ def desk_target(argument: str | None) -> ClusterTarget | None:
 
 def refuse_file_of_another_folder(argument: str | None) -> None:
     """Refuse a FILE whose name belongs to another project's cluster."""
-    name, config = target_of(argument)
+    name, config = read_target(argument)
     if config is not None:
         from cloudtrain.cluster.session import refuse_other_folder
 
@@ -123,7 +154,10 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
     return ClusterTarget(names[0], None)
 
 
-def config_of(argument: str | None) -> ClusterConfig:
+def config_of(
+    argument: str | None,
+    target_of: Callable[[str | None], ClusterTarget] = target_of,
+) -> ClusterConfig:
     """A file's config; for a known cluster, that of its last `up`."""
     name, config = target_of(argument)
     if config is not None:
@@ -133,11 +167,14 @@ def config_of(argument: str | None) -> ClusterConfig:
     return recorded_config(Records(name))
 
 
-def plan_of(argument: str | None) -> Plan:
+def plan_of(
+    argument: str | None,
+    target_of: Callable[[str | None], ClusterTarget] = target_of,
+) -> Plan:
     """The plan of that config."""
     from cloudtrain.cluster.plan import make_plan
 
-    return make_plan(config_of(argument))
+    return make_plan(config_of(argument, target_of))
 
 
 def is_file(argument: str) -> bool:

@@ -30,6 +30,7 @@ from cloudtrain.commands.offline_checks import (
 from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.price import price
 from cloudtrain.commands.program_notes import program_notes
+from cloudtrain.commands.rights_notes import rights_notes
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.commands.spot_finding import spot_finding
@@ -97,6 +98,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
     about_script = [note for note in script_notes(config) if note != missing]
     refused = unusable(config)
     found = (
+        *rights_notes(config),
         access_note(config),
         evaluator_note(config),
         tensorflow.keras_warning(config),

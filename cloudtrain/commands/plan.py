@@ -33,12 +33,14 @@ from cloudtrain.commands.offline_checks import (
     unknown_places,
 )
 from cloudtrain.commands.price import price
+from cloudtrain.commands.rights_notes import rights_notes
 from cloudtrain.config.location import location_of, placed
 from cloudtrain.datasets.transfer import landing_rate, reading_rate
 from cloudtrain.errors import ConfigError, UsageError
 from cloudtrain.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.strategies import enforced_lifetime
+from cloudtrain.trust.file_uses import FileUses, file_uses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,8 @@ class PlanReport:
     offers: tuple[PlannedOffer, ...] = ()
     """In the order in which `up` tries them; the rest of the report is about `plan`'s place alone.
     Empty without candidates."""
+    uses: FileUses = field(default_factory=FileUses)
+    """What the file reads, runs and asks on this machine."""
     code: CodeSizes | None = None
     """What of a folder goes to every node; None for other code."""
 
@@ -142,6 +146,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
             *lifetime_note(plan),
         ),
         notes=(
+            *rights_notes(config),
             *plan_notes(plan),
             *notes(config),
             *(f"code: {text}: `up` refuses it" for text in (code.problems if code else ())),
@@ -153,6 +158,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
         bill=cost,
         network=between_nodes(plan),
         offers=planned_offers(config),
+        uses=file_uses(config),
         code=code,
     )
 

@@ -39,6 +39,7 @@ from cloudtrain.commands.replace_nodes import (
     decide_drift,
     delete_nodes,
 )
+from cloudtrain.commands.rights_notes import open_notes
 from cloudtrain.commands.rollback import existing_reported, report_or_roll_back
 from cloudtrain.commands.script_code import missing_script
 from cloudtrain.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
@@ -91,7 +92,7 @@ def up(
         refuse_away(records)
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
-        for note in override_notes(config):
+        for note in (*override_notes(config), *open_notes(config)):
             console.warn(note)
         missing = missing_script(config)
         if missing is not None:

@@ -54,6 +54,7 @@ def load(
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
     from cloudtrain.config.validation import problem, validate
+    from cloudtrain.config.variable_rules import broken_variable_rules
 
     file = str(path)
     own = _file_variables(env_file)
@@ -66,7 +67,7 @@ def load(
     several = candidates.list_of(tree)
     tree = tree if several else candidates.without_candidates(tree)
     checked = validate(tree, file, broken=[("hosts",)] if found else [])
-    problems += [*found, *checked.problems, *_secret_uses(tree)]
+    problems += [*found, *checked.problems, *broken_variable_rules(tree)]
     problems += exposed_keys(tree, {each.field for each in problems})
     broken = [] if several else [*broken_rules(checked.file)]
     for at, text in [*broken, *_name(checked.file, path)]:
@@ -274,23 +275,6 @@ def _name(file: ConfigFile, path: Path) -> list[tuple[tuple[str], str]]:
     if file.name is not None or is_name(_stem(path)):
         return []
     return [(("name",), "is missing, and the file's name is not a valid cluster name: add name: …")]
-
-
-def _secret_uses(tree: Block) -> list[Problem]:
-    """Uses of a variable of `secrets:` elsewhere in the file, which would expose its value."""
-    from cloudtrain.config.variables import only_variable, variables
-    from cloudtrain.config.yaml_source import Block, Scalar, scalars
-
-    section = tree.get("secrets")
-    values = section.values() if isinstance(section, Block) else ()
-    secret = {only_variable(value.source) for value in values if isinstance(value, Scalar)}
-    problems = []
-    for field, value in scalars(tree.without("secrets")):
-        for variable in sorted(variables(value.source) & secret):
-            text = f"{variable} is listed under `secrets`, and may be used only there"
-            at = value.place
-            problems.append(Problem(file=at.file, line=at.line or None, field=field, text=text))
-    return problems
 
 
 def _candidate(config: ClusterConfig) -> Candidate:

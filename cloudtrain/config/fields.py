@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -18,6 +17,7 @@ from cloudtrain.cloud import providers
 from cloudtrain.config.variables import only_variable
 from cloudtrain.config.yaml_source import Block, Items, Scalar
 from cloudtrain.model import Accelerator, Market, Provisioning
+from cloudtrain.service_hosts import host_of, is_link_local
 from cloudtrain.strategies import STRATEGIES
 from cloudtrain.task_id import CLUSTER_NAME
 
@@ -384,14 +384,14 @@ def caller(node: Any) -> str:
 
 
 def url(node: Any) -> str:
+    """Address of a service that gets credentials."""
     value = line(node)
     try:
-        parts = urlsplit(value)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        good = False
-    if not good:
-        raise InvalidValue("must be an http:// or https:// URL")
+        host = host_of(value)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from None
+    if is_link_local(host.name):
+        raise InvalidValue("is a metadata service, which is no service of a cloud's API")
     return value
 
 

@@ -12,6 +12,7 @@ from cloudtrain.config.access_rules import broken_access_rules
 from cloudtrain.config.account_rules import broken_account_rules
 from cloudtrain.config.command_rules import broken_command_rules
 from cloudtrain.config.data_rules import broken_data_rules
+from cloudtrain.config.endpoint_rules import broken_endpoint_rules
 from cloudtrain.config.fields import nearest
 from cloudtrain.config.provisioning_rules import broken_provisioning_rules
 from cloudtrain.config.sections import ConfigFile, NodesEntry
@@ -316,6 +317,7 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     broken_provisioning_rules,
     broken_account_rules,
     broken_access_rules,
+    broken_endpoint_rules,
     _tpus,
     _ports,
     _estimator,

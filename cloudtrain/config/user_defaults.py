@@ -42,7 +42,7 @@ OF_ONE_CLOUD = (
 )
 """Fields that mean something in one cloud only: they need its `provider` beside them."""
 FIELDS = ("provider", *ANYWHERE, *ON_CLOUDS, *OF_ONE_CLOUD)
-ONLY_TYPED = ("yes", "discard", "owner", "running")
+ONLY_TYPED = ("yes", "discard", "owner", "running", "trust")
 """Flags that only a command line may give: no variable and no defaults file stands for them."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cloudtrain.importers import google_job
 from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import line_of, put_command
+from cloudtrain.importers.command_line import line_of, pass_credentials, put_command
 from cloudtrain.importers.dockerfile import read_dockerfile
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.image_code import put_image_code
@@ -229,6 +229,7 @@ def _put_command(
         )
         if google_job.known(draft, module):
             draft.put("train.command", line_of(["python", "-m", module.text, *words]), module)
+            pass_credentials(draft, words, module)
     elif own or draft.container:
         base = own or list(draft.container)
         put_command(draft, [*base, *words], config.whole() or output)

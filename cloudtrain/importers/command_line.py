@@ -24,7 +24,8 @@ def line_of(words: list[str], exports: Iterable[str] = ()) -> str:
     first = "".join(f"{export} && " for export in exports)
     if _is_shell_line(words):
         line = words[3] if words[2] == "--" else words[2]
-        return first + shell_words.marked_text(shell_words.script_line(line.strip()))
+        line = shell_words.with_own_credentials(shell_words.script_line(line.strip()))
+        return first + shell_words.marked_text(line)
     if words and _PYTHON.fullmatch(words[0]):
         words = ["python", *words[1:]]
     return first + shell_words.shell_line(words)
@@ -114,3 +115,10 @@ def put_command(draft: Draft, words: list[str], origin: Value | None) -> None:
             for name in shell_words.placeholders(words[-1]):
                 draft.lose(origin, f"{name} in its shell line is filled in by cloudtrain")
         draft.put("train.command", line_of(words, draft.exports.values()), origin)
+        pass_credentials(draft, words, origin)
+
+
+def pass_credentials(draft: Draft, words: list[str], origin: Value | None) -> None:
+    """The line's credentials, as variables of the tasks."""
+    for name in (each for word in words for each in shell_words.credentials(word)):
+        draft.put(("secrets", name), f"${{{name}}}", origin)

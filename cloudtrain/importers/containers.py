@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from cloudtrain.cloud import is_cloud
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import line_of, name_uris, with_code_paths
+from cloudtrain.importers.command_line import (
+    line_of,
+    name_uris,
+    pass_credentials,
+    with_code_paths,
+)
 from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.options import Options
@@ -111,6 +116,7 @@ def _put_commands(draft: Draft, containers: list[Container], dockerfile: Dockerf
             for text in shell_words.placeholders(words[-1]) if words[0].endswith("sh") else ():
                 draft.lose(each.where, f"{text} in its shell line is filled in by cloudtrain")
         line = line_of(_by_task(words, each), draft.exports.values())
+        pass_credentials(draft, words, None)
         known, _ = lines.setdefault(each.role, (line, each))
         if known != line:
             draft.lose(each.where, f"its command is not that of {each.role}'s other tasks: {line}")

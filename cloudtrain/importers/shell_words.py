@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 
+from cloudtrain.node.key_shapes import looks_like_key_name
+
 VARIABLE = ("\ue000", "\ue001")
 """Around a variable's name in a word, or a name with its default: `NAME:-text`."""
 UNQUOTED = ("\ue007", "\ue008")
@@ -270,7 +272,32 @@ def placeholders(text: str) -> list[str]:
     return [f"{{{name}}}" for name in re.findall(rf"(?<!\$)\{{{_FILLED}", text)]
 
 
+def credentials(word: str) -> list[str]:
+    """Variables of a word that are credentials: the task has them, and no line of a config."""
+    names = (found[1].partition(":-")[0] for found in _MARKED.finditer(word) if found[1])
+    return [name for name in names if looks_like_key_name(name)]
+
+
+def with_own_credentials(line: str) -> str:
+    """A shell's line in which the node's shell fills in credentials."""
+
+    def written(found: re.Match[str]) -> str:
+        return f"$${{{name}}}" if (name := "".join(credentials(found[0]))) else found[0]
+
+    return _MARKED.sub(written, line)
+
+
 def _quoted(word: str) -> str:
+    quoted, at = "", 0
+    for found in _MARKED.finditer(word):
+        if own := credentials(found[0]):
+            before = word[at : found.start()]
+            quoted += f'{_quoted_text(before) if before else ""}"$${{{own[0]}}}"'
+            at = found.end()
+    return quoted + (_quoted_text(word[at:]) if word[at:] or not quoted else "")
+
+
+def _quoted_text(word: str) -> str:
     pieces = _SPLIT.split(word)
     return "".join(
         marked_text(_plain_default(piece)) if at % 2 else _quoted_piece(piece)

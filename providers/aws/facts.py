@@ -149,6 +149,9 @@ FACTS = Cloud(
     default_machine="m6i.xlarge",
     desk_machine="t3.medium",
     project_is_local=True,
+    # Signature Version 4 signs the header Host:
+    # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+    signs_by_host=True,
     address_variables=(
         "AWS_ENDPOINT_URL",
         "AWS_ENDPOINT_URL_EC2",

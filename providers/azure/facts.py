@@ -153,6 +153,18 @@ FACTS = Cloud(
     default_machine="Standard_D4s_v3",
     desk_machine="Standard_D2s_v3",
     address_variables=("ARM_ENDPOINT", "AZURE_AUTHORITY_HOST"),
+    # The public, the US Government's and China's cloud; Germany's of 2015 is closed, and its
+    # domains may be anybody's. `.azure.com` is none: customers are below cloudapp.azure.com.
+    # https://learn.microsoft.com/entra/identity-platform/authentication-national-cloud
+    # https://learn.microsoft.com/azure/storage/common/storage-account-overview, 2026-11-26
+    credential_hosts=(
+        *("management.azure.com", ".management.azure.com", "management.usgovcloudapi.net"),
+        "management.chinacloudapi.cn",
+        *("login.microsoftonline.com", "login.windows.net", "login.microsoftonline.us"),
+        *("login.chinacloudapi.cn", "login.partner.microsoftonline.cn"),
+        *(".blob.core.windows.net", ".blob.core.usgovcloudapi.net", ".blob.core.chinacloudapi.cn"),
+        ".blob.storage.azure.net",
+    ),
     gpu_machines=r"Standard_N.+",
     families=FAMILIES,
     first_region="eastus",

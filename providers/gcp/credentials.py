@@ -12,6 +12,8 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Principal
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp import faults
+from cloudtrain.providers.gcp.facts import FACTS
+from cloudtrain.service_hosts import host_of, is_below
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
@@ -116,9 +118,29 @@ class Credentials:
                 raise _refused("looking for Google credentials", error) from error
             uri = self._config.endpoints.auth
             if uri is not None and hasattr(credentials, "with_token_uri"):
+                _refuse_other_issuer(credentials, uri)
                 credentials = credentials.with_token_uri(uri)
             self._found = credentials, project
         return self._found
+
+
+def _refuse_other_issuer(credentials: Any, uri: str) -> None:
+    """Raise CredentialsError before a refresh token, which is a person's whole account and never
+    ends, goes to a host that did not issue it, however trusted: that has no use for it.
+    """
+    if not getattr(credentials, "refresh_token", None):
+        return
+    issuer = getattr(credentials, "token_uri", None) or "https://oauth2.googleapis.com/token"
+    try:
+        asked, issued = host_of(uri), host_of(issuer)
+    except ValueError as error:
+        raise CredentialsError(f"endpoints.auth: {uri!r} {error}") from None
+    if asked != issued and not is_below(asked.name, FACTS.credential_hosts):
+        raise CredentialsError(
+            f"endpoints.auth: {asked} did not issue the refresh token of these credentials, as "
+            f"{issued} did",
+            hint="use a service account that is known there, or leave `endpoints.auth` out",
+        )
 
 
 def _require_network(credentials: Any) -> None:

@@ -164,6 +164,11 @@ FACTS = Cloud(
     gpuhunt="gcp",
     default_machine="e2-standard-4",
     desk_machine="e2-standard-2",
+    # Google's own, with Private Service Connect (p.googleapis.com), and the universes of partners
+    # and of Google Cloud Dedicated: the domains of `universe_domain` in credentials.
+    # https://cloud.google.com/vpc/docs/about-accessing-google-apis-endpoints
+    # https://documentation.s3ns.fr and https://cloud.google.com/dedicated, 2026-11-26
+    credential_hosts=(".googleapis.com", ".s3nsapis.fr", ".apis-berlin-build0.goog"),
     address_variables=(
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE",
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM",

@@ -38,6 +38,7 @@ class Project:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("CLOUDTRAIN_")},
             "CLOUDTRAIN_HOME": str(self.home),
+            "CLOUDTRAIN_TRUST_ENDPOINT": "localhost",  # where all machines of the tests are
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "200",
         }

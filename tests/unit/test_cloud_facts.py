@@ -398,6 +398,14 @@ def test_what_a_desk_gets_of_the_environment_is_no_credential(cloud: Cloud) -> N
         assert not re.search("KEY|SECRET|TOKEN|PASSWORD|CREDENTIAL|CONNECTION|CLIENT", name)
 
 
+@every_cloud
+def test_credentials_go_to_whole_names_of_the_cloud_or_only_sign(cloud: Cloud) -> None:
+    assert cloud.signs_by_host != bool(cloud.credential_hosts)
+    for name in cloud.credential_hosts:
+        assert re.fullmatch(r"\.?[a-z0-9-]+(\.[a-z0-9-]+)+", name)
+        assert name not in (".azure.com", ".windows.net", ".goog", ".google.com")
+
+
 def test_a_desk_on_aws_asks_more_than_once_for_its_credentials() -> None:
     asking = {cloud.name: dict(cloud.desk_variables) for cloud in clouds()}
     assert asking.pop("aws") == {

@@ -227,7 +227,8 @@ def test_the_environment_wins_over_composes_own_file(
     desk.write({".env": "LAYERS=8\nMY_TOKEN=s3cret\n"})
     monkeypatch.setenv("LAYERS", "16 4")
     found = desk.imported(compose({"chief": ["c:2222"]}, command="python t.py $LAYERS $MY_TOKEN"))
-    assert found.config.train.command.strip() == "python t.py 16 4"
+    assert found.config.train.command == 'python t.py 16 4 "${MY_TOKEN}"'  # of the node's shell
+    assert found.config.secrets == {"MY_TOKEN": "MY_TOKEN"}
     assert "s3cret" not in found.text
     assert "looks like a secret: export MY_TOKEN; its value is not copied" in lost(found)[0]
 

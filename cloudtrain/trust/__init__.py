@@ -1,0 +1,1 @@
+"""What a config file would do with this user's rights, and whether the user has agreed to it."""

@@ -1,0 +1,58 @@
+"""Whether a config may be used: it uses none of the user's rights, or the user agreed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from cloudtrain.config.location import location_of
+from cloudtrain.errors import UntrustedError, UsageError
+from cloudtrain.model import ClusterConfig
+from cloudtrain.service_hosts import is_of_the_user
+from cloudtrain.trust.file_facts import FileFact, file_facts
+from cloudtrain.trust.record import trusted_keys
+
+
+def open_facts(config: ClusterConfig, hosts: Collection[str] = ()) -> tuple[FileFact, ...]:
+    """The facts that the user has not agreed to; none of a config that is not of a file.
+
+    `hosts`: those of `--trust-endpoint`. Raises UsageError for one that is none.
+    """
+    found = file_facts(config) if config.source else ()
+    if not found:
+        return ()
+    known = trusted_keys(config.source)
+    try:
+        return tuple(
+            fact
+            for fact in found
+            if fact.key not in known
+            and not (fact.host is not None and is_of_the_user(fact.host, hosts))
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"a trusted endpoint {error}", hint="for example login.example.org"
+        ) from None
+
+
+def refuse_untrusted(config: ClusterConfig, hosts: Collection[str] = ()) -> None:
+    """Raise UntrustedError for a config with such facts."""
+    found = open_facts(config, hosts)
+    if found:
+        raise untrusted(config, found)
+
+
+def untrusted(config: ClusterConfig, facts: Iterable[FileFact]) -> UntrustedError:
+    lines = tuple(fact_lines(config, facts))
+    return UntrustedError(
+        f"{config.source} is not trusted, and\n" + "\n".join(f"  {line}" for line in lines),
+        hint=f"if you want that, `cloudtrain trust {config.source}` asks once; in a script, pass "
+        "--trust",
+        facts=lines,
+    )
+
+
+def fact_lines(config: ClusterConfig, facts: Iterable[FileFact]) -> Iterable[str]:
+    """`gcp.yaml:9: endpoints.auth: sends your Google Cloud credentials to x.example`."""
+    for fact in facts:
+        place = location_of(config, fact.field)
+        yield f"{place}: {fact.field}: {fact.text}" if place else f"{fact.field}: {fact.text}"

@@ -1,0 +1,94 @@
+"""What a config reads, runs and asks on this machine, for `plan` to list: no judgement in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from cloudtrain.cloud import cloud_of
+from cloudtrain.config import defaults_path, with_candidate, written_tree
+from cloudtrain.config.variables import variables
+from cloudtrain.config.yaml_source import scalars
+from cloudtrain.errors import CloudtrainError
+from cloudtrain.model import ClusterConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileUses:
+    variables: tuple[str, ...] = ()
+    """Of the environment or `--env-file`, sorted; those of `secrets` among them."""
+    programs: tuple[str, ...] = field(default=())
+    """Commands that run on this machine for the file."""
+    hosts: tuple[str, ...] = ()
+    """That the file names, and this machine asks; not those of a cloud that it names itself."""
+
+
+def file_uses(config: ClusterConfig) -> FileUses:
+    readings = [with_candidate(config, each) for each in config.candidates] or [config]
+    programs = dict.fromkeys(name for each in readings for name in _programs(each))
+    hosts = dict.fromkeys(name for each in readings for name in _hosts(each))
+    return FileUses(
+        variables=tuple(sorted({*_variables(config), *config.secrets.values()})),
+        programs=tuple(programs),
+        hosts=tuple(hosts),
+    )
+
+
+def _variables(config: ClusterConfig) -> Iterator[str]:
+    """Of the file as it is now; none if it can no longer be read."""
+    path = Path(config.source)
+    try:
+        defaults = defaults_path() if config.defaults else None
+        tree, _, _ = written_tree(
+            path.read_bytes(), path.name, os.environ, config.overrides, defaults
+        )
+    except (OSError, CloudtrainError):
+        return
+    for _, value in scalars(tree):
+        yield from variables(value.source)
+
+
+def _programs(config: ClusterConfig) -> Iterator[str]:
+    if config.code.git is not None:
+        yield "git"
+    proxy, cloud = config.network.ssh_proxy, cloud_of(config.provider)
+    if proxy is None:
+        return
+    if proxy.command:
+        yield proxy.command
+    elif proxy.jump:
+        yield f"ssh -J {proxy.jump}"
+    elif cloud is not None and cloud.ssh_proxy is not None:
+        yield from cloud.ssh_proxy.programs
+
+
+def _hosts(config: ClusterConfig) -> Iterator[str]:
+    endpoints = config.endpoints
+    for url in (endpoints.compute, endpoints.auth, endpoints.storage):
+        yield from _host(url)
+    if config.code.git is not None:
+        yield from _host(_as_url(config.code.git))
+    for source in config.data.values():
+        if source.source.startswith("https://"):
+            yield from _host(source.source)
+    proxy = config.network.ssh_proxy
+    for hop in (proxy.jump or "").split(",") if proxy is not None else ():
+        yield from _host(f"ssh://{hop}")
+
+
+def _as_url(git: str) -> str:
+    """`git@host:path` as a URL."""
+    place, colon, _ = git.partition(":")
+    return git if "://" in git or not colon or "/" in place else f"ssh://{place}"
+
+
+def _host(url: str | None) -> Iterator[str]:
+    try:
+        name = urlsplit(url or "").hostname
+    except ValueError:
+        return
+    if name:
+        yield name
