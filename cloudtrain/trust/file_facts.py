@@ -152,7 +152,7 @@ def _content(config: ClusterConfig, command: str) -> str:
             resolved = _resolved(path)
             if resolved is None or not resolved.is_file():
                 continue
-            if any(folder and resolved.is_relative_to(folder) for folder in (top, Path.cwd())):
+            if any(resolved.is_relative_to(folder) for folder in (top, Path.cwd())):
                 digest.update(hashlib.sha256(resolved.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -164,7 +164,7 @@ def _files(config: ClusterConfig) -> Iterator[FileFact]:
     top = project_of(config)
     for field, path in _paths(config):
         resolved = _resolved(path)
-        if resolved is None or top is None or not resolved.is_relative_to(top):
+        if resolved is None or not resolved.is_relative_to(top):
             shown = str(resolved or path)
             text = f"reads {shown}, which is outside of its project"
             yield FileFact(kind="file", field=field, what=shown, text=text)
@@ -192,14 +192,14 @@ def _paths(config: ClusterConfig) -> Iterator[tuple[str, Path]]:
             yield f"data.{name}", _of_uri(source.source)
 
 
-def _store(config: ClusterConfig, top: Path | None) -> Iterator[FileFact]:
+def _store(config: ClusterConfig, top: Path) -> Iterator[FileFact]:
     """A folder of results needs no question, but among settings of programs it does."""
     store, field = config.artifacts.store, "artifacts.store"
     if store is None or not store.startswith("file://") or field in config.defaults:
         return
     path = _of_uri(store)
     resolved = _resolved(path)
-    if resolved is not None and top is not None and resolved.is_relative_to(top):
+    if resolved is not None and resolved.is_relative_to(top):
         return
     hidden = any(part.startswith(".") for part in (resolved or path).parts)
     if resolved is None or hidden or _home().is_relative_to(resolved):
@@ -208,14 +208,14 @@ def _store(config: ClusterConfig, top: Path | None) -> Iterator[FileFact]:
         yield FileFact(kind="file", field=field, what=f"write {shown}", text=text)
 
 
-def _hosts(config: ClusterConfig, top: Path | None) -> Iterator[FileFact]:
+def _hosts(config: ClusterConfig, top: Path) -> Iterator[FileFact]:
     if not facts_of(config.provider).takes_hosts:
         return
     for number, host in enumerate(config.hosts):
         field = f"hosts[{number}]"
         if host.key is not None:
             resolved = _resolved(config.folder / _expanded(host.key))
-            inside = resolved and top and resolved.is_relative_to(top)
+            inside = resolved and resolved.is_relative_to(top)
             own = resolved and resolved.parent == _home() / ".ssh" and KEYS.fullmatch(resolved.name)
             if not inside and not own:
                 shown = str(resolved or host.key)
@@ -252,16 +252,16 @@ def _is_here(address: str) -> bool:
         return False
 
 
-def project_of(config: ClusterConfig) -> Path | None:
+def project_of(config: ClusterConfig) -> Path:
     """The top folder of the project that the file belongs to: the nearest one with a mark of
-    PROJECT, else the file's own. None if that holds the home folder: all of the user's files are
-    no project."""
+    PROJECT, else the file's own. No home folder is a project of what is below it."""
     folder, home = config.folder.resolve(), _home()
-    around = [each for each in (folder, *folder.parents) if not home.is_relative_to(each)]
-    for each in around:
+    for each in (folder, *folder.parents):
+        if home.is_relative_to(each):
+            break
         if any((each / mark).exists() for mark in PROJECT):
             return each
-    return folder if around else None
+    return folder
 
 
 def _home() -> Path:

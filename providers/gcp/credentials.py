@@ -13,7 +13,7 @@ from cloudtrain.protocols import Principal
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.facts import FACTS
-from cloudtrain.service_hosts import host_of, is_below
+from cloudtrain.service_hosts import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
@@ -126,20 +126,23 @@ class Credentials:
 
 def _refuse_other_issuer(credentials: Any, uri: str) -> None:
     """Raise CredentialsError before a refresh token, which is a person's whole account and never
-    ends, goes to a host that did not issue it, however trusted: that has no use for it.
+    ends, goes to a host that did not issue it. No file can allow that, only the environment.
     """
     if not getattr(credentials, "refresh_token", None):
         return
     issuer = getattr(credentials, "token_uri", None) or "https://oauth2.googleapis.com/token"
     try:
         asked, issued = host_of(uri), host_of(issuer)
+        known = asked == issued or is_below(asked.name, FACTS.credential_hosts)
+        known = known or is_of_the_user(asked)
     except ValueError as error:
-        raise CredentialsError(f"endpoints.auth: {uri!r} {error}") from None
-    if asked != issued and not is_below(asked.name, FACTS.credential_hosts):
+        raise CredentialsError(f"endpoints.auth: {uri!r}: {error}") from None
+    if not known:
         raise CredentialsError(
             f"endpoints.auth: {asked} did not issue the refresh token of these credentials, as "
             f"{issued} did",
-            hint="use a service account that is known there, or leave `endpoints.auth` out",
+            hint="use a service account that is known there, or leave `endpoints.auth` out; "
+            f"{TRUST_VARIABLE} names a host of your own",
         )
 
 

@@ -16,6 +16,7 @@ def test_no_command_of_one_project_changes_the_cluster_of_the_other(project: Pro
     mine = project.config()
     theirs = project.folder / "another" / "cluster.yaml"
     theirs.parent.mkdir()
+    (project.folder / ".hg").mkdir()  # one repository, whose files may name each other's folders
     theirs.write_text(mine.read_text())
     assert project.cloudtrain("up", mine).returncode == 0
     record_before = (project.home / "clusters" / project.name / "config.json").read_bytes()

@@ -250,10 +250,12 @@ def test_an_ordinary_file_needs_none() -> None:
         assert facts(provider, **sections) == (), (provider, sections)
 
 
-def test_a_file_in_the_home_folder_is_no_project_of_the_home_folder() -> None:
-    (Path.home() / ".git").mkdir()  # of somebody's settings
-    path = Path.home() / "m.yaml"
-    path.write_text(write("local", code={"path": "."}).read_text())
+def test_no_home_folder_is_the_project_of_what_is_below_it() -> None:
+    """Also if it is a repository, as of somebody's settings."""
+    (Path.home() / ".git").mkdir()
+    path = Path.home() / "Downloads" / "m.yaml"
+    path.parent.mkdir()
+    path.write_text(write("local", code={"path": ".."}).read_text())
     [found] = file_facts(load(path))
     assert found.text == f"reads {Path.home()}, which is outside of its project"
 
