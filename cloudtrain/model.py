@@ -458,6 +458,9 @@ class Node(TaskId):
     home: str = ""
     """Name that the first `up` gave the user's home, which may be on a network; else empty."""
     cache: str = ".cache/cloudtrain"
+    shared_cache: str = ""
+    """Folder beside it for environments that nodes of other configs use too, and so do not write;
+    empty: `cache` is for all."""
     placement: str = ""
     """The zone, or the region if it has none."""
     task_ports: tuple[int, ...] = ()

@@ -217,13 +217,17 @@ class _Wanted:
     """The files of `setup.requirements`."""
     lines: tuple[str, ...] = field(default=(), repr=False)
     """`setup.run`, which may install into it: shared only with clusters that have the same."""
+    is_changed: bool = field(default=False, repr=False)
+    """A later step of the same `setup:` changes it."""
 
     def folder(self, node: Node) -> str:
         rest = (self.cuda, self.lines) if self.lines else (self.cuda,) if self.cuda else ()
         # By what the user's files say, wherever they are: others with the same share it.
         own = (self.own.apart, *(text for _, text in self.own.texts)) if self.own.main else ()
         text = repr((_RECIPE, self, *rest, *own))
-        return f"{node.cache}/venvs/{self.label}-{_digest(text)}"
+        alone = self.lines or self.is_changed or not node.shared_cache
+        cache = node.cache if alone else node.shared_cache
+        return f"{cache}/venvs/{self.label}-{_digest(text)}"
 
     def files(self, *, cache: bool = True) -> Iterable[bytes]:
         """Tar of the files that pip reads, and of a marker to disable its cache."""
@@ -297,6 +301,7 @@ def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
         cuda=requirements.without(libraries, named),
         index=_asked(version, build, legacy=legacy),
         lines=config.setup.run,
+        is_changed=library is not None,
     )
 
 

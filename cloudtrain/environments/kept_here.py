@@ -84,6 +84,9 @@ def _in_cache(folder: Path) -> Iterator[Kept]:
     venvs = folder / "venvs"
     for left in venvs.glob(".*.removed-*"):
         yield Kept(kind="environment", name=left.name, path=left)
+    for left in venvs.glob(".*.new-*"):
+        lock = venvs / f"{left.name[1:].rpartition('.new-')[0]}.lock"
+        yield Kept(kind="environment", name=left.name, path=left, lock=lock)
     for settings in sorted(venvs.glob("*/pyvenv.cfg")):
         path = settings.parent
         if path.name != "uv" and not path.name.startswith("."):
@@ -96,6 +99,8 @@ def _in_cache(folder: Path) -> Iterator[Kept]:
         yield Kept(kind="data", name=path.name, path=path)
     if (folder / "wheels").is_dir():
         yield Kept(kind="wheels", name="wheels", path=folder / "wheels")
+    for own in _folders(folder / "own"):  # of local nodes, by their config's folder
+        yield from _in_cache(own)
 
 
 def _nodes(folder: Path) -> Iterator[Kept]:

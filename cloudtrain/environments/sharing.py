@@ -72,7 +72,7 @@ class Sharing:
         """End all waiting, from another thread."""
         self._stop.set()
 
-    def provide(self, node: Node, folder: str, create: Callable[[], None], say: Say) -> bool:
+    def provide(self, node: Node, folder: str, create: Callable[[Node], None], say: Say) -> bool:
         """Get or create the environment in that folder of the node.
 
         `create` creates it there, and raises what then ends the node's setup. False if it was not
@@ -80,7 +80,7 @@ class Sharing:
         """
         key = self._key(node, folder)
         if key is None:
-            create()
+            create(node)
             return True
         with self._lock:
             group = self._groups.setdefault(key, _Group(key=key, folder=folder))
@@ -97,7 +97,7 @@ class Sharing:
             if self._fetched(group, source, node, say):
                 return True
             if source.server is not None:
-                create()
+                create(node)
                 return True
 
     def close(self) -> None:
@@ -133,10 +133,10 @@ class Sharing:
                 group.builder = node.name
             return group.source
 
-    def _create(self, group: _Group, node: Node, create: Callable[[], None], say: Say) -> None:
+    def _create(self, group: _Group, node: Node, create: Callable[[Node], None], say: Say) -> None:
         """Create it here, then let the others get it."""
         try:
-            create()
+            create(node)
         except BaseException:
             with group.changed:
                 group.failures += 1

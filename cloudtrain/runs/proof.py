@@ -168,7 +168,7 @@ def proof_orders(members: Sequence[Member], *, together: bool) -> list[ProofOrde
         key = repr((member.shared, own, member.gpus, hosts, text != "", _told(member)))
         rank = peers.index(member) if member in peers else 0
         digest = hashlib.sha256(repr((key, rank)).encode()).hexdigest()[:12]
-        in_cache = f"{member.node.cache}/proofs/{digest}.json"
+        in_cache = f"{member.node.shared_cache or member.node.cache}/proofs/{digest}.json"
         orders.append(
             ProofOrder(
                 node=member.node,

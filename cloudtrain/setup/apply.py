@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -30,9 +30,11 @@ class Sharing(Protocol):
     """Lets nodes get what a step creates from other nodes."""
 
     def provide(
-        self, node: Node, folder: str, create: Callable[[], None], say: Callable[[str], None]
+        self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
     ) -> bool:
-        """Get the folder from elsewhere, or `create` it. False if others have failed at it."""
+        """Get the folder from elsewhere, or `create` it, on this node or another that has its
+        name. False if others have failed at it.
+        """
 
     def interrupt(self) -> None: ...
 
@@ -139,7 +141,11 @@ class _Work:
             self._create(step)
             return True
         say = partial(self._say, step)
-        return self.sharing.provide(self.node, step.shared, partial(self._create, step), say)
+
+        def create(on: Node) -> None:
+            replace(self, node=on)._create(step)
+
+        return self.sharing.provide(self.node, step.shared, create, say)
 
     def _say(self, step: Step, text: str) -> None:
         if text.startswith(NOTE) and self.note is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Protocol, cast
 
 from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
 from cloudtrain.environments.sharing import Sharing
 from cloudtrain.errors import NodesError, StepFailed
-from cloudtrain.model import Node
+from cloudtrain.model import Identity, Node, Plan
 from cloudtrain.playbooks import (
     base,
     code,
@@ -21,6 +24,7 @@ from cloudtrain.playbooks import (
     requirements,
     tensorflow,
 )
+from cloudtrain.setup.apply import Sharing as Shared
 from cloudtrain.setup.apply import apply
 from cloudtrain.step import Step
 
@@ -68,13 +72,16 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
 
 
 @contextmanager
-def shared_environments(session: Session) -> Iterator[Sharing | None]:
+def shared_environments(session: Session) -> Iterator[Shared | None]:
     """Let nodes get environments from each other and from the store, unless `setup.cache` is off.
 
     Nodes on this machine share them without it.
     """
     config = session.config
-    if config.setup.cache == "off" or facts_of(config.provider).on_this_machine:
+    if facts_of(config.provider).on_this_machine:
+        yield _CreatedApart(session)
+        return
+    if config.setup.cache == "off":
         yield None
         return
     with_credentials = tensorflow.credentials_in_packages(config)
@@ -90,3 +97,34 @@ def shared_environments(session: Session) -> Iterator[Sharing | None]:
         yield sharing
     finally:
         sharing.close()
+
+
+class _LocalNodes(Protocol):
+    """What creating environments needs of `provider: local`."""
+
+    def builder(
+        self, plan: Plan, identity: Identity, node: Node, folder: str
+    ) -> AbstractContextManager[Node | None]: ...
+
+
+@dataclass(frozen=True)
+class _CreatedApart:
+    """Has environments that clusters share created where no node can write."""
+
+    session: Session
+
+    def provide(
+        self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
+    ) -> bool:
+        for_all = PurePath(node.shared_cache, "venvs")
+        if not node.shared_cache or not PurePath(folder).is_relative_to(for_all):
+            create(node)
+            return True
+        provider: _LocalNodes = cast(Any, self.session.provider)
+        with provider.builder(self.session.plan, self.session.identity, node, folder) as builder:
+            if builder is not None:
+                create(builder)
+        return True
+
+    def interrupt(self) -> None:
+        """Nothing waits here but for a lock."""

@@ -4,6 +4,7 @@ no credentials.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -17,6 +18,10 @@ PASSED_ON = re.compile(
     re.IGNORECASE,
 )
 """Variables for installing packages on this machine, and those of a login shell."""
+
+
+CACHES = ("PIP_CACHE_DIR", "UV_CACHE_DIR")
+"""Variables that name the user's own caches: what is built on a node must not get there."""
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -42,13 +47,23 @@ DATASETS = (".keras/datasets", "tensorflow_datasets")
 
 
 def datasets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's downloaded datasets, by path in a node's home."""
+    """The user's downloaded datasets, by path in a node's home: each file and folder by itself, so
+    that the node keeps what it downloads.
+    """
     home = Path(environ.get("HOME") or Path.home())
-    return {name: str(home / name) for name in DATASETS if (home / name).is_dir()}
+    found: dict[str, str] = {}
+    for name in DATASETS:
+        with contextlib.suppress(OSError):
+            found |= {f"{name}/{each.name}": str(each) for each in (home / name).iterdir()}
+    return found
 
 
-def of_node(user: str, home: Path) -> dict[str, str]:
-    return {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
+def of_node(name: str, user: str, home: Path) -> dict[str, str]:
+    """Its own variables. NCCL must take nodes of one machine for several machines: what it uses
+    between the processes of one, they do not share.
+    """
+    own = {"HOME": str(home), "USER": user, "LOGNAME": user, "SHELL": login_shell()}
+    return {**own, "NCCL_HOSTID": name}
 
 
 def path(environ: Mapping[str, str]) -> str:

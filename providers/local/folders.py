@@ -33,6 +33,10 @@ class NodeFolder:
         whole = isinstance(ports, list) and all(isinstance(port, int) for port in ports)
         return tuple(ports) if whole else ()
 
+    def is_apart(self) -> bool:
+        """Whether the node's server has a view of its own (private_view.py)."""
+        return self.meta().get("apart") is True
+
     def locked(self) -> bool:
         """True while a server holds the lock. Unlike a pid file, a lock cannot outlive
         its process.

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of paramiko's import
 
-from cloudtrain.providers.local import processes  # noqa: E402
+from cloudtrain.providers.local import environment, processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
 from cloudtrain.providers.local.ports import ReservedPorts  # noqa: E402
 from cloudtrain.providers.local.private_view import View, enter  # noqa: E402
@@ -58,8 +58,6 @@ def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
     folder = Path(order["folder"])
     for path in (folder.parent.parent, folder.parent, folder, folder / "home"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, target in order["links"].items():
-        symlink_datasets(folder / "home" / name, target)
     with open(folder / "lock", "ab", opener=private) as lock:
         if not take(lock):
             return read(folder / "node.json"), None
@@ -70,16 +68,23 @@ def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
             address, port = listener.getsockname()
             meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
             write(folder / "node.json", json.dumps(meta))
-            settings = ServerSettings(**order["settings"])
+            settings, links = ServerSettings(**order["settings"]), order["links"]
             view = View(**order["view"]) if order["view"] else None
-            refusal = fork_server(listener, folder, settings, view)
+            refusal = fork_server(listener, folder, settings, view, links)
             if refusal is not None:
-                fork_server(listener, folder, settings, None)
+                fork_server(listener, folder, settings, None, links)
+            if view and refusal is None:
+                meta["apart"] = True
+                write(folder / "node.json", json.dumps(meta))
     return meta, refusal
 
 
 def fork_server(
-    listener: socket.socket, folder: Path, settings: ServerSettings, view: View | None
+    listener: socket.socket,
+    folder: Path,
+    settings: ServerSettings,
+    view: View | None,
+    links: Mapping[str, str],
 ) -> str | None:
     """Fork the node's server; returns why it cannot have that view, and then it has ended.
 
@@ -89,7 +94,7 @@ def fork_server(
     child = os.fork()
     if child == 0:
         os.close(answer)
-        become_server(listener, folder, settings, view, ready)
+        become_server(listener, folder, settings, view, links, ready)
     os.close(ready)
     with os.fdopen(answer, encoding="utf-8") as file:
         refusal = file.read()
@@ -109,8 +114,9 @@ def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
 
 
 def symlink_datasets(path: Path, target: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
+    """By the server, where the node's own links lead no further than the node sees."""
+    with contextlib.suppress(OSError):  # what a task has put there stays
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.symlink_to(target)
 
 
@@ -172,6 +178,7 @@ def become_server(
     folder: Path,
     settings: ServerSettings,
     view: View | None,
+    links: Mapping[str, str],
     ready: int,
 ) -> None:
     """Turn the forked child into a server with its own session and none of the fork server's
@@ -185,6 +192,8 @@ def become_server(
         if view is not None:
             settings = in_own_view(view, folder, settings, ready)
         os.chdir(folder / "home")
+        for name, target in links.items():
+            symlink_datasets(Path(name), target)
         for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
             os.dup2(descriptor, number)
         os.close(ready)
@@ -201,12 +210,18 @@ def in_own_view(view: View, folder: Path, settings: ServerSettings, ready: int) 
     """Enter the view; returns the settings there. Ends this process if that is refused."""
     try:
         enter(view, folder)
+        (folder / "home").stat()
     except OSError as error:
         with contextlib.suppress(BrokenPipeError):  # the fork server was killed
-            os.write(ready, str(error.strerror or error).encode())
+            os.write(ready, words(error).encode())
         os._exit(1)
-    kept = {name: value for name, value in settings.environment.items() if name != "TMPDIR"}
+    outside = ("TMPDIR", *environment.CACHES)
+    kept = {name: value for name, value in settings.environment.items() if name not in outside}
     return replace(settings, environment=kept)
+
+
+def words(error: OSError) -> str:
+    return ": ".join(str(each) for each in (error.filename, error.strerror or error) if each)
 
 
 def mark(tag: str) -> None:

@@ -1,15 +1,18 @@
-"""Gives a process its own view of this machine's files, in a mount namespace of its own.
+"""Gives a process its own view of this machine in namespaces of its own: files, processes, devices.
 
-Nothing outside it changes, and the kernel removes all of it with the last process inside.
+Nothing outside it changes, and the kernel removes all of it with the first process inside.
 
-Root needs CAP_SYS_ADMIN; any other user gets a user namespace, where only that user exists, so
-`sudo` does not work in it. Both may be refused (all documented, read 2026-11-23):
+What is shown as it is on this machine is read-only, but for what the view names. Root needs
+CAP_SYS_ADMIN and becomes the user `NODE_USER`, to whom root's files in the view belong; any other
+user gets a user namespace, where only that user exists. Both may be refused (all documented, read
+2026-11-23):
 
 - containers: Docker's seccomp profile allows unshare(2) and mount(2) only with CAP_SYS_ADMIN
   (https://docs.docker.com/engine/security/seccomp/);
 - Ubuntu from 23.10 on: AppArmor creates the user namespace, but without rights: mount(2) fails
   (https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces);
-- `user.max_user_namespaces=0` (user_namespaces(7)).
+- `user.max_user_namespaces=0` (user_namespaces(7));
+- Linux before 5.12, which has no mount_setattr(2).
 
 So it is not predicted: `enter` does it, in a process that is given up if it fails.
 """
@@ -17,32 +20,41 @@ So it is not predicted: `enter` does it, in a process that is given up if it fai
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
+import pwd
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
-MS_BIND, MS_REC, MS_SLAVE = 4096, 16_384, 1 << 19
-MS_RELATIME = 1 << 21
-KEPT = {  # statvfs(3)'s flags → mount(2)'s: a user namespace may not clear them
-    2: 2,  # nosuid
-    4: 4,  # nodev
-    8: 8,  # noexec
-    1024: 1024,  # noatime
-    2048: 2048,  # nodiratime
-    4096: MS_RELATIME,
-}
-CAPABILITY_VERSION_3 = 0x2008_0522
+from cloudtrain.providers.local import confined, mounts
+from cloudtrain.providers.local.mounts import checked, libc
+
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWIPC = (
+    *(0x0002_0000, 0x1000_0000),
+    *(0x2000_0000, 0x0800_0000),
+)
+NODE_USER = 65_530
+"""User and group of a node whose owner is root: none that a system gives away
+(https://systemd.io/UIDS-GIDS/, "65520…65533 unused", read 2026-11-26)."""
 FILL_TRIES = 50
 """To make a disk as small as what is on it: more may be written in between."""
 
 SHARED_MEMORY = "/dev/shm"
 TEMPORARY = {"/tmp": "temporary/tmp", "/var/tmp": "temporary/var"}
 """Path of a folder of this machine → the folder of the node in its place."""
+DEVICES = (
+    *("null", "zero", "full", "random", "urandom", "tty"),
+    *("nvidia*", "dri", "kfd", "dxg", "infiniband"),
+)
+"""What a node has of /dev: what every program may use, and GPUs with their network."""
+LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,33 +64,50 @@ class View:
     hidden: Sequence[str]
     """Folders that are empty and read-only on the node, but for what is shown in them."""
     writable: Sequence[str]
-    """Files and folders that are as on this machine."""
+    """Folders for nodes alone."""
     read_only: Sequence[str]
+    shared: Sequence[str] = ()
+    """Files and folders of the user's that are as on this machine, writable."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """Folder → another folder of this machine that is in its place, writable."""
     disk: str = ""
     """Size of a disk of its own for the home of a new node, in memory, as tmpfs(5) has it; empty:
     none."""
 
 
 def enter(view: View, folder: Path) -> None:
-    """Move this process into a mount namespace with that view; `folder` is the node's.
+    """Become the first process of a node with that view; `folder` is the node's.
 
-    Raises OSError. The process may then have half a view: it must end.
+    Returns in another process than it was called in, which has ended. Raises OSError, in one or the
+    other: it may then have half a view and must end.
     """
     as_root = os.geteuid() == 0
-    _unshare(CLONE_NEWNS if as_root else CLONE_NEWNS | CLONE_NEWUSER, os.geteuid(), os.getegid())
-    _mount("none", "/", MS_REC | MS_SLAVE)
-    with _opened(view, folder) as shown:
-        empty = _place(view, shown)
-    for target in empty:
-        _mount("none", target, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
-    if view.disk:
-        _mount_disk(folder / "home", view.disk)
-    if not as_root:
-        _drop_capabilities()
+    with _owner_map(as_root) as owner_map:
+        flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if as_root else CLONE_NEWUSER)
+        _unshare(flags, os.geteuid(), os.getegid())
+        mounts.mount("none", "/", mounts.MS_REC | mounts.MS_SLAVE)
+        with _cloned(view, folder, owner_map) as shown:
+            mounts.change("/", set_flags=mounts.RDONLY)
+            groups = _devices()
+            empty = _place(view, shown)
+        if view.disk:
+            _mount_disk(folder / "home", view.disk, as_root)
+        for target in empty:
+            mounts.change(target, set_flags=mounts.RDONLY, deep=False)
+    if os.fork():
+        os._exit(0)
+    # A /proc shows the processes of the namespace that its mounter is in.
+    nothing_more = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
+    mounts.mount("proc", "/proc", nothing_more, kind="proc")
+    if as_root:
+        os.setgroups(groups)
+        os.setresgid(NODE_USER, NODE_USER, NODE_USER)
+        os.setresuid(NODE_USER, NODE_USER, NODE_USER)
+    confined.confine()
 
 
 def _unshare(flags: int, user: int, group: int) -> None:
-    _checked(_libc().unshare(flags), "unshare")
+    checked(libc().unshare(flags), "unshare")
     if flags & CLONE_NEWUSER:
         for name, text in (
             ("setgroups", "deny"),
@@ -89,75 +118,153 @@ def _unshare(flags: int, user: int, group: int) -> None:
 
 
 @contextlib.contextmanager
-def _opened(view: View, folder: Path) -> Iterator[Mapping[str, tuple[int, bool]]]:
-    """Descriptors of what is shown, by path, and whether it is writable.
+def _cloned(view: View, folder: Path, owner_map: int | None) -> Iterator[Mapping[str, int]]:
+    """Detached copies, by path, of the mounts of what is shown.
 
-    Opened before anything is hidden. A path that does not exist is left out.
+    Made before anything is hidden. A path that does not exist is left out.
     """
     sources = {path: (path, False) for path in view.read_only}
-    sources |= {path: (path, True) for path in view.writable}
+    sources |= {path: (path, True) for path in (*view.shared, *view.writable)}
+    sources |= {path: (source, True) for path, source in view.instead.items()}
     for path, name in TEMPORARY.items():
         own = folder / name
         own.parent.mkdir(mode=0o700, exist_ok=True)
         own.mkdir(exist_ok=True)
         own.chmod(0o1777)
         sources[path] = (str(own), True)
-    opened: dict[str, tuple[int, bool]] = {}
+    if os.geteuid() == 0:
+        sources["/etc/passwd"] = (str(_accounts(folder)), False)
+    cloned: dict[str, int] = {}
+    given = {*view.writable, *view.instead, "/etc/passwd"}
     try:
         for path, (source, writable) in sources.items():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                opened[path] = (os.open(source, os.O_PATH | os.O_CLOEXEC), writable)
-        yield opened
+                cloned[path] = mounts.clone(source)
+                # Everybody may write to temporary folders, also root, to make places for mounts.
+                mapped = path in TEMPORARY or _belongs_to_node(cloned[path], owner_map)
+                if not mapped and path in given:
+                    os.chown(source, NODE_USER, NODE_USER)
+                flags = mounts.NOSUID | mounts.NODEV | (0 if writable else mounts.RDONLY)
+                mounts.change(cloned[path], set_flags=flags)
+        yield cloned
     finally:
-        for descriptor, _ in opened.values():
+        for descriptor in cloned.values():
             os.close(descriptor)
 
 
-def _place(view: View, shown: Mapping[str, tuple[int, bool]]) -> list[str]:
+def _accounts(folder: Path) -> Path:
+    """The machine's /etc/passwd with the node's user first, who has root's name: programs such as
+    ssh refuse to run for a user without a line.
+    """
+    name, shell = pwd.getpwuid(0).pw_name, "/bin/sh"
+    own = f"{name}:x:{NODE_USER}:{NODE_USER}:local node:{folder / 'home'}:{shell}\n"
+    path = folder / "passwd"
+    path.write_text(own + Path("/etc/passwd").read_text(errors="surrogateescape"))
+    path.chmod(0o600)
+    return path
+
+
+@contextlib.contextmanager
+def _owner_map(as_root: bool) -> Iterator[int | None]:
+    """A user namespace in which root of a disk is the node's user; None if there is none."""
+    if not as_root:
+        yield None
+        return
+    wait, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = libc().unshare(CLONE_NEWUSER)
+        os.write(ready[1], b"n" if code else b"y")
+        os.close(wait[1])
+        os.read(wait[0], 1)
+        os._exit(0)
+    descriptor = None
+    try:
+        if os.read(ready[0], 1) == b"y":
+            for name in ("uid_map", "gid_map"):
+                Path(f"/proc/{child}/{name}").write_text(f"0 {NODE_USER} 1")
+            descriptor = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        yield descriptor
+    finally:
+        for end in (*wait, *ready, *([] if descriptor is None else [descriptor])):
+            os.close(end)
+        os.waitpid(child, 0)
+
+
+def _belongs_to_node(cloned: int, owner_map: int | None) -> bool:
+    """Let what is root's in this copy be the node's user's; False where the file system cannot do
+    that, such as overlayfs.
+    """
+    if os.geteuid() != 0:
+        return True
+    if owner_map is not None:
+        with contextlib.suppress(OSError):
+            mounts.change(cloned, set_flags=mounts.IDMAP, user_namespace=owner_map)
+            return True
+    return False
+
+
+def _place(view: View, shown: Mapping[str, int]) -> list[str]:
     """Mount everything, what is deeper later, so that it stands in what is above it.
 
     Returns the empty folders: they become read-only once all is placed.
     """
     empty = []
-    for path in sorted({*view.hidden, *shown, SHARED_MEMORY}, key=_depth):
+    before = os.umask(0o022)
+    for path in sorted({*view.hidden, *shown}, key=_depth):
         if path in shown:
-            _show(path, *shown[path])
+            _show(path, shown[path])
         elif Path(path).is_dir():
-            mode = "mode=1777" if path == SHARED_MEMORY else "mode=0755"
-            _mount("tmpfs", path, MS_NOSUID | MS_NODEV, kind="tmpfs", options=mode)
-            if path != SHARED_MEMORY:
-                empty.append(path)
+            _tmpfs(path, "mode=0755")
+            empty.append(path)
+    os.umask(before)
     return empty
 
 
-def _show(path: str, descriptor: int, writable: bool) -> None:
+def _show(path: str, cloned: int) -> None:
     target = Path(path)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        if stat.S_ISDIR(os.fstat(cloned).st_mode):
             target.mkdir()
         else:
             target.touch()
-    _mount(f"/proc/self/fd/{descriptor}", path, MS_BIND | MS_REC)
-    if not writable:
-        flags = os.statvfs(path).f_flag
-        kept = sum(mount for seen, mount in KEPT.items() if flags & seen)
-        _mount("none", path, MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+    mounts.attach(cloned, path)
 
 
-def _mount_disk(home: Path, size: str) -> None:
-    """Put the home on a disk of its own, with the links that are in it; not one that has files."""
-    links: dict[Path, str] = {}
-    for place, folders, files in os.walk(home):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            if path.is_symlink():
-                links[path] = str(path.readlink())
-            elif not path.is_dir():
-                return
-    _mount("tmpfs", str(home), MS_NOSUID | MS_NODEV, kind="tmpfs", options=f"size={size},mode=0700")
-    for path, target in links.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(target)
+def _devices() -> list[int]:
+    """Replace /dev by what a node may use; returns the groups that may use GPUs."""
+    there = [str(path) for name in DEVICES for path in Path("/dev").glob(name)]
+    cloned = {path: mounts.clone(path) for path in there}
+    _tmpfs("/dev", "mode=0755", nodev=False)
+    for path, descriptor in cloned.items():
+        _show(path, descriptor)
+        os.close(descriptor)
+    for name, target in LINKS.items():
+        Path("/dev", name).symlink_to(target)
+    Path("/dev/pts").mkdir()
+    options = "newinstance,ptmxmode=0666,mode=0620"
+    mounts.mount("devpts", "/dev/pts", mounts.MS_NOSUID | mounts.MS_NOEXEC, "devpts", options)
+    Path(SHARED_MEMORY).mkdir()
+    mounts.change("/dev", set_flags=mounts.RDONLY, deep=False)
+    _tmpfs(SHARED_MEMORY, "mode=1777")
+    nodes = (each for path in there for each in (Path(path), *Path(path).rglob("*")))
+    found = (one.stat() for one in nodes if one.is_char_device())
+    return sorted({one.st_gid for one in found if one.st_mode & 0o060} - {0})
+
+
+def _tmpfs(path: str, options: str, *, nodev: bool = True) -> None:
+    flags = mounts.MS_NOSUID | (mounts.MS_NODEV if nodev else 0)
+    mounts.mount("tmpfs", path, flags, "tmpfs", options)
+
+
+def _mount_disk(home: Path, size: str, as_root: bool) -> None:
+    """Put the home on a disk of its own; not one that has files."""
+    for _, _, files in os.walk(home):
+        if files:
+            return
+    owner = f",uid={NODE_USER},gid={NODE_USER}" if as_root else ""
+    _tmpfs(str(home), f"size={size},mode=0700{owner}")
 
 
 def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
@@ -166,20 +273,22 @@ def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
     Returns the size before; None if its home is on no disk of its own. For a process without
     threads, which must end then: it is in the namespaces of `pid`. Raises OSError.
     """
-    if os.geteuid() != 0:
-        _join(pid, "user")
-    _join(pid, "mnt")
-    fields = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    fields = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
     own = [each for each in fields if each[4] == str(home).replace(" ", "\\040")]
     if not own or own[-1][own[-1].index("-") + 1] != "tmpfs":
         return None
+    namespaces = [] if os.geteuid() == 0 else [os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)]
+    namespaces.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
+    for descriptor in namespaces:
+        checked(libc().setns(descriptor, 0), "setns")
     before = os.statvfs(home)
     for tries in reversed(range(FILL_TRIES)):
         now = os.statvfs(home)
         least = max(1, now.f_blocks - now.f_bfree) * now.f_frsize
         try:
             options = f"size={least if size is None else size}"
-            _mount("none", str(home), MS_REMOUNT | MS_NOSUID | MS_NODEV, options=options)
+            flags = mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV
+            mounts.mount("none", str(home), flags, options=options)
             break
         except OSError:
             if not tries:
@@ -187,38 +296,5 @@ def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
     return before.f_blocks * before.f_frsize
 
 
-def _join(pid: int, kind: str) -> None:
-    with Path(f"/proc/{pid}/ns/{kind}").open("rb") as namespace:
-        _checked(_libc().setns(namespace.fileno(), 0), f"setns {kind}")
-
-
 def _depth(path: str) -> tuple[int, str]:
     return len(Path(path).parts), path
-
-
-def _mount(source: str, target: str, flags: int, *, kind: str = "", options: str = "") -> None:
-    result = _libc().mount(
-        os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode()
-    )
-    _checked(result, f"mount {target}")
-
-
-def _drop_capabilities() -> None:
-    """Keep none of the rights over this namespace: the server opens files for its client."""
-    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    _checked(_libc().capset(header, (ctypes.c_uint32 * 6)()), "capset")
-
-
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mount.argtypes = (
-        *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
-        *(ctypes.c_ulong, ctypes.c_char_p),
-    )
-    return libc
-
-
-def _checked(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")

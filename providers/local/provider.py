@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
 
-from cloudtrain.errors import CloudtrainError, LeftoverError, UsageError
+from cloudtrain.errors import CloudtrainError, LeftoverError, NodeError, UsageError
 from cloudtrain.events import NodeDeletionBegun, NodeRequested, NodesShareFiles
 from cloudtrain.model import (
     DEFAULT_PORT,
@@ -33,16 +34,22 @@ from cloudtrain.providers.local import (
     checks,
     disk,
     environment,
+    environment_builder,
     processes,
     spawn,
     visible_paths,
 )
 from cloudtrain.providers.local.folders import NodeFolder, remove
+from cloudtrain.providers.local.private_view import View
 from cloudtrain.task_id import TaskId
+
+BUILDER = ".builder"
+"""Folder of a cluster for what creates environments; no node has its name."""
 
 
 def provider(config: ClusterConfig) -> LocalProvider:
     return LocalProvider(
+        config,
         home=_folder_of("CLOUDTRAIN_HOME", platformdirs.user_state_path("cloudtrain")),
         cache=_folder_of("CLOUDTRAIN_CACHE", platformdirs.user_cache_path("cloudtrain")),
     )
@@ -59,9 +66,10 @@ class LocalProvider:
     name = "local"
     whereabouts: Whereabouts | None = None
 
-    def __init__(self, *, home: Path, cache: Path) -> None:
+    def __init__(self, config: ClusterConfig, *, home: Path, cache: Path) -> None:
         self._root = home / "local"
         self._cache = cache
+        self._own_cache = visible_paths.own_cache(config, cache)
         self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
         self._user = _user()
 
@@ -119,12 +127,61 @@ class LocalProvider:
             raise final from failure
         return nodes
 
+    @contextlib.contextmanager
+    def builder(
+        self, plan: Plan, identity: Identity, node: Node, folder: str
+    ) -> Iterator[Node | None]:
+        """Where to create an environment of the cache: a server apart from all nodes, or the node
+        itself if that shares this machine's files. None if another process has created it.
+        """
+        own = NodeFolder(self._cluster_folder(plan.config.name) / node.name)
+        if not own.is_apart():
+            yield node
+            return
+        target = Path(folder)
+        with environment_builder.turn(target) as is_ours:
+            if not is_ours:
+                yield None
+                return
+            with (
+                environment_builder.staging(target) as stage,
+                self._builder_server(plan, identity, node, {str(target.parent): str(stage)}) as one,
+            ):
+                yield one
+
+    @contextlib.contextmanager
+    def _builder_server(
+        self, plan: Plan, identity: Identity, node: Node, instead: Mapping[str, str]
+    ) -> Iterator[Node]:
+        cluster = plan.config.name
+        folder = self._cluster_folder(cluster) / BUILDER
+        tag = self._tag(cluster, f"{node.name}-builder{spawn.ROOM}")
+        view = self._view(plan)
+        if view is not None:
+            view = replace(view, writable=(), shared=(), instead=instead, disk="")
+        request = self._request(identity, node, folder, tag, view)
+        places = addresses.places(f"{self._digest}/{cluster}/{BUILDER}", 0)
+        self._erase(lambda each: each == tag, [folder])
+        try:
+            with spawn.ForkServer(tag, longest=0) as fork_server:
+                refusal = fork_server.start([replace(request, places=places)])
+            if view is None or refusal is not None:
+                raise NodeError(node.name, f"its environment cannot be created apart: {refusal}")
+            meta = NodeFolder(folder).meta()
+            one = environment_builder.at(node, str(meta["address"]), int(meta["port"]))
+            spawn.await_answers([one], folder.parent)
+            yield one
+        finally:
+            self._erase(lambda each: each == tag, [folder])
+
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         root = self._cluster_folder(cluster)
         tags = processes.tags(lambda tag: tag.startswith(self._tag(cluster, "")))
         alive = {tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(spawn.ROOM)}
         folders = (
-            {path.name for path in root.iterdir() if path.is_dir()} if root.is_dir() else set()
+            {path.name for path in root.iterdir() if path.is_dir() and path.name != BUILDER}
+            if root.is_dir()
+            else set()
         )
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
         return tuple(sorted(nodes, key=lambda node: node.rank))
@@ -222,40 +279,49 @@ class LocalProvider:
         """
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
-        passed = environment.passed_on(os.environ)
         links = environment.datasets(os.environ)
-        view = visible_paths.view_of_nodes(
-            plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
-        )
+        view = self._view(plan)
         orders = []
         for node in nodes:
             folder, tag = self._cluster_folder(cluster) / node.name, self._tag(cluster, node.name)
-            home = folder / "home"
             known = before.get(node.name)
             kept = [(known.address, known.ssh_port)] if known and known.address else []
+            port = node.port if plan.config.train.port == DEFAULT_PORT else None
+            request = self._request(identity, node, folder, tag, view)
             orders.append(
-                spawn.ServerRequest(
-                    folder=folder,
-                    meta={"name": node.name, "role": node.role, "index": node.index},
-                    places=[*kept, *places[node.name]],
-                    links=links,
-                    view=view and replace(view, writable=(*view.writable, str(home))),
-                    task_port=node.port if plan.config.train.port == DEFAULT_PORT else None,
-                    settings={
-                        "tag": tag,
-                        "user": self._user,
-                        "shell": environment.login_shell(),
-                        "public_key": identity.public_key,
-                        "host_key": identity.host_keys[node.name].private.reveal(),
-                        "environment": {
-                            **passed,
-                            **environment.of_node(self._user, home),
-                            processes.VARIABLE: tag,
-                        },
-                    },
-                )
+                replace(request, places=[*kept, *places[node.name]], links=links, task_port=port)
             )
         return orders
+
+    def _request(
+        self, identity: Identity, node: Node | NodePlan, folder: Path, tag: str, view: View | None
+    ) -> spawn.ServerRequest:
+        home = folder / "home"
+        return spawn.ServerRequest(
+            folder=folder,
+            meta={"name": node.name, "role": node.role, "index": node.index},
+            places=[],
+            links={},
+            view=view and replace(view, writable=(*view.writable, str(home))),
+            task_port=None,
+            settings={
+                "tag": tag,
+                "user": self._user,
+                "shell": environment.login_shell(),
+                "public_key": identity.public_key,
+                "host_key": identity.host_keys[node.name].private.reveal(),
+                "environment": {
+                    **environment.passed_on(os.environ),
+                    **environment.of_node(node.name, self._user, home),
+                    processes.VARIABLE: tag,
+                },
+            },
+        )
+
+    def _view(self, plan: Plan) -> View | None:
+        return visible_paths.view_of_nodes(
+            plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
+        )
 
     def _all_of(self, plan: Plan) -> tuple[Node, ...]:
         there = {node.name: node for node in self.nodes(plan.config.name)}
@@ -280,7 +346,8 @@ class LocalProvider:
             ssh_port=int(meta.get("port", 0)),
             user=self._user,
             host="localhost",
-            cache=str(self._cache),
+            cache=str(self._own_cache),
+            shared_cache=str(self._cache),
             placement="local",
             task_ports=folder.task_ports() if state == "running" else (),
         )
@@ -292,6 +359,8 @@ class LocalProvider:
     def _make_cache(self) -> None:
         try:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self._own_cache, self._cache / "venvs", self._cache / "proofs"):
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CloudtrainError(
                 f"cannot create the nodes' cache: {error}",

@@ -8,6 +8,8 @@ Nothing here fails on a path that this user may not read: such a path is left ou
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import pwd
 import re
@@ -20,7 +22,7 @@ from urllib.parse import unquote
 import cloudtrain
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.local import environment
-from cloudtrain.providers.local.private_view import TEMPORARY, View
+from cloudtrain.providers.local.private_view import SHARED_MEMORY, TEMPORARY, View
 
 SHARED = "CLOUDTRAIN_LOCAL_SHARED"
 """Variable with more paths that nodes see as they are, separated by `:`; `/` means all."""
@@ -37,8 +39,18 @@ SYSTEM = frozenset(
 """Folders of `/` with programs and devices. All others have someone's data."""
 
 BIN = frozenset({"bin", "sbin", "shims", "condabin", "Scripts"})
+LIBRARIES = ("lib", "libexec", "conda-meta")
 INTERPRETERS = re.compile(r"(?:python|pypy)[\d.]*|uv|conda|mamba|micromamba")
-CACHES = ("PIP_CACHE_DIR", "UV_CACHE_DIR")
+OWN, PROOFS = "own", "proofs"
+"""Folders of the cache: with one for each config's folder; with figures of compute checks."""
+SHOWN_OF_RUN = (
+    *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
+    *("/run/nvidia-persistenced", "/run/opengl-driver", "/run/current-system", "/run/udev/data"),
+)
+"""Names of servers, and what GPUs and the system's own links need. The rest of /run has sockets of
+services, such as docker.sock."""
+SERVICES = ("/var/snap", "/var/lib/lxd", "/var/lib/incus", "/var/mail", "/var/spool")
+"""More of the system's folders with sockets, or with what is one user's."""
 
 
 def view_of_nodes(
@@ -52,32 +64,35 @@ def view_of_nodes(
     if "/" in shared:
         return None
     passed = environment.passed_on(environ)
+    real_cache = _resolved(cache)
     own = {*_homes(environ), *map(Path, TEMPORARY)}
-    hidden = {*_top_folders(), *_private_folders(config, state, environ)}
-    writable = _real(
-        (
-            cache,
-            *environment.datasets(environ).values(),
-            *(passed[name] for name in CACHES if name in passed),
-            *shared,
-        )
-    )
+    hidden = {
+        *_top_folders(),
+        *_private_folders(config, state, environ),
+        *_unreadable_by_others(),
+        real_cache / OWN,
+    }
+    writable, shared_too = _real((own_cache(config, cache), cache / PROOFS)), _real(shared)
+    always = _real((cache,))
     read_only = _real(
         chain(
             _own_programs(),
             _programs(environ),
             _named_in(passed),
-            _environments(cache),
             _of_config(config),
+            environment.datasets(environ).values(),
+            map(Path, SHOWN_OF_RUN),
         )
     )
     read_only -= {path for path in read_only if any(each.is_relative_to(path) for each in own)}
-    covered = {*hidden, *map(Path, TEMPORARY)}
-    kept = _uncovered(writable, covered)
+    covered = {*hidden, *map(Path, (*TEMPORARY, SHARED_MEMORY))}
     return View(
         hidden=_text(hidden),
-        writable=_text(kept),
-        read_only=_text(_uncovered(read_only - writable, covered, kept)),
+        writable=_text(writable),
+        shared=_text(shared_too),
+        read_only=_text(
+            always | _uncovered(read_only - shared_too, covered, writable | shared_too | always)
+        ),
         disk=environ.get(DISK, ""),
     )
 
@@ -114,12 +129,31 @@ def _private_folders(
     sources = {config.folder} if config.source else set()
     if config.code.path is not None:
         sources.add(config.folder / Path(config.code.path).expanduser())
-    for path in {*_homes(environ), *sources, Path("/run/user")}:
+    for path in {*_homes(environ), *sources}:
         real = _resolved(path)
         if os.path.isdir(real) and len(real.parts) > (3 if real.is_relative_to("/usr") else 2):
             yield real
     yield from (each for each in _homes(environ) if each.parent == Path("/") != each)
     yield _resolved(state)
+    yield Path("/run")
+
+
+def _unreadable_by_others() -> Iterator[Path]:
+    """Folders of the system that not everybody may read: what this user may is nobody else's."""
+    yield from map(Path, SERVICES)
+    for place in ("/etc", "/opt", "/usr/local", "/var", "/var/lib"):
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(place):
+                if entry.is_dir(follow_symlinks=False) and entry.stat().st_mode & 0o005 != 0o005:
+                    yield Path(entry.path)
+
+
+def own_cache(config: ClusterConfig, cache: Path) -> Path:
+    """The cache of nodes of this config: what they write in it, only nodes of configs in the same
+    folder see.
+    """
+    folder = os.fsencode(_resolved(config.folder))
+    return cache / OWN / hashlib.sha256(folder).hexdigest()[:12]
 
 
 def _homes(environ: Mapping[str, str]) -> frozenset[Path]:
@@ -168,6 +202,8 @@ def interpreter(program: Path) -> Iterator[Path]:
     """A program by its path, and the installation or virtual environment around it, with the one
     that this is based on.
     """
+    if not (os.path.isfile(program) and os.access(program, os.X_OK)):
+        return
     for each in (program, _resolved(program)):
         yield each
         yield from _around(each.parent)
@@ -178,41 +214,49 @@ def interpreter(program: Path) -> Iterator[Path]:
 
 
 def _around(folder: Path) -> Iterator[Path]:
-    """Prefix of a folder of programs; in `~` and `~/.local` only the parts that are of programs."""
+    """Prefix of a folder of programs; in `~` and `~/.local` only the parts that are of programs.
+
+    Not that of a program alone: ~/.docker/bin and ~/.fly/bin stand beside tokens.
+    """
     if folder.name not in BIN:
         return
     prefix = folder.parent
     if prefix.name == ".local":
         yield from (prefix / "lib", prefix / "share" / "uv", prefix / "share" / "pipx")
-    elif prefix.name.startswith(".") or any(os.path.isdir(prefix / n) for n in ("lib", "libexec")):
+    elif folder.name == "shims" or any(os.path.isdir(prefix / name) for name in LIBRARIES):
         yield prefix
 
 
 def _base_of(settings: Path) -> Iterator[Path]:
-    """Installation that a virtual environment is based on (`home` of pyvenv.cfg, PEP 405)."""
+    """Installation that a virtual environment is based on (`home` of pyvenv.cfg, PEP 405).
+
+    The file may be a stranger's: a folder that has no interpreter is not shown for its sake.
+    """
     try:
         text = settings.read_text(errors="replace")
     except OSError:
         return
     found = re.search(r"(?m)^home\s*=\s*(.+?)\s*$", text)
-    if found:
-        base = Path(found[1])
+    base = Path(found[1]) if found else None
+    if base is not None and base.name in BIN and _has_interpreter(base):
         yield base
         yield from _around(base)
         yield from _around(_resolved(base))
 
 
-def _environments(cache: Path) -> Iterator[Path]:
-    """Installations that the cached environments are based on, perhaps no longer in PATH."""
-    for settings in cache.glob("venvs/*/pyvenv.cfg"):
-        yield from _base_of(settings)
-        yield from interpreter(settings.parent / "bin" / "python")
+def _has_interpreter(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(
+            INTERPRETERS.fullmatch(entry.name) and os.access(entry.path, os.X_OK)
+            for entry in os.scandir(folder)
+        )
+    return False
 
 
 def _named_in(passed: Mapping[str, str]) -> Iterator[Path]:
     """Files and folders that variables for pip and uv name: settings, certificates, wheels."""
     for name, value in passed.items():
-        if name not in ("PATH", "TMPDIR", "TZ", *CACHES):
+        if name not in ("PATH", "TMPDIR", "TZ", *environment.CACHES):
             yield from (Path(word.removeprefix("file://")) for word in value.split())
 
 

@@ -87,7 +87,17 @@ def test_the_environment_has_no_credentials_and_what_installing_needs(
     assert environment["https_proxy"] == "http://proxy.example:3128"
     assert environment["CLOUDTRAIN_NODE"].endswith("/mnist/mnist-chief0")
     assert environment["USER"] == environment["LOGNAME"] == node.user
-    allowed = ("PIP_", "UV_", "LC_", "SSL_CERT", "REQUESTS_CA", "CURL_CA", "CLOUDTRAIN_NODE")
+    assert environment["NCCL_HOSTID"] == node.name
+    allowed = (
+        "NCCL_HOSTID",
+        "PIP_",
+        "UV_",
+        "LC_",
+        "SSL_CERT",
+        "REQUESTS_CA",
+        "CURL_CA",
+        "CLOUDTRAIN_NODE",
+    )
     usual = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "PWD", "OLDPWD"}
     others = {
         name
@@ -188,10 +198,12 @@ def test_a_detached_process_outlives_its_session(cluster: LocalCluster, node: No
     with cluster.connect(node) as client:
         script = "setsid sh -c 'echo $$ > pid; read x < fifo; echo $x > late' >/dev/null 2>&1 &"
         assert run(client, script) == (0, b"", b"")
+    known = cluster.folder(node) / "home" / "pid"
+    eventually(lambda: known.exists() and known.read_text() != "")
+    pid = cluster.pid(node, int(known.read_text()))
     fifo.write_text("alive\n")
     late = cluster.folder(node) / "home" / "late"
     eventually(lambda: late.exists() and late.read_text() == "alive\n")
-    pid = int((cluster.folder(node) / "home" / "pid").read_text())
     eventually(lambda: not Path(f"/proc/{pid}").exists())  # reaped, as nothing else would
 
 
@@ -203,7 +215,7 @@ def test_a_process_whose_client_went_away_loses_its_pipes(
         assert transport
         channel = transport.open_session()
         channel.exec_command("echo $$; exec cat")
-        pid = int(channel.recv(100))
+        pid = cluster.pid(node, int(channel.recv(100)))
     eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
@@ -288,5 +300,5 @@ def test_a_terminal_that_goes_away_hangs_up_on_its_program(
         size, line = lines.splitlines()[:2]
         assert size == b"30 100"
         assert line.split()[0] == b"xterm"
-        pid = int(line.split()[1])
+        pid = cluster.pid(node, int(line.split()[1]))
     eventually(lambda: not Path(f"/proc/{pid}").exists())

@@ -189,7 +189,7 @@ def test_what_a_view_needs_and_cannot_be_shown_is_said(
     def odd(*given: object, **named: object) -> object:
         view = real(*given, **named)  # type: ignore[arg-type]
         assert view
-        return replace(view, hidden=(*view.hidden, "/proc/self/fd"))
+        return replace(view, read_only=(*view.read_only, "/proc/self/ns/mnt"))
 
     monkeypatch.setattr(visible_paths, "view_of_nodes", odd)
     events: list[Event] = []
@@ -204,16 +204,13 @@ needs_root = pytest.mark.skipif(
 )
 
 ENTER = """
-import importlib.util, os, sys
+import os, sys
 from pathlib import Path
-spec = importlib.util.spec_from_file_location("private_view", sys.argv[1])
-module = sys.modules["private_view"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-folder = Path(sys.argv[2])
+from cloudtrain.providers.local.private_view import View, enter
+folder = Path(sys.argv[1])
 (folder / "home").mkdir()
-view = module.View(hidden=["/mnt", "/root"], writable=[str(folder / "home")], read_only=["/opt"])
-module.enter(view, folder)
-print(os.getuid(), os.listdir("/tmp"), os.listdir("/root"), flush=True)
+enter(View(hidden=["/mnt", "/root"], writable=[str(folder / "home")], read_only=["/opt"]), folder)
+print(os.getpid(), os.getuid(), os.listdir("/tmp"), os.listdir("/root"), flush=True)
 (folder / "home" / "made").touch()
 for path in ("/mnt", "/opt"):
     try:
@@ -227,15 +224,14 @@ os.execv("/bin/sh", ["sh", "-c", "umount /root; echo 0 > /tmp/by-command; ls /tm
 @needs_root
 def test_an_ordinary_user_has_a_view_by_a_user_namespace() -> None:
     folder = Path(tempfile.mkdtemp(prefix="cloudtrain-user-"))
-    module = folder / "private_view.py"
     try:
-        shutil.copy(ROOT / "cloudtrain/providers/local/private_view.py", module)
         os.chown(folder, 65534, 65534)
         done = subprocess.run(
             [
                 *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
-                *("/usr/bin/python3", "-B", "-c", ENTER, str(module), str(folder)),
+                *("/usr/bin/python3", "-B", "-c", ENTER, str(folder)),
             ],
+            env={"PATH": os.defpath, "PYTHONPATH": str(ROOT)},
             cwd="/",
             capture_output=True,
             text=True,
@@ -249,7 +245,7 @@ def test_an_ordinary_user_has_a_view_by_a_user_namespace() -> None:
         pytest.skip(f"no user namespaces on this machine: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"65534 ['{folder.name}'] []",
+        f"1 65534 ['{folder.name}'] []",
         "/mnt Read-only file system",
         "/opt Read-only file system",
         "by-command",

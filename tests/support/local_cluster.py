@@ -12,6 +12,7 @@ import pytest
 
 from cloudtrain.model import Identity, Node, Plan
 from cloudtrain.providers.local.provider import LocalProvider
+from tests.support import processes
 from tests.support.fakes import know_hosts, make_identity, make_plan, no_journal
 
 
@@ -32,6 +33,10 @@ class LocalCluster:
 
     def folder(self, node: Node) -> Path:
         return self.home / "local" / self.name / node.name
+
+    def pid(self, node: Node, inside: int) -> int:
+        """The process here that has this number on the node."""
+        return processes.here(inside, self.tag(node.name))
 
     def create(self) -> tuple[Node, ...]:
         self.nodes = self.provider.create(self.plan, self.identity, no_journal)

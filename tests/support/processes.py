@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 
@@ -15,6 +16,26 @@ def pids() -> list[int]:
 def environment(pid: int) -> list[bytes]:
     """Variables that a process was started with, as `NAME=value`; none if it has just ended."""
     return _read(pid, "environ").split(b"\0")
+
+
+def here(inside: int, node: str) -> int:
+    """The process that has this number on a local node: nodes have process numbers of their own.
+
+    Raises ProcessLookupError.
+    """
+    tag = re.compile(rb"CLOUDTRAIN_NODE=(?:.*/)?%b" % re.escape(node.encode()))
+    namespaces = {_namespace(pid) for pid in pids() if any(map(tag.fullmatch, environment(pid)))}
+    for pid in pids():
+        numbers = re.findall(rb"(?m)^NSpid:(.*)$", _read(pid, "status"))
+        if numbers and int(numbers[0].split()[-1]) == inside and _namespace(pid) in namespaces:
+            return pid
+    raise ProcessLookupError(f"{node} has no process {inside}")
+
+
+def _namespace(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    return ""
 
 
 def words(pid: int) -> list[str]:

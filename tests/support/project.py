@@ -138,10 +138,11 @@ class Project:
         return found
 
     def pid_of(self, task: str) -> int:
-        """The pid that the task printed when it started, latest attempt."""
+        """The pid here of what the task printed when it started, latest attempt."""
         logs = sorted(self.home.glob(f"clusters/*/runs/*/*{task}*"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return int([line for line in lines if f"{task} started, pid" in line][-1].split()[-1])
+        said = [line for line in lines if f"{task} started, pid" in line][-1].split()[-1]
+        return processes.here(int(said), f"{self.name}-{task}")
 
     def end(self) -> None:
         self.cloudtrain("down", self.name, "--discard", "--yes")

@@ -80,8 +80,9 @@ class Cluster:
         assert script == PROBE
         return Completed(exit_code=0, stdout="\n".join(self.facts).encode() + b"\n", stderr=b"")
 
-    def create(self, node: Node) -> Callable[[], None]:
-        def work() -> None:
+    def create(self, node: Node) -> Callable[[Node], None]:
+        def work(on: Node) -> None:
+            assert on is node
             with self.lock:
                 self.created.append(node.name)
             if node.name in self.broken:
@@ -238,7 +239,7 @@ def test_a_node_that_does_not_answer_the_probe_creates_its_own(cluster: Cluster)
 def test_waiting_nodes_end_when_the_command_is_interrupted(cluster: Cluster) -> None:
     sharing, started = cluster.sharing(), threading.Event()
 
-    def create() -> None:
+    def create(on: Node) -> None:
         started.set()
         sharing.interrupt()
         raise NodeError("mnist-worker0", "the connection was closed")
