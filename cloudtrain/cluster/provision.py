@@ -351,8 +351,9 @@ def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> J
             session.console.warn(f"{event.placement}: {event.text}")
         elif isinstance(event, NodesShareFiles):
             session.console.warn(
-                "local nodes share /tmp, your home and each other's folders (docs/local.md), so a"
-                f" path that only this machine has works here and fails on a cloud: {event.why}"
+                f"local nodes are no sandbox here: {event.why}: scripts reach your home and each "
+                "other's folders, so run none that you would not run yourself; and a path that "
+                "only this machine has works here and fails on a cloud (docs/local.md)"
             )
 
     return journal

@@ -14,6 +14,7 @@ from cloudtrain.catalog import reported
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.cluster_offers import each_candidate
 from cloudtrain.cluster.drift import refuse_drift
+from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle
@@ -100,6 +101,7 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
     found = (
         *rights_notes(config),
         access_note(config),
+        open_ports_note(config),
         evaluator_note(config),
         tensorflow.keras_warning(config),
         *setup_notes(config),

@@ -9,7 +9,8 @@ from cloudtrain.ahead.commands import placeholder_notes
 from cloudtrain.ahead.fill_in import marked
 from cloudtrain.ahead.setup import setup_notes
 from cloudtrain.catalog.region_names import invalid_region
-from cloudtrain.cloud import is_cloud
+from cloudtrain.cloud import facts_of, is_cloud
+from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.commands.bucket_notes import bucket_notes
 from cloudtrain.commands.import_notes import import_notes
@@ -97,6 +98,7 @@ def notes(config: ClusterConfig) -> tuple[str, ...]:
         tensorflow.keras_warning(config),
         code_packages.note(config),
         access_note(config),
+        open_ports_note(config) if facts_of(config.provider).takes_hosts else None,
         evaluator_note(config),
         *setup_notes(config),
         *marked(config),

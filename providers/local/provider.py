@@ -7,6 +7,8 @@ import hashlib
 import os
 import pwd
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +111,7 @@ class LocalProvider:
                 NodeFolder(self._cluster_folder(cluster) / node.name).unmark_killed()
             self._make_cache()
             if missing:
+                _make_gpu_devices()
                 fork_server = spawn.ForkServer(
                     self._tag(cluster, ""), longest=max(map(_length, missing))
                 )
@@ -428,6 +431,15 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container that runs with an unknown user id
         return str(os.getuid())
+
+
+def _make_gpu_devices() -> None:
+    """Make the device of NVIDIA's unified memory, which CUDA makes at its first use by a setuid
+    program: on a node that has no effect (nvidia-modprobe(1), `--unified-memory`).
+    """
+    program = shutil.which("nvidia-modprobe")
+    if program and Path("/dev/nvidiactl").exists() and not Path("/dev/nvidia-uvm").exists():
+        subprocess.run([program, "-u", "-c", "0"], check=False, stdin=subprocess.DEVNULL)
 
 
 def _refuse_other_systems() -> None:

@@ -100,6 +100,41 @@ def test_nodes_write_to_the_cache_that_they_share(cluster: LocalCluster) -> None
     assert run(cluster, worker, f"cat {worker.cache}/made") == (0, "made\n")
 
 
+def test_what_creates_an_environment_reaches_no_other_one(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It runs code of packages; what a task has left in its node's home is not there either."""
+    venvs = tmp_path / "cache" / "venvs"
+    (venvs / "other").mkdir(parents=True)
+    (venvs / "other" / "pyvenv.cfg").write_text("theirs")
+    chief, _ = create(cluster)
+    assert run(cluster, chief, "echo evil > left")[0] == 0
+    made = venvs / "python-0"
+    build = (
+        f"ls -A {venvs}; ls -A; mkdir -p {made} {venvs}/other; echo mine > {venvs}/other/pyvenv.cfg"
+        f"; touch {made}/.complete; touch {chief.cache}/x"
+    )
+    for content in ("first", "second"):
+        with cluster.provider.builder(cluster.plan, cluster.identity, chief, str(made)) as builder:
+            assert builder is not None
+            know_hosts(cluster.identity, [builder, *cluster.nodes[1:]])
+            code, out = run(cluster, builder, f"{build}; echo {content} > {made}/content")
+            assert (code, out.count("\n")) == (0, 1), out
+            assert "Read-only file system" in out or "No such file" in out
+        assert (made / "content").read_text() == f"{content}\n"
+    assert (venvs / "other" / "pyvenv.cfg").read_text() == "theirs"
+    assert sorted(path.name for path in venvs.iterdir()) == ["other", "python-0", "python-0.lock"]
+    know_hosts(cluster.identity, cluster.nodes)
+    code, out = run(cluster, chief, f"cat {made}/content; echo x > {made}/content")
+    assert code != 0
+    assert out.startswith("second\n")
+    assert "Read-only file system" in out
+    assert {node.name for node in cluster.provider.nodes(cluster.name)} == {
+        node.name for node in cluster.nodes
+    }
+    assert not (cluster.home / "local" / cluster.name / ".builder").exists()
+
+
 def test_programs_are_seen_and_what_is_not_the_nodes_is_read_only(
     cluster: LocalCluster, user: Path, tmp_path: Path
 ) -> None:
@@ -275,8 +310,7 @@ def test_where_mounts_are_refused_nodes_share_this_machine_and_up_says_so(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "local nodes share /tmp, your home and each other's folders" in done.stderr
-    assert "unshare: Operation not permitted" in done.stderr
+    assert "local nodes are no sandbox here: unshare: Operation not permitted" in done.stderr
     seen = project.cloudtrain("exec", project.name, "--", "cat", str(config))
     assert seen.returncode == 0, seen.stderr
 
@@ -292,7 +326,7 @@ def test_a_file_that_only_this_machine_has_fails_a_run_and_the_hint_says_how_to_
         train={"command": shlex.join(["python3", "read.py", f"{project.folder}/data.csv"])},
     )
     done = project.cloudtrain("run", config)
-    if "local nodes share" in done.stderr:
+    if "local nodes are no sandbox" in done.stderr:
         pytest.skip("no mount namespaces on this machine")
     assert done.returncode == 1, done.stderr
     assert f"`{project.folder}/data.csv` is not on the node" in done.stderr
