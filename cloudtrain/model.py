@@ -261,6 +261,8 @@ class Away:
     """An existing identity of the account for the desk alone, in the form of `identity`."""
     machine: str | None = None
     """Machine type; None: `Cloud.desk_machine`."""
+    mark: str = ""
+    """Of a desk's own config: the label of all that is created for it, of `desk_mark`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,6 +494,8 @@ class Node(TaskId):
     """The creation that made it, at random; "" if an earlier version did, or not on a cloud."""
     creating_until: float | None = None
     """Unix time until which the command that made it may be at work on it."""
+    desk: str = ""
+    """Label of a desk of `run --away`, of `desk_mark`; "" for any other node."""
 
     @property
     def spot(self) -> bool:
@@ -565,6 +569,8 @@ class Holding:
     """Creations that made it, by label, sorted; empty for one of an earlier version."""
     creating_until: float | None = None
     """Unix time until which it may be being created; None if nothing says so."""
+    desks: tuple[str, ...] = ()
+    """Labels of desks of `run --away` on any of it, sorted."""
 
 
 # ── Artifact: what landed ────────────────────────────────────────────────────

@@ -56,6 +56,15 @@ def deliver_job(session: Session, job: Job, secrets: Mapping[str, Secret]) -> No
     _run(session, "job", script(_PUT, paths.job), to_bytes(job))
 
 
+def make_key(session: Session, job: Job) -> str:
+    """Have the desk create the key that signs what it writes to the store; returns its public half.
+    A key that is there already is kept.
+    """
+    paths = DeskPaths(name=job.name, desk=job.desk)
+    algorithm, key, *_ = [*_run(session, "key", script(_KEY, paths.key)).split(), "", ""]
+    return f"{algorithm} {key}"
+
+
 def start(session: Session, job: Job, source: str) -> None:
     """Start the desk's process, if it does not run. `source`: digest of this program's code."""
     paths, node = DeskPaths(name=job.name, desk=job.desk), session.nodes[0]
@@ -97,6 +106,19 @@ cd
 mkdir -p "$(dirname "$1")"
 cat >"$1.new"
 mv "$1.new" "$1"
+"""
+
+# What was interrupted may have left half a key: it gets its name once it is whole.
+_KEY = """\
+set -eu
+umask 077
+cd
+if [ ! -e "$1" ]; then
+    rm -f "$1.new" "$1.new.pub"
+    ssh-keygen -q -t ed25519 -N '' -C '' -f "$1.new" </dev/null
+    mv "$1.new" "$1"
+fi
+ssh-keygen -y -f "$1" </dev/null
 """
 
 # The lock is held by flock itself, not by what it starts. A process that was killed is started

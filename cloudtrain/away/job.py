@@ -19,6 +19,9 @@ FORMAT = 1
 REQUIREMENTS = "requirements.txt"
 """Beside the config, if `setup.requirements` names no other file."""
 
+STATE_KEY = "state_key"
+"""In the desk's home: the key that signs what it writes to the store."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -80,6 +83,10 @@ class DeskPaths:
     @property
     def job(self) -> str:
         return f"{self.home}/job.json"
+
+    @property
+    def key(self) -> str:
+        return f"{self.home}/{STATE_KEY}"
 
     @property
     def output(self) -> str:

@@ -8,21 +8,27 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from cloudtrain.away.signatures import (
+    ANSWER,
+    ORDER,
+    SigningKey,
+    is_signed,
+    load_key,
+    read_signed,
+    signed_text,
+)
 from cloudtrain.away.store_paths import NONCE, folder_of, read_small
 from cloudtrain.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
-from cloudtrain.errors import CloudtrainError, CredentialsError, StoreError, UsageError
+from cloudtrain.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.owner import login
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.state.files import append_line, make_folder, named_faults, write_whole
 from cloudtrain.state.folder import ORDER_KEY
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 Verb = Literal["stop-run", "down"]
 
@@ -41,36 +47,11 @@ AT_ONCE = 32
 
 _ANSWERED = "answered"
 
-_DOMAIN = b"cloudtrain order 1\n"
-"""Before what is signed: no signature of this key means anything elsewhere."""
-
 
 # ── the key ──────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class OrderKey:
-    """An Ed25519 key pair; `path` is the file of the private half (PKCS 8, PEM, mode 0600)."""
-
-    path: Path
-    _private: Ed25519PrivateKey = field(repr=False)
-
-    @property
-    def public(self) -> str:
-        """`ssh-ed25519 AAAA…`"""
-        from cryptography.hazmat.primitives import serialization
-
-        return (
-            self._private.public_key()
-            .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-            .decode("ascii")
-        )
-
-    def sign(self, message: bytes) -> bytes:
-        return self._private.sign(_DOMAIN + message)
-
-
-def new_order_key(folder: Path) -> OrderKey:
+def new_order_key(folder: Path) -> SigningKey:
     """Create the key in a cluster's record; a key that is there already is kept."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -86,25 +67,12 @@ def new_order_key(folder: Path) -> OrderKey:
     )
     make_folder(folder)
     write_whole(path, text)
-    return OrderKey(path, private)
+    return SigningKey(path, private)
 
 
-def load_order_key(path: Path) -> OrderKey:
+def load_order_key(path: Path) -> SigningKey:
     """Read the private key. Raises CredentialsError naming the file."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        private = load_pem_private_key(path.read_bytes(), password=None)
-        if isinstance(private, Ed25519PrivateKey):
-            return OrderKey(path, private)
-        fault = "it is not an Ed25519 key"
-    except OSError as error:
-        fault = error.strerror or str(error)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        fault = "it is not an unencrypted private key in PEM"
-    raise CredentialsError(f"the order key {path} cannot be read: {fault}")
+    return load_key(path, "order key")
 
 
 # ── an order ─────────────────────────────────────────────────────────────────
@@ -144,16 +112,15 @@ def new_order(cluster: str, desk: str, verb: Verb, *, run: str | None = None, no
     )
 
 
-def post_order(store: ArtifactStore, key: OrderKey, order: Order) -> None:
+def post_order(store: ArtifactStore, key: SigningKey, order: Order) -> None:
     """Sign the order and write it to the store. Posted again, it is still carried out once."""
     store.upload(_path(order), [signed(key, order)])
 
 
-def signed(key: OrderKey, order: Order) -> bytes:
+def signed(key: SigningKey, order: Order) -> bytes:
     """The order as text, and the signature of exactly this text."""
     text = _text(order)
-    signature = base64.b64encode(key.sign(text.encode("ascii"))).decode("ascii")
-    return json.dumps({"order": text, "signature": signature}).encode("ascii")
+    return json.dumps({"order": text, "signature": key.sign(ORDER, text)}).encode("ascii")
 
 
 def _text(order: Order) -> str:
@@ -168,24 +135,16 @@ class _Envelope:
 
 def verified(public_key: str, data: bytes) -> Order:
     """Parse an order, after its signature was verified. Raises ValueError with the reason."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
-    public = load_ssh_public_key(public_key.encode("ascii"))
-    assert isinstance(public, Ed25519PublicKey)
     try:
         envelope = decode(_Envelope, json.loads(data))
-        text = envelope.order.encode("ascii")
-        signature = base64.b64decode(envelope.signature, validate=True)
+        envelope.order.encode("ascii")
+        base64.b64decode(envelope.signature, validate=True)
     except (ValueError, RecursionError, binascii.Error):
         raise ValueError("it is not an order") from None
+    if not is_signed([public_key], ORDER, envelope.order, envelope.signature):
+        raise ValueError("its signature is not of the cluster's order key")
     try:
-        public.verify(signature, _DOMAIN + text)
-    except InvalidSignature:
-        raise ValueError("its signature is not of the cluster's order key") from None
-    try:
-        return decode(Order, json.loads(text))
+        return decode(Order, json.loads(envelope.order))
     except InvalidRecord as error:
         raise ValueError(f"this version cannot read it: {error}") from None
 
@@ -199,22 +158,29 @@ def _path(order: Order) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What became of an order: "received", then "done" or "failed"; or "refused" at once."""
+    """What became of an order: "received", then "done" or "failed"; or "refused" at once. Its nonce
+    is of that order alone, so that no other answer stands for it.
+    """
 
     nonce: str
     state: Literal["received", "done", "failed", "refused"] = field(metadata=ANY_TEXT)
     text: str = ""
     as_of: float = field(metadata=UNIX_TIME)
+    is_signed: bool = False
+    """By the run's desk, as whoever reads it has found; else nothing is done on its account."""
 
 
-def answer_of(store: ArtifactStore, order: Order) -> Answer | None:
-    """The desk's latest answer; None until it has one. Raises StoreError."""
+def answer_of(store: ArtifactStore, order: Order, public_keys: Sequence[str] = ()) -> Answer | None:
+    """The latest answer, signed by one of these keys or not; None until there is one. Raises
+    StoreError.
+    """
     path = _answer_path(order)
     data = read_small(store, path, LARGEST_ANSWER)
     if data is None:
         return None
     try:
-        answer = decode(Answer, json.loads(data))
+        value, is_by_desk = read_signed(public_keys, ANSWER, data)
+        answer = replace(decode(Answer, value), is_signed=is_by_desk)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{store.uri.rstrip('/')}/{path} is not an answer: {error}") from error
     return answer if answer.nonce == order.nonce else None
@@ -241,12 +207,14 @@ class OrderInbox:
         seen_file: Path,
         *,
         warn: Callable[[str], None],
+        key: SigningKey | None = None,
     ) -> None:
-        """`seen_file` has each order that was taken; the next process of the same desk goes on with
-        it. Raises UsageError if it cannot be read.
+        """`key` signs the answers. `seen_file` has each order that was taken; the next process of
+        the same desk goes on with it. Raises UsageError if it cannot be read.
         """
         self._store, self._cluster, self._desk = store, cluster, desk
         self._public_key, self._seen_file = public_key, seen_file
+        self._key = key
         self._warn, self._warned = warn, set[str]()
         self._ignored = set[str]()
         self._seen, self._unfinished = _recorded(seen_file)
@@ -282,7 +250,9 @@ class OrderInbox:
     ) -> None:
         """Publish what became of an order. A store that fails is a warning."""
         answer = Answer(nonce=order.nonce, state=state, text=text[:LONGEST_TEXT], as_of=now)
-        data = json.dumps(asdict(answer)).encode("ascii")
+        fields = asdict(answer)
+        del fields["is_signed"]
+        data = signed_text(self._key, ANSWER, json.dumps(fields))
         try:
             if state != "received" and order.nonce in self._seen:
                 append_line(self._seen_file, f"{order.nonce} {_ANSWERED}".encode("ascii"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -10,13 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from cloudtrain.away.desk_keys import DeskKeys
+from cloudtrain.away.signatures import NOT_SIGNED, STATE, SigningKey, read_signed, signed_text
 from cloudtrain.away.store_paths import DESK_ID, desks_in, folder_of, read_small
 from cloudtrain.codec import ANY_TEXT, UNIX_TIME, decode
 from cloudtrain.errors import CloudtrainError, StoreError
 from cloudtrain.paths import shown
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.state import Records
-from cloudtrain.state.files import make_folder
+from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import ORDER_KEY
 
 Phase = Literal["starting", "creating", "waiting", "training", "landing", "deleting", "ended"]
@@ -67,18 +70,25 @@ class AwayState:
     """Of the desk alone, in dollars."""
     error: str | None = None
     """Why the command failed, once it has ended."""
+    sequence: int = 0
+    """Of the desk's reports; a replayed one has a lower number than one that was read before."""
+    unsigned: str = ""
+    """Why it is only shown and nothing is done on its account, as whoever reads it has found; "" if
+    the run's desk has signed it."""
 
     def is_silent(self, now: float) -> bool:
         """True if it should have reported since."""
         return self.phase != "ended" and now - self.as_of > STALE
 
 
-def write_state(store: ArtifactStore, state: AwayState) -> None:
-    """Write the state, with the beginning of long texts."""
+def write_state(store: ArtifactStore, state: AwayState, key: SigningKey | None) -> None:
+    """Write the state, with the beginning of long texts, signed if there is a key."""
     error = None if state.error is None else state.error[:LONGEST_ERROR]
     state = replace(state, text=state.text[:LONGEST_TEXT], error=error)
     path = f"{folder_of(state.cluster, state.desk)}/state.json"
-    store.upload(path, [json.dumps(asdict(state), indent=1).encode("ascii")])
+    fields = asdict(state)
+    del fields["unsigned"]
+    store.upload(path, [signed_text(key, STATE, json.dumps(fields))])
 
 
 class Publisher:
@@ -94,11 +104,13 @@ class Publisher:
         *,
         log_file: Path,
         warn: Callable[[str], None],
+        key: SigningKey | None = None,
     ) -> None:
-        """`log_file` keeps the whole log on this machine: what the store did not take is sent
-        later, also by the next process.
+        """`key` signs the state. `log_file` keeps the whole log on this machine: what the store did
+        not take is sent later, also by the next process.
         """
         self._store, self._log_file, self._warn = store, log_file, warn
+        self._signing_key = key
         self._folder = folder_of(cluster, desk)
         self._index, self._key = f"{desks_in(cluster)}{desk}", Records(cluster).folder / ORDER_KEY
         self._sent: int | None = None
@@ -132,7 +144,7 @@ class Publisher:
             if not self._indexed:
                 self._write_index()
                 self._indexed = True
-            write_state(self._store, state)
+            write_state(self._store, state, self._signing_key)
 
         if state.phase == "ended" and not self.send_log():
             return False
@@ -178,11 +190,26 @@ class Publisher:
 
 
 class Published:
-    """What a cluster's desk has written: the one with that id, or the latest. Raises StoreError."""
+    """What a cluster's desk has written: the one with that id, or the one that the account lists,
+    or the latest. Others may write to a store too. Raises StoreError.
+    """
 
-    def __init__(self, store: ArtifactStore, cluster: str, desk: str | None = None) -> None:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        cluster: str,
+        desk: str | None = None,
+        *,
+        keys: DeskKeys | None = None,
+        seen_file: Path | None = None,
+    ) -> None:
+        """`keys` sign what counts; without them nothing does. `seen_file` keeps the number of the
+        last report that was read, for the next process.
+        """
         self.cluster = cluster
         self._store, self._desk = store, desk
+        self._keys, self._seen_file = keys or DeskKeys(None), seen_file
+        self._seen = 0
 
     @property
     def desk(self) -> str | None:
@@ -190,8 +217,17 @@ class Published:
         if self._desk is None:
             prefix = desks_in(self.cluster)
             names = (found.path[len(prefix) :] for found in self._store.list(prefix))
-            self._desk = max(filter(DESK_ID.match, names), default=None)
+            if latest := max(filter(DESK_ID.match, names), default=None):
+                self._desk = self._keys.desk() or latest
         return self._desk
+
+    def public_keys(self) -> tuple[str, ...]:
+        """Keys of which one has signed what counts; none if they are not known here."""
+        return self._keys.of(self._store, self.cluster, self.desk) if self.desk else ()
+
+    def count_on(self, order_key: str) -> None:
+        """Have what is signed by this public order key count, or by the desk that it names."""
+        self._keys.count_on(order_key)
 
     def state(self) -> AwayState | None:
         """The last report; None if there is none."""
@@ -202,7 +238,8 @@ class Published:
         if data is None:
             return None
         try:
-            state = decode(AwayState, json.loads(data))
+            value, is_by_desk = read_signed(self.public_keys(), STATE, data)
+            state = decode(AwayState, value)
             if (state.cluster, state.desk) != (self.cluster, self.desk):
                 raise ValueError(f"it is the state of {state.desk} of {state.cluster}")
         except (ValueError, RecursionError) as error:
@@ -210,7 +247,22 @@ class Published:
                 f"{self._store.uri.rstrip('/')}/{path} is not a state that this version can read: "
                 f"{shown(error)}"
             ) from error
-        return state
+        counts = is_by_desk and self._is_newest(state)
+        return replace(state, unsigned="" if counts else NOT_SIGNED)
+
+    def _is_newest(self, state: AwayState) -> bool:
+        """True unless a later report was read before, here or by an earlier process."""
+        if self._seen_file is not None and not self._seen:
+            with contextlib.suppress(OSError, ValueError):
+                desk, number = self._seen_file.read_text("ascii").split()
+                self._seen = int(number) if desk == state.desk else 0
+        if state.sequence < self._seen:
+            return False
+        if self._seen_file is not None and state.sequence > self._seen:
+            with contextlib.suppress(CloudtrainError):  # a full disk, or a record that is gone
+                write_whole(self._seen_file, f"{state.desk} {state.sequence}".encode("ascii"))
+        self._seen = state.sequence
+        return True
 
     def log(self, offset: int = 0) -> bytes:
         """Bytes of the log from `offset` on, at most a few MB; b"" if there are no more yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ from cloudtrain.model import Problem
 from cloudtrain.state import Records
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import AWAY
+
+HASHED = 30
+"""Digits of the hash in a label, 120 bits: with the id, a label has 63 characters, the most that
+Google takes (https://cloud.google.com/compute/docs/labeling-resources#requirements)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,19 @@ class AwayRecord:
     """URI."""
     public_key: str
     """Of the order key, whose private half is beside this record."""
+    desk_key: str = ""
+    """Public half of the key that was made on the desk, as it came back over SSH; "" until then, or
+    if an earlier version wrote this."""
     created: float = field(metadata=UNIX_TIME)
+
+
+def desk_mark(desk: str, public_key: str) -> str:
+    """Label of a desk: the id of its life, and a hash of the key that signs its orders."""
+    return f"{desk}-{hashlib.sha256(public_key.encode('ascii', 'replace')).hexdigest()[:HASHED]}"
+
+
+def mark_of(record: AwayRecord) -> str:
+    return desk_mark(record.desk, record.public_key)
 
 
 def save_away(records: Records, record: AwayRecord) -> None:

@@ -59,7 +59,7 @@ class Reporter:
         self._open: list[Order] = []
         """Orders that were taken and not yet carried out."""
         self._over = threading.Event()
-        self._reported = ("", 0.0)
+        self._reported, self._sequence = ("", 0.0), 0
         self.kept: str = ""
         """Why the nodes are kept and wait for an order; "" if they do not."""
         self.down = threading.Event()
@@ -85,7 +85,8 @@ class Reporter:
 
     def report(self, phase: Phase, *, exit_code: int | None = None, error: str = "") -> bool:
         """Publish the state; False if the store did not take it."""
-        run = self._records.latest_run()
+        run, now = self._records.latest_run(), self._clock.now()
+        self._sequence = max(self._sequence + 1, int(now * 1000))  # also above an earlier process's
         state = AwayState(
             cluster=self._job.config.name,
             desk=self._job.desk,
@@ -93,13 +94,14 @@ class Reporter:
             text=self._text,
             run=run.id if run is not None else None,
             exit_code=exit_code,
-            as_of=self._clock.now(),
+            as_of=now,
             began=self._job.began,
             expires=self._job.expires,
             node=self._job.name,
             place=self._job.place,
             price_per_hour=self._job.price_per_hour,
             error=error or None,
+            sequence=self._sequence,
         )
         self._reported = (f"{phase} {state.run}", self._clock.now())
         return self._publisher.state(state)

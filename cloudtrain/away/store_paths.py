@@ -2,10 +2,11 @@
 
     .away/CLUSTER/desks/DESK               one for each life of a desk, with the place of its order
                                            key; the last is the current one
-    .away/CLUSTER/DESK/state.json          written by the desk
+    .away/CLUSTER/DESK/key.json            the desk's public key, signed with the order key
+    .away/CLUSTER/DESK/state.json          written by the desk, signed by it
     .away/CLUSTER/DESK/log/000000000       written by the desk, in pieces
     .away/CLUSTER/DESK/orders/NONCE.json   written by whoever has the order key
-    .away/CLUSTER/DESK/answers/NONCE.json  written by the desk
+    .away/CLUSTER/DESK/answers/NONCE.json  written by the desk, signed by it
 
 A training node gets presigned uploads of single objects below its own run, and no run has such an
 id: it can write none of these.

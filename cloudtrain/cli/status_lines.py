@@ -90,7 +90,7 @@ def desk_lines(state: AwayState, now: float) -> Iterator[str]:
     if ended:
         doing = f"ended, exit code {state.exit_code or 0}"
     age = clock(state.as_of) if ended else f"{duration(max(0.0, now - state.as_of))} ago"
-    yield "  ".join(filter(None, ["away", doing, state.run, f"as of {age}"]))
+    yield "  ".join(filter(None, ["away", doing, state.run, f"as of {age}", state.unsigned]))
     if state.error:
         yield f"  {state.error}".replace("\n", "\n  ")
     if ended:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain.away.desk_cluster import ROLE
+from cloudtrain.away.delivery import Process, process_of
+from cloudtrain.away.orders import load_order_key
+from cloudtrain.away.own_desk import own_desk
 from cloudtrain.away.published import AwayState, write_state
-from cloudtrain.away.record import away_record
 from cloudtrain.cluster.cluster_offers import each_account
-from cloudtrain.cluster.session import Handle, recorded_config
-from cloudtrain.commands.away_orders import order_down
-from cloudtrain.commands.find_away import attended, find_away
-from cloudtrain.errors import CloudtrainError, ConfigError, NotLanded, StoreError
+from cloudtrain.cluster.session import Handle, open_session
+from cloudtrain.commands.away_orders import has_order_key, order_down
+from cloudtrain.commands.find_away import FoundAway, find_away
+from cloudtrain.errors import CloudtrainError, NotLanded, StoreError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.retry import Clock
 from cloudtrain.state import Records, known_clusters
+from cloudtrain.state.folder import ORDER_KEY
 from cloudtrain.words import some
 
 
@@ -32,32 +34,80 @@ def end_desk(
     left; None if the cluster has no desk.
 
     With `discard` it is not asked: the deletion ends it. Without, it is, as it alone has the keys
-    of the nodes; unless it is gone. Raises UsageError without the order key, NotLanded.
+    of the nodes; unless it is known to have ended, or there are none. Raises UsageError without the
+    order key, NotLanded.
     """
+    is_up_from_here = config.name in known_clusters() and Records(config.name).is_open()
+    is_away = Records(config.name).is_away()
+    found = state = None
     try:
         found = find_away(config.name, config)
         state = found.state() if found is not None else None
-        at_work = attended(found, clock.now())
     except StoreError as error:
-        if Records(config.name).is_away() and not discard:
+        if is_away and not discard:
             raise
         console.warn(f"whether it has a desk is not known: {error.message}")
-        return desk_of(config, None) or (unreported_desk(config) if discard else None)
-    desk = desk_of(config, state)
-    if desk is None and state is None:
-        desk = unreported_desk(config)
-        if desk is not None and not discard:
-            refuse_to_lose_keys(
-                config, f"the desk {desk.config.name} has not reported to the store"
-            )
+        if not discard:
+            return None
+    is_sent = is_away or found is not None
+    if not is_sent and (is_up_from_here or config.away.identity is None):
+        return None
+    desk = own_desk(config)
+    if desk is None or discard or is_over(desk, config, found, state, order_key, console, clock):
         return desk
-    if found is None or at_work is None or discard:
-        return desk
-    if at_work.is_silent(clock.now()) and desk is not None and is_gone(desk, config):
-        console.warn(f"the desk of {config.name} is gone")
-        return desk
-    order_down(found, at_work, order_key, console, clock)
+    assert found is not None
+    order_down(found, state, order_key, console, clock)
     return desk
+
+
+def is_over(
+    desk: Handle,
+    config: ClusterConfig,
+    found: FoundAway | None,
+    state: AwayState | None,
+    order_key: Path | None,
+    console: Console,
+    clock: Clock,
+) -> bool:
+    """True if nothing is lost with the desk, False if it is to be ordered to end.
+
+    That it has ended is believed if its report is signed, if it says so over SSH, or if the account
+    lists it no more. Raises NotLanded for one that has the keys of nodes and takes no orders.
+    """
+    name, has_signed = desk.config.name, state is not None and not state.unsigned
+    has_ended = state is not None and state.phase == "ended"
+    if has_signed and state is not None and not has_ended and not state.is_silent(clock.now()):
+        return False
+    if is_gone(desk, config):
+        if state is not None and not has_ended:
+            console.warn(f"the desk of {config.name} is gone")
+        return True
+    process = "ended" if has_signed and has_ended else process_there(desk, console)
+    if found is not None and process == "running":
+        return False
+    if process in ("ended", "none"):
+        why = f"the command of {name} has ended or never began"
+    elif state is None:
+        why = f"the desk {name} has not reported to the store"
+    elif found is not None and (not state.unsigned or has_order_key(found, order_key)):
+        return False
+    else:
+        why = f"what the store has of {name} is {state.unsigned}"
+    refuse_to_lose_keys(config, why)
+    return True
+
+
+def process_there(desk: Handle, console: Console) -> Process | None:
+    """Whether the desk's process runs, by the desk; None if this machine has no key to it, or it
+    does not answer.
+    """
+    if not desk.records.has_keys():
+        return None
+    try:
+        with open_session(desk, console) as session:
+            return process_of(session, desk.config.name) if session.nodes else None
+    except CloudtrainError:
+        return None
 
 
 def is_gone(desk: Handle, config: ClusterConfig) -> bool:
@@ -101,41 +151,20 @@ def nodes_left(config: ClusterConfig) -> str:
     return some(left)
 
 
-def desk_of(config: ClusterConfig, state: AwayState | None) -> Handle | None:
-    """The desk's own cluster: on record here, or in the account of the config."""
-    record = away_record(Records(config.name))
-    name = record.node if record is not None else state.node if state is not None else ""
-    if not name or (record is not None and not Records(name).is_open()):
-        return None
-    try:
-        return Handle(recorded_config(Records(name)))
-    except ConfigError:
-        return Handle(replace(config, name=name, candidates=()))
-
-
-def unreported_desk(config: ClusterConfig) -> Handle | None:
-    """A desk in the account of which neither a record here nor the store says anything: whoever
-    sent the cluster away from another machine was killed before it had begun its work.
-    """
-    name = f"{config.name}-{ROLE}"
-    is_up_from_here = config.name in known_clusters() and Records(config.name).is_open()
-    if config.away.identity is None or is_up_from_here:
-        return None
-    desk = Handle(replace(config, name=name, candidates=()))
-    is_there = any(held.cluster == name for held in desk.provider.sweep())
-    return desk if is_there else None
-
-
 def report_end(config: ClusterConfig, console: Console, clock: Clock) -> None:
-    """Tell other machines of the end of a desk that did not report it itself."""
+    """Tell other machines of the end of a desk that did not report it itself: signed if the order
+    key is here, and what it ends is signed too.
+    """
     try:
         found = find_away(config.name, config)
         state = found.state() if found is not None else None
         if found is None or state is None or state.phase == "ended":
             return
+        here = Records(config.name).folder / ORDER_KEY
+        signs = found.record is not None and not state.unsigned and here.exists()
+        key = load_order_key(here) if signs else None
         error = "ended by `cloudtrain down`: its desk did not report its end"
-        write_state(
-            found.store, replace(state, phase="ended", error=error, exit_code=1, as_of=clock.now())
-        )
+        ended = replace(state, phase="ended", error=error, exit_code=1, as_of=clock.now())
+        write_state(found.store, replace(ended, sequence=state.sequence + 1), key)
     except CloudtrainError as error:
         console.warn(f"the store still has it as running: {error.message}")

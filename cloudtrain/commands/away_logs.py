@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from cloudtrain.away.event_log import EventReader, LoggedEvent
 from cloudtrain.away.published import AwayState
+from cloudtrain.commands.away_orders import GONE_EVERY
 from cloudtrain.commands.find_away import FoundAway
 from cloudtrain.commands.log_lines import RoleFilter
 from cloudtrain.console.times import clock as clock_time
@@ -27,17 +28,18 @@ def show_desk_log(
     found: FoundAway, shown: RoleFilter, *, follow: bool, tail: int | None, clock: Clock
 ) -> int:
     """Show the log so far; with `follow`, until the desk has ended. Returns the exit code of its
-    command, 0 as long as it has none.
+    command, 0 as long as it has none; 1 if the run's desk has not signed it.
     """
     log = _DeskLog(found)
     state = found.state()
+    log.warn_unsigned(state, shown)
     show_so_far(log.new(), shown, tail)
-    if follow and (state is None or state.phase != "ended"):
+    if follow and not log.is_over(state, clock):
         state = poll_until(lambda: follow_step(log, shown, clock), POLL, clock=clock)
     if state is None or state.phase != "ended":
         return 0
     show_end(state, shown)
-    return state.exit_code or 0
+    return state.exit_code or (1 if state.unsigned else 0)
 
 
 @dataclass
@@ -49,6 +51,24 @@ class _DeskLog:
     offset: int = 0
     is_silent: bool = False
     told: set[str] = field(default_factory=set)
+    asked: float = 0.0
+    """When the account was last asked whether the desk is gone."""
+
+    def is_over(self, state: AwayState | None, clock: Clock) -> bool:
+        """True once the desk has ended: by its signed report, or if the account lists it no
+        more.
+        """
+        if state is None or state.phase != "ended" or not state.unsigned:
+            return state is not None and state.phase == "ended"
+        if clock.now() - self.asked < GONE_EVERY:
+            return False
+        self.asked = clock.now()
+        return self.found.is_gone()
+
+    def warn_unsigned(self, state: AwayState | None, shown: RoleFilter) -> None:
+        if state is not None and state.unsigned:
+            text = f"the store has a report of the desk, {state.phase}, which is {state.unsigned}"
+            self.warn_once(text, shown)
 
     def new(self) -> list[LoggedEvent]:
         """Events since the last call. Raises StoreError."""
@@ -79,7 +99,8 @@ def follow_step(log: _DeskLog, shown: RoleFilter, clock: Clock) -> AwayState | N
         show_event(event, shown)
     if state is None:
         return None
-    if state.phase == "ended":
+    log.warn_unsigned(state, shown)
+    if log.is_over(state, clock):
         return state
     if state.is_silent(clock.now()) and not log.is_silent:
         shown.warn(silence(state, clock.now()))
@@ -101,7 +122,8 @@ def silence(state: AwayState, now: float) -> str:
 
 
 def show_end(state: AwayState, shown: RoleFilter) -> None:
-    shown.say(f"the desk of {state.cluster} has ended, exit code {state.exit_code or 0}")
+    doubt = f" ({state.unsigned})" if state.unsigned else ""
+    shown.say(f"the desk of {state.cluster} has ended, exit code {state.exit_code or 0}{doubt}")
     if state.error:
         shown.warn(state.error)
 

@@ -10,7 +10,6 @@ from cloudtrain.away.orders import (
     FRESH,
     Answer,
     Order,
-    OrderKey,
     Verb,
     answer_of,
     load_order_key,
@@ -18,6 +17,7 @@ from cloudtrain.away.orders import (
     post_order,
 )
 from cloudtrain.away.published import AwayState
+from cloudtrain.away.signatures import NOT_SIGNED, SigningKey
 from cloudtrain.commands.find_away import FoundAway
 from cloudtrain.errors import CloudtrainError, NotLanded, StoreError, UsageError
 from cloudtrain.protocols import Console
@@ -29,6 +29,10 @@ from cloudtrain.wait_limits import ORDER_DONE, ORDER_RECEIVED
 
 POLL = Retry(pause=2.0, within=ORDER_DONE)
 """Looks at the store for the desk's answer."""
+
+
+GONE_EVERY = 15.0
+"""Seconds between two questions to the account whether the desk is gone."""
 
 
 def order_stop(
@@ -46,20 +50,24 @@ def order_stop(
 
 
 def order_down(
-    found: FoundAway, state: AwayState, key_file: Path | None, console: Console, clock: Clock
+    found: FoundAway, state: AwayState | None, key_file: Path | None, console: Console, clock: Clock
 ) -> None:
-    """Have the desk end what it does, land it, and delete the cluster and itself."""
+    """Have the desk end what it does, land it, and delete the cluster and itself. `state`: what it
+    last reported, if the store still has that.
+    """
     key = order_key(found, key_file)
     follow_order(found, state, "down", key, console, clock)
 
 
-def order_key(found: FoundAway, key_file: Path | None) -> OrderKey:
-    """The key in that file, or in the cluster's record. Raises UsageError, CredentialsError."""
+def has_order_key(found: FoundAway, key_file: Path | None) -> bool:
     here = Records(found.name).folder / ORDER_KEY
-    if key_file is None and found.record is not None and here.exists():
-        key_file = here
-    if key_file is not None:
-        return load_order_key(key_file)
+    return key_file is not None or (found.record is not None and here.exists())
+
+
+def order_key(found: FoundAway, key_file: Path | None) -> SigningKey:
+    """The key in that file, or in the cluster's record. Raises UsageError, CredentialsError."""
+    if has_order_key(found, key_file):
+        return load_order_key(key_file or Records(found.name).folder / ORDER_KEY)
     place = found.published.key_place() or "the record of the machine that sent it away"
     raise UsageError(
         f"ending {found.name}, which is away, needs its order key",
@@ -79,18 +87,22 @@ def without_desk(found: FoundAway) -> str:
 
 def follow_order(
     found: FoundAway,
-    state: AwayState,
+    state: AwayState | None,
     verb: Verb,
-    key: OrderKey,
+    key: SigningKey,
     console: Console,
     clock: Clock,
 ) -> None:
     """Post the order and report what becomes of it, until it is done or the desk has ended."""
-    run = state.run if verb == "stop-run" else None
-    order = new_order(found.name, state.desk, verb, run=run, now=clock.now())
+    found.published.count_on(key.public)
+    run = state.run if state is not None and verb == "stop-run" else None
+    desk = found.published.desk
+    assert desk is not None, "a cluster without a desk is not found"
+    order = new_order(found.name, desk, verb, run=run, now=clock.now())
     post_order(found.store, key, order)
     console.say(f"ordered the desk of {found.name}: {verb}{f' {run}' if run else ''}")
-    wait = _Wait(found=found, order=order, console=console, clock=clock, phase=state.phase)
+    phase = state.phase if state is not None else ""
+    wait = _Wait(found=found, order=order, console=console, clock=clock, phase=phase)
     answered = poll_until(wait.look, POLL, clock=clock)
     if answered is None:
         raise CloudtrainError(
@@ -111,7 +123,9 @@ def follow_order(
 
 @dataclass(kw_only=True)
 class _Wait:
-    """What was seen so far of one order."""
+    """What was seen so far of one order. Only what the run's desk has signed counts, and that the
+    account lists it no more.
+    """
 
     found: FoundAway
     order: Order
@@ -120,28 +134,45 @@ class _Wait:
     phase: str
     confirmed: bool = False
     told: set[str] = field(default_factory=set)
+    asked: float = 0.0
+    """When the account was last asked whether the desk is gone."""
 
     def look(self) -> Answer | None:
         """The last answer; None while there is more to come."""
+        keys = self.found.published.public_keys
         try:
-            answer, state = answer_of(self.found.store, self.order), self.found.state()
+            answer, state = answer_of(self.found.store, self.order, keys()), self.found.state()
         except StoreError as error:
             self._say_once(f"the store does not answer, trying again: {error.message}")
             return None
+        ended = Answer(nonce=self.order.nonce, state="done", text="", as_of=self.clock.now())
+        if answer is not None and not answer.is_signed:
+            self._say_once(f"ignored an answer: {answer.state}: it is {NOT_SIGNED}")
+            answer = None
         if answer is not None and not self.confirmed and answer.state in ("received", "done"):
             self.confirmed = True
             self.console.say("the desk has confirmed the order")
-        if state is not None and state.phase != self.phase:
+        if state is not None and state.unsigned:
+            self._say_once(f"ignored a report: {state.phase}: it is {state.unsigned}")
+            if state.phase == "ended" and self._is_gone():
+                return ended
+        elif state is not None and state.phase != self.phase:
             self.phase = state.phase
             text = "" if state.phase == "ended" else state.text
             self.console.say(": ".join(filter(None, [state.phase, text])))
         if answer is not None and answer.state != "received":
             return answer
-        if state is not None and state.phase == "ended":
-            return Answer(nonce=self.order.nonce, state="done", text="", as_of=state.as_of)
+        if state is not None and state.phase == "ended" and not state.unsigned:
+            return ended
         if not self.confirmed and self.clock.now() - self.order.created > ORDER_RECEIVED:
             raise unconfirmed(self.found, state, self.clock.now())
         return None
+
+    def _is_gone(self) -> bool:
+        if self.clock.now() - self.asked < GONE_EVERY:
+            return False
+        self.asked = self.clock.now()
+        return self.found.is_gone()
 
     def _say_once(self, text: str) -> None:
         if text not in self.told:

@@ -100,8 +100,8 @@ def down(
     if desk is None:
         destroy()
     else:
+        report_end(config, console, clock)  # before the order key is deleted
         LEASE_OF_DESK.call(destroy, on=LeasedError, clock=clock)
-        report_end(config, console, clock)
 
 
 def _destroy_everywhere(

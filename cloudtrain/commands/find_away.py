@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from cloudtrain.artifacts.run_index import StoredRuns
+from cloudtrain.away.desk_keys import DeskKeys
+from cloudtrain.away.own_desk import desk_marks, desk_nodes
 from cloudtrain.away.published import AwayState, Published
 from cloudtrain.away.record import AwayRecord, away_record
 from cloudtrain.cluster.session import store_at
 from cloudtrain.commands.find_run import config_on_record, shared_store
-from cloudtrain.errors import NoBucketError, UsageError
+from cloudtrain.errors import CloudtrainError, NoBucketError, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.state import Records, known_clusters
+from cloudtrain.state.folder import AWAY_SEEN
 from cloudtrain.stores import open_store
 
 
@@ -25,10 +26,22 @@ class FoundAway:
     store: ArtifactStore
     published: Published
     record: AwayRecord | None
+    config: ClusterConfig | None
+    """None if only its name is known: then nothing is done on its account."""
 
     def state(self) -> AwayState | None:
         """The desk's last report. Raises StoreError."""
         return self.published.state()
+
+    def is_gone(self) -> bool:
+        """True if no place of the account lists the desk at work, and all answered."""
+        if self.config is None:
+            return True
+        try:
+            listed = desk_nodes(self.config)
+        except CloudtrainError:
+            return False
+        return not listed.not_asked and all(node.state == "stopped" for node in listed)
 
 
 def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -> FoundAway | None:
@@ -41,30 +54,35 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
     if record is not None:
         config = config or config_on_record(name)
         store = store_at(record.store, config) if config else open_store(record.store)
-        published = Published(store, name, record.desk)
-        return FoundAway(name=name, store=store, published=published, record=record)
+        published = Published(
+            store,
+            name,
+            record.desk,
+            keys=DeskKeys(record),
+            seen_file=Records(name).folder / AWAY_SEEN,
+        )
+        return FoundAway(name=name, store=store, published=published, record=record, config=config)
     if uri is None and (config is None or (records is not None and records.is_open())):
         return None
     try:
         there = shared_store(name, config, uri)
-        published = Published(there, name)
+        keys = DeskKeys(None, lambda: desk_marks(config) if config is not None else ())
+        published = Published(there, name, keys=keys)
         if published.desk is None:
             return None
     except (UsageError, NoBucketError):
         return None  # the config names no store, or one that is to be created
-    return FoundAway(name=name, store=there, published=published, record=None)
+    return FoundAway(name=name, store=there, published=published, record=None, config=config)
 
 
 def attended(found: FoundAway | None, now: float) -> AwayState | None:
     """What the desk reports if it is still at work; None if it has ended.
 
-    A desk that has not reported for long counts as ended once the cluster has a later run.
+    The account has the last word on a desk that has not reported for long, and on an end that the
+    run's desk has not signed.
     """
     state = found.state() if found is not None else None
-    if found is None or state is None or state.phase == "ended":
+    if found is None or state is None or (state.phase == "ended" and not state.unsigned):
         return None
-    if not state.is_silent(now):
-        return state
-    last = time.strftime("%Y%m%d-%H%M%S", time.gmtime(state.as_of))
-    later = any(run > last for run in StoredRuns(found.store, found.name).ids())
-    return None if later else state
+    in_doubt = state.phase == "ended" or state.is_silent(now)
+    return None if in_doubt and found.is_gone() else state

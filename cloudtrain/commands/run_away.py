@@ -10,6 +10,7 @@ from cloudtrain.away.delivery import (
     deliver_code,
     deliver_job,
     end_of_output,
+    make_key,
     process_of,
     start,
 )
@@ -21,11 +22,13 @@ from cloudtrain.away.desk_cluster import (
     refuse_unfit,
     without_desks_share,
 )
+from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
 from cloudtrain.away.job import Job, config_for_desk, environment, requirement_files
-from cloudtrain.away.orders import new_order_key
+from cloudtrain.away.orders import load_order_key, new_order_key
+from cloudtrain.away.own_desk import PROGRAM, are_desk, is_recorded_desk, marked
 from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published, Publisher
-from cloudtrain.away.record import AwayRecord, away_record, save_away
+from cloudtrain.away.record import AwayRecord, save_away
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cluster.lease import holding_lease
@@ -40,7 +43,7 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
-from cloudtrain.commands.away_down import nodes_left, refuse_to_lose_keys
+from cloudtrain.commands.away_down import nodes_left, process_there, refuse_to_lose_keys
 from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.resume_source import resume_source
@@ -60,10 +63,9 @@ from cloudtrain.protocols import Console
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.shell import Secret
 from cloudtrain.state import Records
+from cloudtrain.state.folder import ORDER_KEY
 from cloudtrain.stores import scheme_of
 
-PROGRAM = "program"
-"""Folder in the desk's record with this program, as it is delivered."""
 PROOF = Retry(pause=2.0, within=600.0)
 """Looks at the store for the desk's first report that goes past `check`, which it does with its own
 credentials."""
@@ -124,9 +126,10 @@ def run_away(
             wait=wait,
         )
         clear_ended_desk(away, records, console)
-        public_key = record_away(away, records, clock)
+        record = record_away(away, records, clock)
+        away = replace(away, desk=marked(away.desk, record))
         console.say(f"the desk: {desk_price(config)}")
-        published = begin(away, public_key, adopt, console, clock)
+        published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
         if state.phase == "ended" and state.exit_code:
             raise ended_early(away, records, state, console)
@@ -168,13 +171,15 @@ def resume_uri(handle: Handle, resume: str, console: Console) -> str:
 
 def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None:
     """Delete what an earlier desk has left. Raises UsageError for one that is at work, or that
-    another machine may be creating; NotLanded while there are nodes whose keys it has.
+    another machine may be creating, and for a cluster of its name that is none; NotLanded while
+    there are nodes whose keys it has.
     """
     desk, cluster = away.desk, records.name
     name = desk.config.name
     with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+        refuse_taken_name(away)
         if desk.provider.find(name):
-            if is_at_work(away, records, console):
+            if process_there(desk, console) == "running":
                 raise UsageError(
                     f"{cluster} is away: its desk is at work",
                     hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` "
@@ -192,68 +197,73 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
         destroy_cluster(desk, discard=True, console=console)
 
 
-def is_at_work(away: AwayPlan, records: Records, console: Console) -> bool:
-    """True unless it is known that the desk's command has ended or was never started.
+def refuse_taken_name(away: AwayPlan) -> None:
+    """Raise UsageError if the name of the desk is that of another cluster of the user's."""
+    cluster, desk = away.config.name, away.desk
+    there = [node for node in desk.provider.find(desk.config.name) if node.state != "gone"]
+    is_open = desk.records.configured() > 0 and desk.records.is_open()
+    if are_desk(cluster, there) if there else not is_open or is_recorded_desk(cluster):
+        return
+    raise UsageError(
+        f"the name {desk.config.name} is taken: that cluster is not the desk of {cluster}",
+        hint=f"`run --away` calls the desk of {cluster} so: use another `name`, or end that "
+        f"cluster first (`cloudtrain down {desk.config.name}`)",
+    )
 
-    Before it is started, this machine reports that it is about to be.
-    """
-    record = away_record(records)
-    store = Handle(away.config).store
-    state = Published(store, records.name, record.desk if record else None).state()
-    if state is None or state.phase == "ended":
-        return False
-    with open_session(away.desk, console) as session:
-        return process_of(session, away.desk.config.name) == "running"
 
-
-def record_away(away: AwayPlan, records: Records, clock: Clock) -> str:
-    """Record that the cluster is away, before there is a desk; returns the public order key."""
+def record_away(away: AwayPlan, records: Records, clock: Clock) -> AwayRecord:
+    """Record that the cluster is away, before there is a desk."""
     config = away.config
     record_cluster(config, records)
-    public_key = new_order_key(records.folder).public
     record = AwayRecord(
         cluster=config.name,
         desk=away.id,
         node=away.desk.config.name,
         store=config.artifacts.store or "",
-        public_key=public_key,
+        public_key=new_order_key(records.folder).public,
         created=clock.now(),
     )
     save_away(records, record)
-    return public_key
+    return record
 
 
 def begin(
-    away: AwayPlan, public_key: str, adopt: bool, console: Console, clock: Clock
+    away: AwayPlan, record: AwayRecord, adopt: bool, console: Console, clock: Clock
 ) -> Published:
     """Create the desk, deliver all that it needs, and start its process; after a failure, delete
     it.
     """
     try:
-        return _begin(away, public_key, adopt, console, clock)
+        return _begin(away, record, adopt, console, clock)
     except BaseException as error:
         clean_up(away, Records(away.config.name), console, error)
         raise
 
 
 def _begin(
-    away: AwayPlan, public_key: str, adopt: bool, console: Console, clock: Clock
+    away: AwayPlan, record: AwayRecord, adopt: bool, console: Console, clock: Clock
 ) -> Published:
     desk, config = away.desk, away.config
     write_program(desk.records.folder / PROGRAM, desk_extras(config))
     up(desk.plan, adopt=adopt, ignore=away.ignore, give_back=True, console=console)
     program = code_playbook.resolve(desk.config).digest
-    store, name = Handle(config).store, config.name
+    store, name, records = Handle(config).store, config.name, Records(config.name)
     with open_session(desk, console) as session:
         deliver_code(session, away.code, name)
-        job = job_of(away, public_key, session, clock)
+        job = job_of(away, record.public_key, session, clock)
         deliver_job(session, job, away.secrets)
+        record = replace(record, desk_key=make_key(session, job))
+        save_away(records, record)
         # It is known from now on, also to other machines, and where its order key is.
-        log_file = Records(name).folder / "away.log"
-        publisher = Publisher(store, name, job.desk, log_file=log_file, warn=console.warn)
+        order_key = load_order_key(records.folder / ORDER_KEY)
+        publish_desk_key(store, order_key, record)
+        log_file = records.folder / "away.log"
+        publisher = Publisher(
+            store, name, job.desk, log_file=log_file, warn=console.warn, key=order_key
+        )
         publisher.state(first_state(job, clock))
         start(session, job, program)
-    return Published(store, name, job.desk)
+    return Published(store, name, job.desk, keys=DeskKeys(record))
 
 
 def first_state(job: Job, clock: Clock) -> AwayState:
@@ -314,13 +324,16 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
             except StoreError as error:  # it may answer the next time; the desk goes on
                 stage.node(session.nodes[0].name, error.message)
                 return None
-            if state is not None and state.phase != "starting":
+            if state is not None and state.phase != "starting" and not state.unsigned:
                 return state
             if ended:
                 raise CloudtrainError(
                     ended, hint=f"`cloudtrain down {away.config.name}` deletes it"
                 )
-            stage.node(session.nodes[0].name, state.text if state is not None else "")
+            said = "" if state is None else state.text
+            if state is not None and state.unsigned:
+                said = f"ignored a report that is {state.unsigned}"
+            stage.node(session.nodes[0].name, said)
             return None
 
         state = poll_until(look, PROOF, clock=clock)
@@ -366,6 +379,7 @@ def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseExce
         console.warn(f"interrupted: deleting {desk.config.name}")
     try:
         with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+            refuse_taken_name(away)
             destroy_cluster(desk, discard=True, console=console)
         nodes = nodes_left(away.config)
     except CloudtrainError as second:

@@ -113,7 +113,8 @@ class ClusterStatus:
             return OVERDUE
         if without_end(self.nodes or (), now) and not changing:
             return OVERDUE
-        at_desk = self.away is not None and self.away.phase != "training"
+        reported = self.away is not None and not self.away.unsigned
+        at_desk = reported and self.away is not None and self.away.phase != "training"
         return 1 if self.missing and not changing and not at_desk else 0
 
     @property

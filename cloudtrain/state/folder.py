@@ -37,6 +37,8 @@ NAMED = 5
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 AWAY = "away.json"
 """The record of `cloudtrain run --away`, of cloudtrain.away.record."""
+AWAY_SEEN = "away_seen"
+"""The last report of a desk that was read here: the desk's id, and the report's number."""
 ORDER_KEY = "order_key.pem"
 """Private half of the key that signs orders to the desk."""
 

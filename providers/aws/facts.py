@@ -117,7 +117,7 @@ FACTS = Cloud(
         name=r"[\w.:/=+@-][\w .:/=+@-]{0,127}",
         value=r"[\w .:/=+@-]{0,256}",
         words="letters, digits, spaces and `_.:/=+-@`: a name of up to 128, a value of up to 256",
-        most=40,
+        most=39,
         reserved=("aws:",),
         taken=("Name",),
         # 50 tags each; upper and lower case differ

@@ -64,6 +64,7 @@ def listed_vm(
             owner=ours.owner,
             generation=ours.generation,
             creating_until=ours.creating_until,
+            desk=ours.desk,
         ),
         place=Location(region=region, zone=zone),
         id=id,

@@ -108,6 +108,7 @@ def _resource(
         owner=ours.owner,
         generation=ours.generation,
         creating_until=ours.creating_until,
+        desk=ours.desk,
     )
 
 

@@ -126,7 +126,7 @@ FACTS = Cloud(
         name=r"[^<>%&\\?/]{1,512}",
         value=r".{0,256}",
         words="no `<>%&\\?/` in its name, and at most 256 characters in its value",
-        most=40,
+        most=39,
         reserved=("microsoft", "azure", "windows"),
         ignores_case=True,
         # 50 tags each; for reserved beginnings azure-mgmt-resource, tags.create_or_update

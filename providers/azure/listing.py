@@ -92,6 +92,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
             owner=known.owner,
             generation=known.generation,
             creating_until=known.creating_until,
+            desk=known.desk,
         ),
         place=place,
         id=group.vm(name),

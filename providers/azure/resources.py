@@ -263,4 +263,5 @@ def _resource(thing: Tree, kind: str, of: str | None) -> Resource | NotAsked | N
         owner=known.owner,
         generation=known.generation,
         creating_until=known.creating_until,
+        desk=known.desk,
     )

@@ -66,6 +66,7 @@ class Resource:
     owner: Owner = field(default_factory=Owner)
     generation: str = ""
     creating_until: float | None = None
+    desk: str = ""
 
     def __str__(self) -> str:
         words = f"{self.kind} {self.name}"

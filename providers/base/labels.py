@@ -32,6 +32,8 @@ CREATING = "cloudtrain-creating"
 """Unix time in whole seconds until which this may be being created."""
 HOSTS = "cloudtrain-hosts"
 """Number of hosts of a TPU: while it is created, its endpoints are not listed yet."""
+DESK = "cloudtrain-desk"
+"""Only on what `run --away` makes for a desk: the id of its life, and a hash of the order key."""
 LONGER = 2700.0
 """Seconds that shared resources are labelled as being created for longer than nodes: they are kept
 from one place to the next, and nothing else shows that somebody is at work."""
@@ -53,9 +55,10 @@ def of_creation(plan: Plan, longer: float = LONGER) -> dict[str, str]:
     """Return the labels that tell one creation from another of the same name."""
     if not plan.generation:
         return {}
+    desk = {DESK: plan.config.away.mark} if plan.config.away.mark else {}
     until = plan.creating_until
     end = {} if until is None else {CREATING: str(int(until + longer))}
-    return {GENERATION: plan.generation, **end}
+    return {GENERATION: plan.generation, **end, **desk}
 
 
 def on_node(plan: Plan, task: TaskId, expires: float | None) -> dict[str, str]:
@@ -87,6 +90,7 @@ class Labels(TaskId):
     generation: str
     creating_until: float | None
     hosts: int
+    desk: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +118,7 @@ _FORMS: Mapping[str, re.Pattern[str]] = {
     GENERATION: re.compile(r"[0-9a-f]{12}\Z"),
     CREATING: _TIME,
     HOSTS: re.compile(r"[1-9][0-9]{0,3}\Z"),
+    DESK: re.compile(r"[0-9a-z-]{1,63}\Z"),
 }
 """What this program writes, of any version."""
 _SHOWN = 40
@@ -141,6 +146,7 @@ def read(
         generation=labels.get(GENERATION, ""),
         creating_until=_time(labels.get(CREATING)),
         hosts=int(labels.get(HOSTS, "0")),
+        desk=labels.get(DESK, ""),
     )
     if named is None:
         return found

@@ -443,6 +443,7 @@ def _holding(
         resources=tuple(sorted(map(str, rest))),
         generations=tuple(sorted(labelled - {""})),
         creating_until=max((each for each in until if each is not None), default=None),
+        desks=tuple(sorted({*(m.node.desk for m in mine), *(r.desk for r in rest)} - {""})),
         owners=tuple(
             sorted(
                 {m.owner for m in mine if m.owner.id} | {r.owner for r in rest if r.owner.id},

@@ -69,6 +69,7 @@ def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
         owner=parsed.owner,
         generation=parsed.generation,
         creating_until=parsed.creating_until,
+        desk=parsed.desk,
     )
     return Vm(
         cluster=parsed.cluster,
@@ -151,6 +152,7 @@ def _resource(kind: str, item: Json, parsed: labels.Labels, where: str) -> Resou
         owner=parsed.owner,
         generation=parsed.generation,
         creating_until=parsed.creating_until,
+        desk=parsed.desk,
     )
 
 

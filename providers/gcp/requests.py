@@ -159,6 +159,7 @@ _FACTS = {
     labels.MACHINE: "machine",
     labels.GENERATION: "generation",
     labels.CREATING: "creating",
+    labels.DESK: "desk",
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.away.desk_keys import publish_desk_key
 from cloudtrain.away.orders import new_order_key
 from cloudtrain.away.published import AwayState, Publisher
 from cloudtrain.away.record import AwayRecord, save_away
@@ -19,6 +20,7 @@ from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
+from tests.support.desk_parts import record_desk
 from tests.support.project import Project, until
 
 COUNTS = """
@@ -68,23 +70,25 @@ def away(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(sender))
     records, desk = Records(project.name), new_desk_id(1_795_000_000)
     record_cluster(load(config), records)
-    key = new_order_key(records.folder)
-    save_away(
-        records,
-        AwayRecord(
-            cluster=project.name,
-            desk=desk,
-            node=f"{project.name}-desk",
-            store=project.store.as_uri(),
-            public_key=key.public,
-            created=1_795_000_000.0,
-        ),
+    record_desk(load(config))
+    key, own = new_order_key(records.folder), new_order_key(project.folder / "desk's")
+    record = AwayRecord(
+        cluster=project.name,
+        desk=desk,
+        node=f"{project.name}-desk",
+        store=project.store.as_uri(),
+        public_key=key.public,
+        desk_key=own.public,
+        created=1_795_000_000.0,
     )
+    save_away(records, record)
     store = open_store(project.store.as_uri())
+    publish_desk_key(store, key, record)
     begun = AwayState(cluster=project.name, desk=desk, phase="starting", as_of=0.0, began=0.0)
     Publisher(store, project.name, desk, log_file=sender / "log", warn=print).state(begun)
+    what = (config, desk, key.public, own.path)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.desk_stand_in", config, desk, key.public],
+        [sys.executable, "-m", "tests.support.desk_stand_in", *map(str, what)],
         env=project.environment,
         cwd=project.folder,
         stdin=subprocess.DEVNULL,

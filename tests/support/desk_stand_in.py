@@ -1,5 +1,5 @@
 """A process that attends to a run as a desk does: `cloudtrain run`, reported to the store, which
-reads orders there. `python -m tests.support.desk_stand_in CONFIG DESK PUBLIC_KEY`
+reads orders there. `python -m tests.support.desk_stand_in CONFIG DESK PUBLIC_KEY DESK_KEY`
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from cloudtrain.away.event_log import log_stream
 from cloudtrain.away.orders import Order, OrderInbox
 from cloudtrain.away.published import AwayState, Phase, Publisher
+from cloudtrain.away.signatures import SigningKey, load_key
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.run import run
 from cloudtrain.config import load
@@ -30,15 +31,19 @@ EVERY = 0.3
 class Desk(threading.Thread):
     """Reports and reads orders, beside the run."""
 
-    def __init__(self, store: ArtifactStore, cluster: str, desk: str, key: str) -> None:
+    def __init__(
+        self, store: ArtifactStore, cluster: str, desk: str, order_key: str, own: SigningKey
+    ) -> None:
         super().__init__(daemon=True)
         folder = home() / "desk"
         self.plain = PlainConsole(err=sys.stderr, out=sys.stdout)
         self.records, self.desk = Records(cluster), desk
         self.publisher = Publisher(
-            store, cluster, desk, log_file=folder / "log", warn=self.plain.warn
+            store, cluster, desk, log_file=folder / "log", warn=self.plain.warn, key=own
         )
-        self.inbox = OrderInbox(store, cluster, desk, key, folder / "seen", warn=self.plain.warn)
+        self.inbox = OrderInbox(
+            store, cluster, desk, order_key, folder / "seen", warn=self.plain.warn, key=own
+        )
         self.began, self.over = time.time(), threading.Event()
         self.taken: list[Order] = []
 
@@ -54,6 +59,7 @@ class Desk(threading.Thread):
                 as_of=time.time(),
                 began=self.began,
                 place="local",
+                sequence=int(time.time() * 1000),
                 **end,  # type: ignore[arg-type]
             )
         )
@@ -82,10 +88,11 @@ class Desk(threading.Thread):
         self.state("ended", exit_code=code, error=error)
 
 
-def main(path: str, desk_id: str, key: str) -> int:
+def main(path: str, desk_id: str, order_key: str, desk_key: str) -> int:
     config = load(Path(path))
     store = open_store(config.artifacts.store or "")
-    desk = Desk(store, config.name, desk_id, key)
+    own = load_key(Path(desk_key), "key of this desk")
+    desk = Desk(store, config.name, desk_id, order_key, own)
     console = EventStream(desk.plain, log_stream(desk.publisher.log))
     desk.start()
     code, error = 1, None

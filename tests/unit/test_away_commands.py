@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -13,16 +14,19 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.run_index import store_record
+from cloudtrain.away.delivery import Process
+from cloudtrain.away.desk_keys import publish_desk_key
 from cloudtrain.away.event_log import log_stream
 from cloudtrain.away.orders import Order, OrderInbox, new_order_key
-from cloudtrain.away.published import STALE, AwayState, Phase, Published, Publisher
-from cloudtrain.away.record import AwayRecord, save_away
+from cloudtrain.away.published import STALE, AwayState, Phase, Published, Publisher, write_state
+from cloudtrain.away.record import AwayRecord, desk_mark, save_away
+from cloudtrain.away.signatures import SigningKey
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cli.live_view import Changes, screen
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cluster.session import record_cluster
-from cloudtrain.commands import spools
+from cloudtrain.commands import away_down, spools
 from cloudtrain.commands.down import down
 from cloudtrain.commands.fetch import fetch
 from cloudtrain.commands.log_lines import LineView, LogLine
@@ -32,7 +36,7 @@ from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole
 from cloudtrain.errors import CloudtrainError, NotLanded, StoreError, UsageError
-from cloudtrain.model import ArtifactRules, ClusterConfig, NodeGroup
+from cloudtrain.model import ArtifactRules, ClusterConfig, Node, NodeGroup
 from cloudtrain.model import Away as AwaySection
 from cloudtrain.partial_list import NotAsked
 from cloudtrain.protocols import StoreBackend
@@ -42,6 +46,7 @@ from cloudtrain.runs.idle import idle_limit
 from cloudtrain.state import Records, resolve
 from cloudtrain.stores import open_store
 from cloudtrain.wait_limits import ORDER_RECEIVED
+from tests.support.desk_parts import desk_node, record_desk
 from tests.support.fakes import FakeProvider
 from tests.support.landing_parts import Heard, land_logs
 from tests.support.nodes_here import node
@@ -87,8 +92,14 @@ class Away:
         self.begun = self.now
         self.records = Records("mnist")
         self.key = new_order_key(self.folder / "key")
+        self.desk_key = new_order_key(self.folder / "desk")
         self.publisher = Publisher(
-            self.store, "mnist", DESK, log_file=self.folder / "log", warn=self.warnings.append
+            self.store,
+            "mnist",
+            DESK,
+            log_file=self.folder / "log",
+            warn=self.warnings.append,
+            key=self.desk_key,
         )
         self.inbox = OrderInbox(
             self.store,
@@ -97,7 +108,9 @@ class Away:
             self.key.public,
             self.folder / "seen",
             warn=self.warnings.append,
+            key=self.desk_key,
         )
+        publish_desk_key(self.store, self.key, self.record(self.key))
         plain = PlainConsole(err=io.StringIO(), out=io.StringIO())
         self.desk = EventStream(plain, log_stream(self.publisher.log), clock=lambda: self.now)
 
@@ -105,15 +118,25 @@ class Away:
         record_cluster(self.config, self.records)
         key = new_order_key(self.records.folder)
         self.inbox._public_key = key.public
-        record = AwayRecord(
+        self.key = key
+        save_away(self.records, self.record(key))
+        publish_desk_key(self.store, key, self.record(key))
+
+    def record(self, key: SigningKey) -> AwayRecord:
+        return AwayRecord(
             cluster="mnist",
             desk=DESK,
             node="mnist-desk",
             store=self.store.uri,
             public_key=key.public,
+            desk_key=self.desk_key.public,
             created=NOW,
         )
-        save_away(self.records, record)
+
+    @property
+    def node(self) -> dict[str, Node]:
+        """The desk in the account."""
+        return desk_node("mnist", desk_mark(DESK, self.key.public))
 
     def reports(self, phase: Phase = "training", **changes: object) -> None:
         state = AwayState(
@@ -128,9 +151,18 @@ class Away:
             node="mnist-desk",
             place="gcp us-east4-c",
             price_per_hour=0.034,
+            sequence=int(self.now * 1000),
         )
         self.publisher.send_log()
         self.publisher.state(replace(state, **changes))  # type: ignore[arg-type]
+
+    def forges(self, phase: Phase, **changes: object) -> None:
+        """Somebody who may write to the store says so, of this desk."""
+        state = AwayState(cluster="mnist", desk=DESK, phase=phase, as_of=self.now, began=NOW)
+        forged = replace(state, run=RUN.id, node="mnist-desk", sequence=1 << 60)
+        key = new_order_key(self.folder / "another's")
+        self.store.upload(f".away/mnist/desks/{DESK}", [b""])
+        write_state(self.store, replace(forged, **changes), key)  # type: ignore[arg-type]
 
     def clock(self) -> Clock:
         return Clock(now=lambda: self.now, monotonic=lambda: self.now, sleep=self.sleep)
@@ -182,7 +214,10 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
 # ── logs ─────────────────────────────────────────────────────────────────────
 
 
-def test_the_log_is_followed_to_the_end_of_the_run_with_its_exit_code(away: Away) -> None:
+def test_the_log_is_followed_to_the_end_of_the_run_with_its_exit_code(
+    away: Away, cloud: FakeProvider
+) -> None:
+    cloud.cloud["mnist-desk"] = away.node
     away.desk.say("creating")
     away.desk.task_output("chief0", b"step 1\n")
     away.reports()
@@ -240,8 +275,9 @@ def test_what_others_write_into_the_log_is_no_tasks_name_and_controls_nothing(aw
 
 
 def test_a_store_that_does_not_answer_is_asked_again_while_following(
-    away: Away, monkeypatch: pytest.MonkeyPatch
+    away: Away, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cloud.cloud["mnist-desk"] = away.node
     away.reports()
 
     def break_store() -> None:
@@ -259,7 +295,10 @@ def test_a_store_that_does_not_answer_is_asked_again_while_following(
     assert away.console.output == ["chief0: last"]
 
 
-def test_a_desk_that_stops_reporting_is_told_of_once_and_followed_on(away: Away) -> None:
+def test_a_desk_that_stops_reporting_is_told_of_once_and_followed_on(
+    away: Away, cloud: FakeProvider
+) -> None:
+    cloud.cloud["mnist-desk"] = away.node
     away.reports()
     away.then = {900: lambda: away.reports(), 905: lambda: away.reports("ended")}
     assert away.logs(follow=True) == 0
@@ -309,8 +348,9 @@ def test_a_cluster_that_is_up_from_here_is_not_away(away: Away) -> None:
 
 
 def test_what_nodes_stored_after_their_desk_was_lost_lands_on_the_machine_that_sent_it(
-    away: Away, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    away: Away, cloud: FakeProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not before: two that write one manifest undo each other's work."""
     ingested: list[str] = []
     monkeypatch.setattr(spools, "can_spool", lambda store: True)
     monkeypatch.setattr(spools, "pending_spools", lambda run, store: [])
@@ -319,11 +359,17 @@ def test_what_nodes_stored_after_their_desk_was_lost_lands_on_the_machine_that_s
     land_logs(ENDED, {}, away.store)
     away.reports()
     away.sent_from_here()
+    cloud.cloud["mnist-desk"] = away.node
     fetch("mnist", tmp_path / "got", console=away.console)
+    away.forges("ended")
+    store_record(replace(RUN, id="20270101-000000-aaaa"), away.store, NOW)
+    fetch("mnist", tmp_path / "got", run=RUN.id, console=away.console)
     assert ingested == []
+    cloud.cloud.clear()
+    fetch("mnist", tmp_path / "got", run=RUN.id, console=away.console)
     away.reports("ended", exit_code=1)
-    fetch("mnist", tmp_path / "got", console=away.console)
-    assert ingested == [RUN.id]
+    fetch("mnist", tmp_path / "got", run=RUN.id, console=away.console)
+    assert ingested == [RUN.id, RUN.id]
 
 
 # ── status ───────────────────────────────────────────────────────────────────
@@ -383,7 +429,7 @@ def test_a_desks_own_cluster_is_not_one_that_a_user_has_to_name(
 ) -> None:
     away.sent_from_here()
     away.reports()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
+    record_desk(away.config)
     assert resolve(None) == "mnist"
     assert resolve("mnist-desk") == "mnist-desk"
     listed = status(None, offline=False).clusters
@@ -415,6 +461,103 @@ def test_no_idle_process_takes_down_what_a_desk_attends_to(away: Away) -> None:
     assert idle_limit(away.records) == 60
     away.sent_from_here()
     assert idle_limit(away.records) is None
+
+
+# ── what others write to the store ───────────────────────────────────────────
+
+
+@pytest.mark.parametrize("discard", [False, True])
+@pytest.mark.parametrize("role", ["chief", "desk"])
+@pytest.mark.parametrize("named", ["prod", "mnist-desk"])
+def test_no_cluster_is_deleted_because_the_store_names_it_as_a_desk(
+    named: str, role: str, discard: bool, away: Away, cloud: FakeProvider
+) -> None:
+    """On a machine that has the FILE alone: two small objects name another, running cluster."""
+    for phase in ("ended", "training"):
+        away.forges(phase, node=named)  # type: ignore[arg-type]
+        there = {f"{named}-{role}0": replace(node(f"{named}-{role}0"), role=role)}
+        cloud.cloud[named] = there
+        with contextlib.suppress(CloudtrainError):
+            go_down(away, discard=discard)
+        assert cloud.cloud[named] == there
+    assert cloud.deeds == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("process", ["running", None])
+def test_a_desk_that_the_store_wrongly_calls_ended_is_ordered_and_not_deleted(
+    process: Process | None,
+    lost: bool,
+    away: Away,
+    cloud: FakeProvider,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or of which it says nothing any more. It trains, and the machine that sent it goes down."""
+    away.sent_from_here()
+    record_desk(away.config)
+    away.reports()
+    cloud.cloud["mnist-desk"] = away.node
+    cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
+    monkeypatch.setattr(away_down, "process_there", lambda desk, console: process)
+    if lost:
+        away.store.delete(f".away/mnist/{DESK}/state.json")
+    else:
+        away.forges("ended", exit_code=0)
+    taken: list[Order] = []
+
+    def forged_answer() -> None:
+        taken.append(away.takes())
+        data = {"nonce": taken[0].nonce, "state": "done", "text": "all is gone", "as_of": 0}
+        away.store.upload(
+            f".away/mnist/{DESK}/answers/{data['nonce']}.json", [json.dumps(data).encode()]
+        )
+
+    def end() -> None:
+        assert set(cloud.cloud) == {"mnist", "mnist-desk"}
+        del cloud.cloud["mnist"]
+        away.inbox.answer(taken[0], "done", now=away.now)
+
+    away.then = {10: forged_answer, 40: end}
+    if lost and process is None:  # nobody says anything of it, and its nodes are there
+        with pytest.raises(NotLanded, match="the keys of mnist-chief0 are on its disk alone"):
+            go_down(away)
+        assert set(cloud.cloud) == {"mnist", "mnist-desk"}
+        return
+    go_down(away)
+    assert "ignored an answer: done: it is not signed by this run's desk" in away.console.said
+    assert cloud.deeds == [("destroy", "mnist-desk-desk0")]
+
+
+def test_a_forged_end_ends_no_following_and_no_exit_code_is_taken_from_it(
+    away: Away, cloud: FakeProvider
+) -> None:
+    cloud.cloud["mnist-desk"] = away.node
+    away.reports()
+    away.then = {
+        10: lambda: away.forges("ended", exit_code=0),
+        20: lambda: away.desk.task_output("chief0", b"step 9\n"),
+        60: lambda: away.reports("ended", exit_code=4),
+    }
+    assert away.logs(follow=True) == 4
+    assert away.console.output == ["chief0: step 9"]
+    assert away.console.warned == [
+        "the store has a report of the desk, ended, which is not signed by this run's desk"
+    ]
+    away.forges("waiting", run=None)
+    assert "waiting  as of" in report_text(away.status(), away.now)
+    assert "not signed by this run's desk" in report_text(away.status(), away.now)
+    assert away.status().exit_code(away.now) == 0
+
+
+def test_an_end_that_nobody_can_verify_any_more_is_no_success(
+    away: Away, cloud: FakeProvider
+) -> None:
+    """The desk is gone with its label, or an earlier version made it."""
+    away.forges("ended", run=None, exit_code=0)
+    assert away.logs(follow=True) == 1
+    assert away.console.said == [
+        "the desk of mnist has ended, exit code 0 (not signed by this run's desk)"
+    ]
 
 
 # ── orders ───────────────────────────────────────────────────────────────────
@@ -522,9 +665,9 @@ def test_down_orders_the_desk_and_then_looks_itself_what_is_left(
     away: Away, cloud: FakeProvider
 ) -> None:
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
+    record_desk(away.config)
     away.reports("waiting", run=None)
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = away.node
     taken: list[Order] = []
 
     def end() -> None:
@@ -546,7 +689,7 @@ def test_down_discard_deletes_the_desk_before_the_nodes_and_tells_other_machines
     """From a machine that has neither record nor key."""
     away.reports()
     cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = away.node
     go_down(away, discard=True)
     assert cloud.cloud == {}
     assert [name for deed, name in cloud.deeds] == ["mnist-desk-desk0", "mnist-chief0"]
@@ -555,7 +698,8 @@ def test_down_discard_deletes_the_desk_before_the_nodes_and_tells_other_machines
     assert state is not None
     assert (state.phase, state.exit_code) == ("ended", 1)
     text = report_text(away.status(), away.now)
-    assert re.search(rf"\n  away  ended, exit code 1  {RUN.id}  as of 2026-\S+ \S+\n", text)
+    unsigned = "not signed by this run's desk"  # this machine has no key that could
+    assert re.search(rf"\n  away  ended, .* 1  {RUN.id}  as of 2026-\S+ \S+  {unsigned}\n", text)
     assert "unreadable" not in text
 
 
@@ -564,7 +708,7 @@ def test_down_on_another_machine_finds_a_desk_that_has_not_reported_yet(
 ) -> None:
     """Its client was killed once the machine was there."""
     away.config = replace(away.config, away=AwaySection(identity="desk"))
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = away.node
     go_down(away)
     assert cloud.cloud == {}
     go_down(away)
@@ -576,7 +720,7 @@ def test_a_desk_that_does_not_report_is_kept_while_there_are_nodes_whose_keys_it
 ) -> None:
     """It may report to another store than the file names now."""
     away.config = replace(away.config, away=AwaySection(identity="desk"))
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = away.node
     cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
     with pytest.raises(NotLanded, match="mnist-desk has not reported to the store, and the keys"):
         go_down(away)
@@ -590,7 +734,7 @@ def test_a_desk_that_does_not_report_is_kept_while_a_region_does_not_answer(
 ) -> None:
     """It may have nodes."""
     away.config = replace(away.config, away=AwaySection(identity="desk"))
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = away.node
     cloud.not_asked = (NotAsked(place="us-east1", why="503"),)
     with pytest.raises(NotLanded, match="nodes in us-east1, which does not answer, are on its"):
         go_down(away)
@@ -599,7 +743,7 @@ def test_a_desk_that_does_not_report_is_kept_while_a_region_does_not_answer(
 
 def test_down_does_not_wait_for_a_desk_that_is_gone(away: Away, cloud: FakeProvider) -> None:
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
+    record_desk(away.config)
     away.reports()
     away.now += STALE + 1
     go_down(away)
@@ -612,9 +756,9 @@ def test_down_does_not_wait_for_a_desk_that_is_gone(away: Away, cloud: FakeProvi
 def test_a_desk_whose_machine_has_stopped_is_gone_too(away: Away, cloud: FakeProvider) -> None:
     """Its secrets and its process were in memory: it would never read an order."""
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
-    stopped = replace(node("mnist-desk-desk0"), state="stopped")
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": stopped}
+    record_desk(away.config)
+    cloud.cloud["mnist-desk"] = away.node
+    cloud.stop("mnist-desk", "mnist-desk-desk0")
     away.reports()
     away.now += STALE + 1
     go_down(away)
@@ -626,9 +770,9 @@ def test_a_stopped_desk_is_kept_while_there_are_nodes_whose_keys_it_has(
     away: Away, cloud: FakeProvider
 ) -> None:
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
-    stopped = replace(node("mnist-desk-desk0"), state="stopped")
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": stopped}
+    record_desk(away.config)
+    cloud.cloud["mnist-desk"] = away.node
+    cloud.stop("mnist-desk", "mnist-desk-desk0")
     cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
     away.reports()
     away.now += STALE + 1
@@ -643,7 +787,7 @@ def test_nodes_whose_desk_is_gone_are_kept_until_they_are_given_up(
     away: Away, cloud: FakeProvider
 ) -> None:
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
+    record_desk(away.config)
     cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
     away.reports()
     away.now += STALE + 1
@@ -659,8 +803,8 @@ def test_down_never_deletes_a_silent_desk_unasked_as_it_alone_has_the_keys(
     away: Away, cloud: FakeProvider
 ) -> None:
     away.sent_from_here()
-    record_cluster(replace(away.config, name="mnist-desk"), Records("mnist-desk"))
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    record_desk(away.config)
+    cloud.cloud["mnist-desk"] = away.node
     away.reports()
     away.now += STALE + 1
     with pytest.raises(CloudtrainError, match="has not confirmed the order"):

@@ -19,7 +19,6 @@ from cloudtrain.away.orders import (
     LARGEST,
     Order,
     OrderInbox,
-    OrderKey,
     answer_of,
     load_order_key,
     new_order,
@@ -28,6 +27,7 @@ from cloudtrain.away.orders import (
     signed,
     verified,
 )
+from cloudtrain.away.signatures import ORDER, SigningKey
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.errors import CredentialsError, StoreError
 from cloudtrain.protocols import ArtifactStore
@@ -42,7 +42,7 @@ ORDERS = f".away/mnist/{DESK}/orders"
 
 
 @pytest.fixture
-def key(tmp_path: Path) -> OrderKey:
+def key(tmp_path: Path) -> SigningKey:
     return new_order_key(tmp_path / "record")
 
 
@@ -53,7 +53,7 @@ def warnings() -> list[str]:
 
 @pytest.fixture
 def inbox(
-    store: ArtifactStore, key: OrderKey, warnings: list[str], tmp_path: Path
+    store: ArtifactStore, key: SigningKey, warnings: list[str], tmp_path: Path
 ) -> Callable[[], OrderInbox]:
     """A new process of the same desk."""
     return lambda: OrderInbox(
@@ -78,8 +78,8 @@ def test_the_private_key_is_readable_by_its_owner_alone_and_made_once(tmp_path: 
     assert load_order_key(key.path).public == key.public
 
 
-def test_the_private_key_is_not_in_its_representation(key: OrderKey) -> None:
-    assert repr(key) == f"OrderKey(path={key.path!r})"
+def test_the_private_key_is_not_in_its_representation(key: SigningKey) -> None:
+    assert repr(key) == f"SigningKey(path={key.path!r})"
 
 
 @pytest.mark.parametrize("text", ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n", "ssh-ed25519 AAAA"])
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_key_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_an_order_is_taken_once_and_its_receipt_published(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], warnings: list[str]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], warnings: list[str]
 ) -> None:
     order = stop()
     assert answer_of(store, order) is None
@@ -115,7 +115,7 @@ def test_an_order_is_taken_once_and_its_receipt_published(
 
 
 def test_orders_are_taken_from_the_oldest_on(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox]
 ) -> None:
     orders = tuple(stop(nonce=f"{9 - n:032x}", created=NOW + n) for n in range(5))
     for order in orders:
@@ -124,7 +124,7 @@ def test_orders_are_taken_from_the_oldest_on(
 
 
 def test_an_order_posted_again_is_ignored_also_by_the_desks_next_process(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], warnings: list[str]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], warnings: list[str]
 ) -> None:
     order = stop()
     post_order(store, key, order)
@@ -142,7 +142,7 @@ def test_an_order_posted_again_is_ignored_also_by_the_desks_next_process(
 
 
 def test_a_down_that_a_killed_process_had_taken_is_carried_out_by_the_next_one(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], tmp_path: Path
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], tmp_path: Path
 ) -> None:
     """Else a desk that is restarted while it goes down would create the cluster again."""
     order = new_order("mnist", DESK, "down", now=NOW)
@@ -162,7 +162,7 @@ def test_a_down_that_a_killed_process_had_taken_is_carried_out_by_the_next_one(
 
 
 def test_an_order_is_recorded_before_it_is_carried_out(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], tmp_path: Path
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], tmp_path: Path
 ) -> None:
     order = stop()
     post_order(store, key, order)
@@ -179,7 +179,7 @@ def test_an_order_is_recorded_before_it_is_carried_out(
 
 def test_an_order_that_cannot_be_recorded_is_not_carried_out_until_it_can(
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -201,7 +201,7 @@ def test_an_order_that_cannot_be_recorded_is_not_carried_out_until_it_can(
 
 @pytest.mark.parametrize("away", [-FRESH, FRESH])
 def test_a_clock_that_is_off_by_minutes_is_accepted(
-    away: float, store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox]
+    away: float, store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox]
 ) -> None:
     post_order(store, key, stop())
     assert len(inbox().take(NOW + away)) == 1
@@ -218,7 +218,7 @@ def test_an_order_of_another_time_is_refused_and_its_sender_told(
     late: float,
     words: str,
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
 ) -> None:
@@ -235,7 +235,7 @@ def test_an_order_of_another_time_is_refused_and_its_sender_told(
 
 
 def test_an_order_for_another_desk_or_cluster_is_ignored(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], warnings: list[str]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], warnings: list[str]
 ) -> None:
     """Copied to this one, as whoever may write to the store could do."""
     others = [stop(desk=new_desk_id(NOW)), stop(cluster="other")]
@@ -253,7 +253,7 @@ def test_an_order_for_another_desk_or_cluster_is_ignored(
 
 
 def test_a_copy_under_another_name_is_ignored(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox], warnings: list[str]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox], warnings: list[str]
 ) -> None:
     order = stop()
     store.upload(f"{ORDERS}/{'0' * 32}.json", [signed(key, order)])
@@ -263,7 +263,7 @@ def test_a_copy_under_another_name_is_ignored(
 
 def test_an_order_of_another_key_or_changed_after_signing_is_ignored(
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
     tmp_path: Path,
@@ -277,7 +277,7 @@ def test_an_order_of_another_key_or_changed_after_signing_is_ignored(
     assert all("its signature is not of the cluster's order key" in text for text in warnings)
 
 
-def test_a_signature_of_the_same_text_for_another_purpose_is_none(key: OrderKey) -> None:
+def test_a_signature_of_the_same_text_for_another_purpose_is_none(key: SigningKey) -> None:
     """As if the key had signed the order's text for something else."""
     order = stop()
     text = json.loads(signed(key, order))["order"]
@@ -304,7 +304,7 @@ def test_what_is_no_order_is_ignored_with_one_warning_and_hinders_none(
     name: str,
     data: bytes,
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
 ) -> None:
@@ -319,7 +319,7 @@ def test_what_is_no_order_is_ignored_with_one_warning_and_hinders_none(
 
 
 def test_a_flood_of_files_delays_an_order_and_does_not_hide_it(
-    store: ArtifactStore, key: OrderKey, inbox: Callable[[], OrderInbox]
+    store: ArtifactStore, key: SigningKey, inbox: Callable[[], OrderInbox]
 ) -> None:
     for number in range(100):
         store.upload(f"{ORDERS}/{number:032x}.json", [b"no"])
@@ -331,7 +331,7 @@ def test_a_flood_of_files_delays_an_order_and_does_not_hide_it(
 
 def test_a_store_that_fails_is_one_warning_and_asked_again(
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -354,7 +354,7 @@ def test_a_store_that_fails_is_one_warning_and_asked_again(
 
 def test_an_order_is_carried_out_even_if_its_receipt_cannot_be_written(
     store: ArtifactStore,
-    key: OrderKey,
+    key: SigningKey,
     inbox: Callable[[], OrderInbox],
     warnings: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -385,7 +385,7 @@ json_values = st.recursive(
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
 @example(b'{"order":"\\ud800","signature":"AAAA"}')
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_without_a_signature_are_an_order(key: OrderKey, data: bytes) -> None:
+def test_no_bytes_without_a_signature_are_an_order(key: SigningKey, data: bytes) -> None:
     with pytest.raises(ValueError):
         verified(key.public, data)
 
@@ -394,16 +394,18 @@ def test_no_bytes_without_a_signature_are_an_order(key: OrderKey, data: bytes) -
     json_values | st.fixed_dictionaries({}, optional={"cluster": json_values, "verb": json_values})
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_signed_values_that_are_no_order_are_refused_by_name(key: OrderKey, value: object) -> None:
+def test_signed_values_that_are_no_order_are_refused_by_name(
+    key: SigningKey, value: object
+) -> None:
     text = json.dumps(value)
-    signature = base64.b64encode(key.sign(text.encode())).decode()
+    signature = key.sign(ORDER, text)
     with pytest.raises(ValueError, match="this version cannot read it"):
         verified(key.public, json.dumps({"order": text, "signature": signature}).encode())
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_changed_byte_makes_another_order(key: OrderKey, at: int, flip: int) -> None:
+def test_no_changed_byte_makes_another_order(key: SigningKey, at: int, flip: int) -> None:
     order = stop()
     data = bytearray(signed(key, order))
     data[at % len(data)] ^= flip

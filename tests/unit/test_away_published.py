@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.away import published
+from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
 from cloudtrain.away.event_log import EventReader, log_stream
 from cloudtrain.away.orders import new_order_key
-from cloudtrain.away.published import PIECE, STALE, AwayState, Published, Publisher
-from cloudtrain.away.record import AwayRecord, away_record, save_away
+from cloudtrain.away.published import PIECE, STALE, AwayState, Published, Publisher, write_state
+from cloudtrain.away.record import AwayRecord, away_record, mark_of, save_away
+from cloudtrain.away.signatures import ANSWER, SigningKey
 from cloudtrain.away.store_paths import DESK_ID, new_desk_id
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.console.event_stream import EventStream
@@ -31,6 +34,7 @@ __all__ = ["store"]
 
 NOW = 1_795_000_000.0
 DESK = new_desk_id(NOW)
+PATH = f".away/mnist/{DESK}/state.json"
 STATE = AwayState(
     cluster="mnist",
     desk=DESK,
@@ -53,8 +57,27 @@ def warnings() -> list[str]:
 @pytest.fixture
 def publisher(store: ArtifactStore, warnings: list[str], tmp_path: Path) -> Callable[[], Publisher]:
     """A new process of the same desk."""
+    key = new_order_key(tmp_path / "desk's")
     return lambda: Publisher(
-        store, "mnist", DESK, log_file=tmp_path / "desk" / "log", warn=warnings.append
+        store, "mnist", DESK, log_file=tmp_path / "desk" / "log", warn=warnings.append, key=key
+    )
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> DeskKeys:
+    """Those of the record on the machine that sent the run away."""
+    desk = new_order_key(tmp_path / "desk's").public
+    order = new_order_key(tmp_path / "laptop's").public
+    return DeskKeys(
+        AwayRecord(
+            cluster="mnist",
+            desk=DESK,
+            node="mnist-desk",
+            store="",
+            public_key=order,
+            desk_key=desk,
+            created=NOW,
+        )
     )
 
 
@@ -69,15 +92,118 @@ def whole(store: ArtifactStore) -> bytes:
 
 
 def test_the_last_state_is_read_back(
-    store: ArtifactStore, publisher: Callable[[], Publisher]
+    store: ArtifactStore, publisher: Callable[[], Publisher], keys: DeskKeys
 ) -> None:
     assert Published(store, "mnist").state() is None
     desk = publisher()
     assert desk.state(replace(STATE, phase="starting", run=None))
     assert desk.state(STATE)
-    assert Published(store, "mnist").state() == STATE
-    assert Published(store, "mnist", DESK).state() == STATE
+    assert Published(store, "mnist", keys=keys).state() == STATE
+    assert Published(store, "mnist", DESK, keys=keys).state() == STATE
     assert Published(store, "mnist-2").state() is None
+
+
+def other_desk(store: ArtifactStore, key: SigningKey) -> None:
+    """A run that is away too has its own key, and a report that is signed by it."""
+    write_state(store, STATE, key)
+
+
+def other_purpose(store: ArtifactStore, key: SigningKey) -> None:
+    text = json.dumps({**asdict(STATE)})
+    data = {"signed": text, "signature": key.sign(ANSWER, text)}
+    store.upload(PATH, [json.dumps(data).encode()])
+
+
+def changed(store: ArtifactStore, key: SigningKey) -> None:
+    write_state(store, STATE, key)
+    data = b"".join(store.download(PATH)).replace(b"training", b"ended")
+    store.upload(PATH, [data])
+
+
+def claims_it(store: ArtifactStore, key: SigningKey) -> None:
+    """Without a signature, as earlier versions wrote it."""
+    text = json.dumps({**asdict(STATE), "unsigned": ""})
+    store.upload(PATH, [text.encode()])
+
+
+def replayed(store: ArtifactStore, key: SigningKey) -> None:
+    write_state(store, replace(STATE, sequence=6), key)
+
+
+@pytest.mark.parametrize(
+    ("attack", "has_the_key"),
+    [
+        (other_desk, False),
+        (other_purpose, True),
+        (changed, True),
+        (claims_it, True),
+        (replayed, True),
+    ],
+)
+def test_a_report_that_the_runs_desk_did_not_sign_as_its_latest_is_shown_as_such(
+    attack: Callable[[ArtifactStore, SigningKey], None],
+    has_the_key: bool,
+    store: ArtifactStore,
+    publisher: Callable[[], Publisher],
+    keys: DeskKeys,
+    tmp_path: Path,
+) -> None:
+    publisher().state(replace(STATE, sequence=7))
+
+    def read() -> str:
+        seen = tmp_path / "seen"  # of another process each time
+        state = Published(store, "mnist", DESK, keys=keys, seen_file=seen).state()
+        assert state is not None
+        return state.unsigned
+
+    assert [read(), read()] == ["", ""]
+    attack(store, new_order_key(tmp_path / ("desk's" if has_the_key else "another desk's")))
+    assert read() == "not signed by this run's desk"
+    publisher().state(replace(STATE, sequence=8))
+    assert read() == ""
+
+
+def certificate_of_another_life(store: ArtifactStore, record: AwayRecord, key: SigningKey) -> None:
+    publish_desk_key(store, key, replace(record, desk=new_desk_id(NOW + 9)))
+    there = f".away/mnist/{new_desk_id(NOW + 9)}/key.json"
+    found = [each.path for each in store.list(".away/mnist/") if each.path.endswith("key.json")]
+    (other,) = (path for path in found if record.desk not in path)
+    assert other.rpartition("-")[0] == there.rpartition("-")[0]
+    store.copy(other, f".away/mnist/{record.desk}/key.json")
+
+
+@pytest.mark.parametrize("case", ["true", "no label", "forged", "of another life", "unreadable"])
+def test_another_machine_trusts_the_desk_whose_label_has_the_hash_of_the_order_key(
+    case: str, store: ArtifactStore, publisher: Callable[[], Publisher], tmp_path: Path
+) -> None:
+    order_key, mine = new_order_key(tmp_path / "laptop's"), new_order_key(tmp_path / "desk's")
+    record = AwayRecord(
+        cluster="mnist",
+        desk=DESK,
+        node="mnist-desk",
+        store="",
+        public_key=order_key.public,
+        desk_key=mine.public,
+        created=NOW,
+    )
+    publisher().state(STATE)
+    publish_desk_key(store, order_key, record)
+    if case == "forged":  # a whole set, by somebody who may write to the store
+        theirs = new_order_key(tmp_path / "theirs")
+        publish_desk_key(store, theirs, replace(record, desk_key=theirs.public))
+        write_state(store, replace(STATE, phase="ended"), theirs)
+    elif case == "of another life":
+        certificate_of_another_life(store, record, order_key)
+    elif case == "unreadable":
+        store.upload(f".away/mnist/{DESK}/key.json", [b"[" * 4000])
+    labels = () if case == "no label" else (mark_of(record),)
+    later = new_desk_id(NOW + 100)
+    store.upload(f".away/mnist/desks/{later}", [b""])
+    found = Published(store, "mnist", keys=DeskKeys(None, lambda: labels))
+    assert found.desk == (DESK if labels else later)  # not the one that the store calls the latest
+    state = Published(store, "mnist", DESK, keys=DeskKeys(None, lambda: labels)).state()
+    assert state is not None
+    assert bool(state.unsigned) == (case != "true")
 
 
 def test_the_latest_desk_counts_whatever_an_earlier_one_still_writes(
@@ -90,7 +216,9 @@ def test_the_latest_desk_counts_whatever_an_earlier_one_still_writes(
     publisher().state(STATE)
     store.upload(".away/mnist/desks/zzz", [b""])
     assert Published(store, "mnist").desk == later
-    assert Published(store, "mnist", DESK).state() == STATE
+    earlier = Published(store, "mnist", DESK).state()
+    assert earlier is not None
+    assert earlier.desk == DESK
 
 
 def test_ids_of_desks_sort_by_time_and_differ() -> None:
@@ -103,11 +231,10 @@ def test_ids_of_desks_sort_by_time_and_differ() -> None:
 def test_a_state_of_a_later_version_is_read(
     store: ArtifactStore, publisher: Callable[[], Publisher]
 ) -> None:
-    desk = publisher()
-    desk.state(STATE)
-    path = f".away/mnist/{DESK}/state.json"
-    text = b"".join(store.download(path)).replace(b'"training"', b'"dancing", "more": 1')
-    store.upload(path, [text])
+    publisher().state(STATE)
+    write_state(store, STATE, None)
+    text = b"".join(store.download(PATH)).replace(b'"training"', b'"dancing", "more": 1')
+    store.upload(PATH, [text])
     state = Published(store, "mnist").state()
     assert state is not None
     assert state.phase == "dancing"  # type: ignore[comparison-overlap]
@@ -136,9 +263,9 @@ def test_the_state_of_another_cluster_is_refused(
     store: ArtifactStore, publisher: Callable[[], Publisher]
 ) -> None:
     publisher().state(STATE)
-    path = f".away/mnist/{DESK}/state.json"
-    text = b"".join(store.download(path)).replace(b'"mnist"', b'"other"')
-    store.upload(path, [text])
+    write_state(store, STATE, None)
+    text = b"".join(store.download(PATH)).replace(b'"mnist"', b'"other"')
+    store.upload(PATH, [text])
     with pytest.raises(StoreError, match=f"it is the state of {DESK} of other"):
         Published(store, "mnist").state()
 

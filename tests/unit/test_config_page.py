@@ -105,8 +105,9 @@ def model_classes() -> list[type]:
 SHORT = {"spot"}
 """Keys of the file that are short for another one."""
 NOT_KEYS = {"commands", "overrides", "defaults", "written", "env_file"}
-NOT_KEYS |= {"candidates", "candidate_order"}
-"""Fields of the model that another key of the file fills, the command line or the defaults."""
+NOT_KEYS |= {"candidates", "candidate_order", "mark"}
+"""Fields of the model that another key of the file fills, the command line, the defaults, or
+`run --away` for its desk."""
 
 
 @pytest.mark.parametrize("model_class", model_classes(), ids=lambda each: each.__name__)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain.away.delivery import Process
 from cloudtrain.away.desk_cluster import desk_config
-from cloudtrain.away.published import AwayState, Phase, write_state
+from cloudtrain.away.record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import record_cluster
@@ -25,12 +26,12 @@ from cloudtrain.errors import (
     NotLanded,
     UsageError,
 )
-from cloudtrain.model import ArtifactRules, Away, ClusterConfig, NodeGroup, Train
+from cloudtrain.model import ArtifactRules, Away, ClusterConfig, Code, NodeGroup, Train
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.code import FolderCode
 from cloudtrain.retry import Clock
 from cloudtrain.state import Records
-from cloudtrain.stores import open_store
+from tests.support.desk_parts import desk_node, record_desk
 from tests.support.fakes import FakeProvider
 from tests.support.landing_parts import Heard
 from tests.support.nodes_here import node
@@ -74,26 +75,22 @@ def away(cloud: FakeProvider, tmp_path: Path) -> away_command.AwayPlan:
 
 def sent_from_here(away: away_command.AwayPlan, cloud: FakeProvider) -> Records:
     """Records of a cluster whose desk this machine has created."""
-    records, desk = Records("mnist"), Records("mnist-desk")
-    away_command.record_away(away, records, Clock(now=lambda: NOW))
-    record_cluster(away.desk.config, desk)
-    (desk.folder / "key").write_text("")
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    records = Records("mnist")
+    record = away_command.record_away(away, records, Clock(now=lambda: NOW))
+    (record_desk(away.config).folder / "key").write_text("")
+    cloud.cloud["mnist-desk"] = desk_node("mnist", mark_of(record))
     return records
 
 
-def reports(away: away_command.AwayPlan, phase: Phase) -> None:
-    state = AwayState(
-        cluster="mnist", desk=DESK, phase=phase, as_of=NOW, began=NOW, node="mnist-desk"
-    )
-    write_state(open_store(away.config.artifacts.store or ""), state)
+def answers(monkeypatch: pytest.MonkeyPatch, process: Process | None) -> None:
+    """The desk's machine says so of its process; None: it does not answer."""
+    monkeypatch.setattr(away_command, "process_there", lambda desk, console: process)
 
 
-def has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The desk answers, and its process does not run."""
-    nothing = contextlib.nullcontext()
-    monkeypatch.setattr(away_command, "open_session", lambda handle, console: nothing)
-    monkeypatch.setattr(away_command, "process_of", lambda session, name: "ended")
+def record_of(records: Records) -> AwayRecord:
+    found = away_record(records)
+    assert found is not None
+    return found
 
 
 def fails_with(*failures: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,35 +109,62 @@ def test_a_desk_whose_process_has_ended_is_deleted_before_the_next_one(
     away: away_command.AwayPlan, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = sent_from_here(away, cloud)
-    reports(away, "waiting")
-    has_ended(monkeypatch)
+    answers(monkeypatch, "ended")
     away_command.clear_ended_desk(away, records, QuietConsole())
     assert cloud.cloud == {}
 
 
-@pytest.mark.parametrize("phase", ["training", "ended"])
+@pytest.mark.parametrize("process", ["ended", "none", None])
 def test_it_is_kept_while_there_are_nodes_whose_keys_it_has(
-    phase: Phase,
+    process: Process | None,
     away: away_command.AwayPlan,
     cloud: FakeProvider,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records = sent_from_here(away, cloud)
     cloud.cloud["mnist"] = {"mnist-worker0": node("mnist-worker0")}
-    reports(away, phase)
-    has_ended(monkeypatch)
+    answers(monkeypatch, process)
     with pytest.raises(NotLanded, match="the keys of mnist-worker0 are on its disk alone"):
         away_command.clear_ended_desk(away, records, QuietConsole())
     assert set(cloud.cloud) == {"mnist", "mnist-desk"}
 
 
-@pytest.mark.parametrize("earlier", [None, "ended"])
-def test_a_desk_that_another_machine_may_be_creating_is_not_deleted(
-    earlier: Phase | None, away: away_command.AwayPlan, cloud: FakeProvider
+def test_a_desk_at_work_is_not_deleted_whatever_the_store_has_of_it(
+    away: away_command.AwayPlan, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
-    if earlier is not None:
-        reports(away, earlier)
+    records = sent_from_here(away, cloud)
+    answers(monkeypatch, "running")
+    with pytest.raises(UsageError, match="mnist is away: its desk is at work"):
+        away_command.clear_ended_desk(away, records, QuietConsole())
+    assert set(cloud.cloud) == {"mnist-desk"}
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("role", ["chief", "desk"])
+def test_the_users_own_cluster_of_the_desks_name_is_left_alone_and_named(
+    role: str, sent: bool, away: away_command.AwayPlan, cloud: FakeProvider
+) -> None:
+    """Its keys are here too, and the run's store says that a desk of this name has ended."""
+    if sent:
+        sent_from_here(away, cloud)
+    other = replace(away.config, name="mnist-desk", nodes={role: NodeGroup()}, code=Code())
+    record_cluster(other, Records("mnist-desk"))
+    (Records("mnist-desk").folder / "key").write_text("")
+    for there in ({f"mnist-desk-{role}0": replace(node(f"mnist-desk-{role}0"), role=role)}, {}):
+        cloud.cloud["mnist-desk"] = there
+        with pytest.raises(UsageError, match="the name mnist-desk is taken") as caught:
+            away_command.clear_ended_desk(away, Records("mnist"), QuietConsole())
+        assert "`cloudtrain down mnist-desk`" in (caught.value.hint or "")
+        with pytest.raises(NodesError, match="the name mnist-desk is taken"):
+            away_command.clean_up(away, Records("mnist"), QuietConsole(), CloudtrainError("first"))
+        assert cloud.cloud["mnist-desk"] == there
+    assert cloud.deeds == []
+
+
+def test_a_desk_that_another_machine_may_be_creating_is_not_deleted(
+    away: away_command.AwayPlan, cloud: FakeProvider
+) -> None:
+    cloud.cloud["mnist-desk"] = desk_node("mnist", desk_mark(DESK, "another machine's"))
     with pytest.raises(UsageError, match="mnist-desk exists, and this machine did not create it"):
         away_command.clear_ended_desk(away, Records("mnist"), QuietConsole())
     assert set(cloud.cloud) == {"mnist-desk"}
@@ -170,7 +194,7 @@ def test_what_fails_before_the_desk_has_begun_ends_in_its_deletion(
     for kind in (CapacityError, KeyboardInterrupt):
         records = sent_from_here(away, cloud)
         with pytest.raises(kind):
-            away_command.begin(away, "", False, QuietConsole(), Clock())
+            away_command.begin(away, record_of(records), False, QuietConsole(), Clock())
         assert cloud.cloud == {}
         assert not records.is_open()
     assert [name for _, name in cloud.deeds] == ["mnist-desk-desk0"] * 2
@@ -184,7 +208,7 @@ def test_nodes_that_the_desk_had_requested_by_then_stay_on_record_and_are_named(
     records, console = sent_from_here(away, cloud), Heard()
     cloud.cloud["mnist"] = {"mnist-worker0": node("mnist-worker0")}
     with pytest.raises(KeyboardInterrupt):
-        away_command.begin(away, "", False, console, Clock())
+        away_command.begin(away, record_of(records), False, console, Clock())
     assert set(cloud.cloud) == {"mnist"}
     assert records.is_open()
     assert console.warned[-1] == (
@@ -199,9 +223,9 @@ def test_another_machines_desk_is_not_deleted_by_the_one_that_came_second(
     fails_with(LeasedError("mnist-desk is in use"), monkeypatch=monkeypatch)
     records = Records("mnist")
     away_command.record_away(away, records, Clock())
-    cloud.cloud["mnist-desk"] = {"mnist-desk-desk0": node("mnist-desk-desk0")}
+    cloud.cloud["mnist-desk"] = desk_node("mnist", desk_mark(DESK, "another machine's"))
     with pytest.raises(LeasedError):
-        away_command.begin(away, "", False, QuietConsole(), Clock())
+        away_command.begin(away, record_of(records), False, QuietConsole(), Clock())
     assert set(cloud.cloud) == {"mnist-desk"}
     assert not records.is_open()
 
