@@ -189,11 +189,11 @@ def pending_files(
             nodes, lambda node: runs_on(node, cluster, transport), name=lambda node: node.name
         )
         runs = sorted({run for each in found for run, _ in each})
-        ledgers = {run: ManifestWriter(store, run, certain=True) for run in runs}
+        ledgers = {run: ManifestWriter(store, run, certain=True, own=landing.own) for run in runs}
         asked = [
             (run, source)
             for run in runs
-            for source in _sources_on(landing, run, nodes, found, checkpoint_task(ledgers[run]))
+            for source in _sources_on(landing, run, nodes, found, ledgers[run])
         ]
         lists = fan_out(
             asked,
@@ -210,9 +210,12 @@ def _sources_on(
     run: str,
     nodes: Sequence[Node],
     found: Sequence[Sequence[tuple[str, str]]],
-    first: str,
+    ledger: ManifestWriter,
 ) -> list[SyncSource]:
-    """Sync sources of a run's tasks, as found on the nodes' disks."""
+    """Sync sources of a run's tasks, as found on the nodes' disks. Which task has the checkpoint is
+    asked of our own manifest alone: with another's, each may have it.
+    """
+    first = checkpoint_task(ledger) if ledger.is_own else ""
     on_disk = [
         (task, node)
         for node, each in zip(nodes, found, strict=True)
@@ -220,7 +223,7 @@ def _sources_on(
         if one == run
     ]
     parts = landing.parts(run, dict(on_disk))
-    return [landing.source(run, task, node, first, parts) for task, node in on_disk]
+    return [landing.source(run, task, node, first or task, parts) for task, node in on_disk]
 
 
 def checkpoint_task(ledger: ManifestWriter) -> str:
@@ -271,7 +274,7 @@ def not_landed(error: CloudtrainError) -> CloudtrainError:
 
 
 def _opened(landing: Landing, run: Run, *, certain: bool = False) -> ManifestWriter:
-    ledger = ManifestWriter(landing.store, run.id, certain=certain)
+    ledger = ManifestWriter(landing.store, run.id, certain=certain, own=landing.own)
     if ledger.lost:
         what = "missing from the store, or altered there"
         landing.console.warn(f"{what}: {_names(sorted(ledger.lost))}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cloudtrain import layout
 from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.inventory import Wanted
+from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.cloud import facts_of
 from cloudtrain.errors import UsageError
@@ -20,6 +21,7 @@ from cloudtrain.node.patterns import literal
 from cloudtrain.paths import is_inside
 from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.run_record import Run
+from cloudtrain.state import Records
 
 if TYPE_CHECKING:
     from cloudtrain.cluster.session import Session
@@ -42,6 +44,8 @@ class Landing:
     """Path of a local log, by run, task and attempt: a spool archive may have more of it."""
     home: bool = False
     """Whether a node's home is its own, so that what a task makes or changes there lands too."""
+    own: OwnManifests | None = None
+    """The manifests that this machine has written."""
 
     def sources(self, run: Run, nodes: Mapping[str, Node]) -> list[SyncSource]:
         """Sync sources of a run; `nodes`: existing nodes by task."""
@@ -112,7 +116,12 @@ def landing_of(session: Session) -> Landing:
         console=session.console,
         logs=session.records.log_path,
         home=not facts_of(session.config.provider).takes_hosts,
+        own=own_manifests(session.records),
     )
+
+
+def own_manifests(records: Records) -> OwnManifests:
+    return OwnManifests(folder=records.folder / "manifests")
 
 
 def nodes_of(session: Session, run: Run) -> dict[str, Node]:

@@ -117,11 +117,14 @@ def read_manifest(store: ArtifactStore, run: str) -> Manifest | None:
 
 def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
     """Download the existing manifest. Raises StoreError."""
-    name = f"{run}/{NAME}"
-    place = f"{store.uri.rstrip('/')}/{name}"
+    return parsed(b"".join(store.download(f"{run}/{NAME}")), store, run)
+
+
+def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
+    """The manifest in these bytes of the store. Raises StoreError."""
+    place = f"{store.uri.rstrip('/')}/{run}/{NAME}"
     try:
-        text = b"".join(store.download(name)).decode("ascii")
-        return from_json(json.loads(text))
+        return from_json(json.loads(data.decode("ascii")))
     except (ValueError, RecursionError) as error:
         raise StoreError(
             f"{place} is not a manifest that this version can read: {error}",
@@ -130,10 +133,10 @@ def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
 
 
 def write_manifest(store: ArtifactStore, manifest: Manifest) -> None:
-    store.upload(f"{manifest.run}/{NAME}", [_text(manifest).encode("ascii")])
+    store.upload(f"{manifest.run}/{NAME}", [to_bytes(manifest)])
 
 
-def _text(manifest: Manifest) -> str:
+def to_bytes(manifest: Manifest) -> bytes:
     """Return the manifest as JSON, one line for each file.
 
     No `indent=`: with it json encodes in Python, which takes seconds for 10,000 files.
@@ -141,7 +144,7 @@ def _text(manifest: Manifest) -> str:
     document = to_json(manifest)
     files = ",\n  ".join(map(json.dumps, document.pop("files")))
     rest = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in document.items())
-    return f'{{\n{rest} "files": [\n  {files}\n ]\n}}'
+    return f'{{\n{rest} "files": [\n  {files}\n ]\n}}'.encode("ascii")
 
 
 def to_json(manifest: Manifest) -> dict[str, Any]:

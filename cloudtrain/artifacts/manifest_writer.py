@@ -14,10 +14,11 @@ from cloudtrain.artifacts.manifest import (
     NAME,
     Checkpoint,
     Manifest,
-    downloaded_manifest,
     is_record,
-    write_manifest,
+    parsed,
+    to_bytes,
 )
+from cloudtrain.artifacts.own_manifests import OwnManifests, unproven
 from cloudtrain.errors import CloudtrainError, StoreError
 from cloudtrain.model import Artifact
 from cloudtrain.node.listing import times
@@ -46,18 +47,31 @@ class ManifestWriter:
     For many threads, but one process: the caller holds the cluster's lock.
     """
 
-    def __init__(self, store: ArtifactStore, run: str, *, certain: bool = False) -> None:
-        """`certain`: read what the store's listing does not prove to be what has landed."""
-        self.store = store
+    def __init__(
+        self,
+        store: ArtifactStore,
+        run: str,
+        *,
+        certain: bool = False,
+        own: OwnManifests | None = None,
+    ) -> None:
+        """`certain`: read what the store's listing does not prove to be what has landed. `own`:
+        what this machine wrote; all that another manifest lists is read.
+        """
+        self.store, self._own = store, own
         held = _held(store, run)
-        self._saved = Manifest(run=run)
+        self._saved, self.is_own = Manifest(run=run), True
         if NAME in held:
-            self._saved = downloaded_manifest(store, run)
-        self.lost = frozenset(_not_held(store, self._saved, held, certain=certain))
+            data = b"".join(store.download(f"{run}/{NAME}"))
+            self._saved = parsed(data, store, run)
+            self.is_own = own is None or own.has(run, data)
+        known = self._saved if self.is_own else unproven(self._saved)
+        certain = certain or not self.is_own
+        self.lost = frozenset(_not_held(store, known, held, certain=certain))
         if self.lost:  # or landed since it was listed
             held = _held(store, run)
-            self.lost = frozenset(_not_held(store, self._saved, held, certain=certain))
-        self.manifest = self._saved.without(self.lost)
+            self.lost = frozenset(_not_held(store, known, held, certain=certain))
+        self.manifest = known.without(self.lost)
         self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
         """Other objects of the run, such as spool archives."""
         self._lock = threading.Lock()
@@ -126,7 +140,10 @@ class ManifestWriter:
 
     def _save(self) -> None:
         if self.manifest != self._saved:
-            write_manifest(self.store, self.manifest)
+            data = to_bytes(self.manifest)
+            if self._own is not None:
+                self._own.about_to_write(self.manifest.run, data)
+            self.store.upload(f"{self.manifest.run}/{NAME}", [data])
             old, self._saved = self._saved, self.manifest
             self._clear(_places(old) - _places(self.manifest))
         self._next_save = time.monotonic() + SAVE_EVERY

@@ -20,6 +20,7 @@ from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolIndex
 from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
 from cloudtrain.artifacts.sync import SyncSource
@@ -91,20 +92,23 @@ def ingest_spools(
     nodes: Sequence[Node] = (),
     transport: Transport | None = None,
     log_path: Callable[[str, int], Path] | None = None,
+    own: OwnManifests | None = None,
 ) -> None:
     """Land every file of the archives that is newer than its landed version, verified.
 
     Includes tasks whose nodes exist: a replacement node has none of the old one's files. An archive
     that cannot be read completely is kept. `nodes` are the cluster's: if one can, it unpacks an
     archive and uploads its files, which then do not pass through this machine. `log_path` names a
-    task's local log, of which an archive may have more. Safe to kill at any point, and to repeat.
-    The caller holds the cluster's lock. Raises StoreError.
+    task's local log, of which an archive may have more; `own` are the manifests of this machine.
+    Safe to kill at any point, and to repeat. The caller holds the cluster's lock.
+
+    Raises StoreError.
     """
     names = _of_tasks(run, pending_spools(run.id, store))
     if not names:
         return
     console.say(f"ingesting {counted(len(names))} that nodes stored while no client was connected")
-    ledger = ManifestWriter(store, run.id)
+    ledger = ManifestWriter(store, run.id, own=own)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         unpackers = SpoolUnpackers(run, nodes, transport, ledger, pool)
         _take(names, _Taker(ledger, console, unpackers, pool, log_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from cloudtrain import moments
+from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.spool import can_spool, counted, ingest_spools, pending_spools
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.find_away import attended, find_away
@@ -63,4 +64,5 @@ def ingest_before_down(handle: Handle, console: Console) -> None:
 
 
 def ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
-    ingest_spools(run, store, console, log_path=partial(records.log_path, run.id))
+    log_path, own = partial(records.log_path, run.id), own_manifests(records)
+    ingest_spools(run, store, console, log_path=log_path, own=own)

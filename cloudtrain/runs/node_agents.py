@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.artifacts.landing import landing_of
+from cloudtrain.artifacts.landing import landing_of, own_manifests
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
@@ -62,6 +62,7 @@ def ingest_left_spools(session: Session, run: Run) -> None:
         nodes=session.nodes,
         transport=session.transport,
         log_path=partial(session.records.log_path, run.id),
+        own=own_manifests(session.records),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a writer to a store brings `down` and `run --away` to do: nothing to others."""
+"""Whoever may write to a store brings `down` and `run --away` to do nothing to other clusters."""
 
 from __future__ import annotations
 

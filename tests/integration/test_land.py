@@ -10,17 +10,18 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.land import missing, pending_files, runs_on
-from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.land import land_files, missing, pending_files, runs_on
+from cloudtrain.artifacts.manifest import Checkpoint, Manifest, read_manifest, write_manifest
 from cloudtrain.artifacts.relay import SMALL
 from cloudtrain.errors import NodeUnreachable, NotLanded, StoreError
-from cloudtrain.model import ArtifactRules
+from cloudtrain.model import Artifact, ArtifactRules
 from tests.support.landing_parts import RUN, Cluster, land_logs
 
 
@@ -267,8 +268,9 @@ def test_the_end_finds_a_change_that_size_and_times_do_not_show(cluster: Cluster
     now = f"{_times(place)}/{info.st_ino}"
     assert stamp in path.read_text()
     path.write_text(path.read_text().replace(stamp, f'"stamp": "{now}"'))
-    assert landing(cluster, final=False).files["chief0/output/x"].sha256 == sha(b"one")
-    assert landing(cluster).files["chief0/output/x"].sha256 == sha(b"two")
+    last = cluster.land(final=False, own=None)  # as if it had been written so
+    assert last.files["chief0/output/x"].sha256 == sha(b"one")
+    assert cluster.land(own=None).files["chief0/output/x"].sha256 == sha(b"two")
 
 
 def _times(path: Path) -> str:
@@ -532,6 +534,66 @@ def _broken(line: str) -> None:
     for task in ("worker0", "worker2"):
         if f"/{task}/" in line:
             raise NodeUnreachable(f"mnist-{task}", "no answer")
+
+
+def other_bytes(manifest: Manifest, cluster: Cluster) -> Manifest:
+    """As they are: the objects that it lists hold others, and it says the MD5 of those."""
+    files = {path: replace(f, md5=spoil(cluster, f)[1]) for path, f in manifest.files.items()}
+    return replace(manifest, files=files)
+
+
+def other_sums(manifest: Manifest, cluster: Cluster) -> Manifest:
+    """With all that is true of what the store has now, and the stamps of the nodes' files."""
+    spoilt = {path: spoil(cluster, each) for path, each in manifest.files.items()}
+    files = {
+        path: replace(each, sha256=spoilt[path][0], md5=spoilt[path][1])
+        for path, each in manifest.files.items()
+    }
+    return replace(manifest, files=files)
+
+
+def other_checkpoint(manifest: Manifest, cluster: Cluster) -> Manifest:
+    """It names another task's checkpoint, so that nobody looks for the chief's."""
+    model = manifest.files.get("worker0/output/model")
+    assert model is not None
+    files = {path: f for path, f in manifest.files.items() if "/ckpt/" not in path}
+    return replace(
+        manifest,
+        files={**files, "worker0/ckpt/x": replace(model, path="worker0/ckpt/x", at=model.at)},
+        checkpoint=Checkpoint(task="worker0", folder="ckpt", paths=("worker0/ckpt/x",)),
+    )
+
+
+def spoil(cluster: Cluster, landed: Artifact) -> tuple[str, str]:
+    """Write as many other bytes over it; their SHA-256 and MD5."""
+    bad = bytes(landed.size)
+    cluster.store.upload(f"{RUN}/{landed.at}", [bad])
+    return sha(bad), hashlib.md5(bad).hexdigest()
+
+
+@pytest.mark.parametrize("attack", [other_bytes, other_sums, other_checkpoint])
+def test_a_manifest_that_somebody_else_wrote_does_not_say_what_has_landed(
+    attack: Callable[[Manifest, Cluster], Manifest], cluster: Cluster
+) -> None:
+    """That all has: then a `down` would delete the nodes."""
+    true = {
+        "chief0/output/model": os.urandom(SMALL + 1),
+        "chief0/ckpt/model-1.index": os.urandom(100),
+        "worker0/output/model": os.urandom(200),
+    }
+    cluster.rules = ArtifactRules(paths=("output/**",))
+    for name, content in true.items():
+        cluster.write(*name.split("/", 1), content)
+    landing(cluster, checkpoints="ckpt")
+    assert left(cluster, "ckpt") == ()
+    manifest = read_manifest(cluster.store, RUN)
+    assert manifest is not None
+    write_manifest(cluster.store, attack(manifest, cluster))
+    assert left(cluster, "ckpt")
+    land_files(cluster.landing("ckpt"), cluster.run, cluster.nodes, certain=True)
+    assert left(cluster, "ckpt") == ()
+    held = cluster.landed()
+    assert {path: held[path] for path in true} == true
 
 
 def test_files_that_were_removed_from_the_store_are_landed_again(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from cloudtrain import layout, ship
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.errors import NodeUnreachable, StoreError
 from cloudtrain.model import Artifact, ArtifactRules, Node
@@ -256,6 +257,7 @@ class Cluster:
             transport=self.transport,
             store=self.store,
             console=self.console,
+            own=OwnManifests(folder=self.folder.with_name("manifests")),
         )
         return replace(given, **changes)
 
