@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from cloudtrain import moments
 from cloudtrain.away.delivery import (
     code_on_desk,
     deliver_code,
@@ -46,6 +47,7 @@ from cloudtrain.cluster.session import (
 from cloudtrain.commands.away_down import nodes_left, process_there, refuse_to_lose_keys
 from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.find_away import find_away
 from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
@@ -179,7 +181,7 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
     with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
         refuse_taken_name(away)
         if desk.provider.find(name):
-            if process_there(desk, console) == "running":
+            if is_at_work(away, console):
                 raise UsageError(
                     f"{cluster} is away: its desk is at work",
                     hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` "
@@ -195,6 +197,20 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
         elif not desk.records.has_keys():
             return
         destroy_cluster(desk, discard=True, console=console)
+
+
+def is_at_work(away: AwayPlan, console: Console) -> bool:
+    """Whether the desk's process runs: by the desk, or where it does not answer, by its signed
+    report.
+    """
+    process = process_there(away.desk, console)
+    if process is not None:
+        return process == "running"
+    found = find_away(away.config.name, away.config)
+    state = found.state() if found is not None else None
+    if state is None or state.unsigned or state.phase == "ended":
+        return False
+    return not state.is_silent(moments.now())
 
 
 def refuse_taken_name(away: AwayPlan) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain import moments
 from cloudtrain.away.delivery import Process
 from cloudtrain.away.desk_cluster import desk_config
+from cloudtrain.away.orders import load_order_key
+from cloudtrain.away.published import AwayState, write_state
 from cloudtrain.away.record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cluster import lease
@@ -31,6 +34,8 @@ from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.code import FolderCode
 from cloudtrain.retry import Clock
 from cloudtrain.state import Records
+from cloudtrain.state.folder import ORDER_KEY
+from cloudtrain.stores import open_store
 from tests.support.desk_parts import desk_node, record_desk
 from tests.support.fakes import FakeProvider
 from tests.support.landing_parts import Heard
@@ -132,11 +137,20 @@ def test_it_is_kept_while_there_are_nodes_whose_keys_it_has(
 def test_a_desk_at_work_is_not_deleted_whatever_the_store_has_of_it(
     away: away_command.AwayPlan, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where its machine does not answer, its signed report says so."""
     records = sent_from_here(away, cloud)
-    answers(monkeypatch, "running")
-    with pytest.raises(UsageError, match="mnist is away: its desk is at work"):
-        away_command.clear_ended_desk(away, records, QuietConsole())
-    assert set(cloud.cloud) == {"mnist-desk"}
+    state = AwayState(cluster="mnist", desk=DESK, phase="waiting", as_of=moments.now(), began=NOW)
+    store, key = open_store(away.config.artifacts.store or ""), records.folder / ORDER_KEY
+    for process in ("running", None):
+        answers(monkeypatch, process)  # type: ignore[arg-type]
+        write_state(store, state, load_order_key(key) if process is None else None)
+        with pytest.raises(UsageError, match="mnist is away: its desk is at work"):
+            away_command.clear_ended_desk(away, records, QuietConsole())
+        assert set(cloud.cloud) == {"mnist-desk"}
+    answers(monkeypatch, None)
+    write_state(store, state, None)
+    away_command.clear_ended_desk(away, records, QuietConsole())  # nothing is lost with it
+    assert cloud.cloud == {}
 
 
 @pytest.mark.parametrize("sent", [False, True])
