@@ -106,11 +106,15 @@ class Moments:
             listener(text)
 
 
-def said(offset: float, who: str) -> str:
-    """`the clock of this machine is 20 h ahead of Azure's: …`."""
+def wrong_by(offset: float, who: str) -> str:
+    """`the clock of this machine is 20 h ahead of that of Azure`."""
     way = "behind" if offset > 0 else "ahead of"
+    return f"the clock of this machine is {_amount(abs(offset))} {way} that of {who}"
+
+
+def said(offset: float, who: str) -> str:
     return (
-        f"the clock of this machine is {_amount(abs(offset))} {way} that of {who}: ends are set "
+        f"{wrong_by(offset, who)}: ends are set "
         "and compared by theirs; set the clock right, as the times of files and logs go by it"
     )
 

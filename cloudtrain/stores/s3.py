@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cloudtrain import moments
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -21,6 +20,7 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
+from cloudtrain.identities.aws import identity
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
@@ -69,20 +69,14 @@ class S3Store(ObjectStore):
 
 class _Bucket:
     def __init__(self, name: str, endpoint: str | None, profile: str | None) -> None:
-        import boto3
         import botocore.exceptions
 
         self._errors = botocore.exceptions
         self._name, self._endpoint = name, endpoint
-        try:
-            self._session = boto3.Session(profile_name=profile)
-        except botocore.exceptions.ProfileNotFound as error:
-            raise CredentialsError(
-                f"AWS: {error}", hint="`aws configure list-profiles` shows the profiles"
-            ) from error
+        self._identity = identity(profile)
+        self._identity.ask_ahead()
         self._lock = threading.Lock()
         self._made: tuple[Any, S3Presigner] | None = None
-        self._has_credentials = False
         self._etags_are_md5s: bool | None = None
 
     @property
@@ -98,26 +92,23 @@ class _Bucket:
         return self._connected()[1]
 
     def _connected(self) -> tuple[Any, S3Presigner]:
-        """boto3's client, and what signs with it. A client keeps the credentials with which it was
-        made: without any, as when a machine's metadata service failed once, it is made again.
-        """
+        """boto3's client, and what signs with it."""
         with self._lock:
-            if self._made is None or not self._has_credentials:
-                self._has_credentials = self._session.get_credentials() is not None
-                region = self._session.region_name or os.environ.get("AWS_REGION")
+            if self._made is None:
+                region = self._identity.session().region_name or os.environ.get("AWS_REGION")
                 # A bucket can be reached through any region; S3 redirects to its own.
                 client = self._client_for(region or GIVEN_BY_DEFAULT)
                 self._made = client, self._presigner(client)
             return self._made
 
     def _presigner(self, client: Any) -> S3Presigner:
-        credentials = self._session.get_credentials
+        credentials = self._identity.session().get_credentials
         return S3Presigner(self._name, client, self._client_for, credentials)
 
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
 
-        client = self._session.client(
+        return self._identity.session().client(
             "s3",
             endpoint_url=self._endpoint,
             region_name=region,
@@ -127,9 +118,6 @@ class _Bucket:
                 **options,
             ),
         )
-        if ".amazonaws." in client.meta.endpoint_url:  # another service's clock may be wrong
-            client.meta.events.register("after-call.s3", heard)
-        return client
 
     def put(self, key: str, data: io.RawIOBase) -> str:
         self._client.upload_fileobj(data, self._name, key)
@@ -307,31 +295,18 @@ class _Bucket:
 
         if isinstance(error, boto3.exceptions.S3UploadFailedError) and error.__context__:
             error = error.__context__ if isinstance(error.__context__, Exception) else error
-        if isinstance(
-            error,
-            self._errors.NoCredentialsError
-            | self._errors.PartialCredentialsError
-            | self._errors.CredentialRetrievalError
-            | self._errors.TokenRetrievalError
-            | self._errors.SSOError,
-        ):
-            return CredentialsError(str(error), hint="run `aws configure` or `aws sso login`")
         if isinstance(error, self._errors.ClientError):
             told = error.response.get("Error", {})
             code, words = str(told.get("Code", "")), str(told.get("Message") or error)
             if _status(error) >= 500 or _status(error) == 429:
                 return StoreAway(f"{code}: {words}", hint=_AGAIN)
-            return _refusal(code, f"{code}: {words}")
+            refused = _refusal(code, f"{code}: {words}")
+            return self._identity.cured(refused) if code in _WHO else refused
         if isinstance(error, self._errors.ConnectionError | self._errors.HTTPClientError):
             return StoreAway(str(error), hint="check that the store is reachable")
         if isinstance(error, self._errors.BotoCoreError | boto3.exceptions.Boto3Error):
             return StoreError(str(error), hint="check that the store is reachable")
         return None
-
-
-def heard(http_response: Any, **_: Any) -> None:
-    date = http_response.headers.get("Date")
-    moments.hear(date, asked=moments.since_boot(), who="AWS")
 
 
 _AGAIN = "run the command again to continue"
@@ -360,6 +335,7 @@ def _region(location: str | None) -> str | None:
 
 _WHO = (
     "InvalidAccessKeyId",
+    "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
     "ExpiredToken",
     "InvalidToken",
@@ -368,10 +344,8 @@ _WHO = (
 
 
 def _refusal(code: str, text: str) -> CloudtrainError:
-    if code == "RequestTimeTooSkewed":
-        return CredentialsError(text, hint="set this machine's clock: requests are dated by it")
     if code in _WHO:
-        return CredentialsError(text, hint="`aws sts get-caller-identity` shows who you are")
+        return CredentialsError(text)
     if code in ("AccessDenied", "403", "AllAccessDisabled"):
         return PermissionsError(
             text, hint="docs/aws.md lists the permissions that an s3:// store needs"

@@ -22,7 +22,7 @@ from cloudtrain.providers.aws import (
     spot,
     ssm_checks,
 )
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
@@ -128,7 +128,7 @@ def _identity(ec2: Ec2Client, region: str, plan: Plan) -> Finding:
             return Finding(
                 what="credentials", ok=True, text=f"accepted; the identity is {NOT_REPORTED}"
             )
-        with mapped("GetCallerIdentity"):
+        with ec2.mapped("GetCallerIdentity"):
             arn = str(client.get_caller_identity()["Arn"])
     except CloudError as error:
         text = f"accepted; the identity is {NOT_REPORTED}: {error.message}"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
 
 from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.identities.aws import AwsIdentity, identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
@@ -53,7 +53,7 @@ class Ec2Client:
 
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
-        self.profile = config.project
+        self.identity: AwsIdentity = identity(config.project)
         self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
         self.unknown: set[str] = set()
         """Actions that this endpoint does not support."""
@@ -63,13 +63,9 @@ class Ec2Client:
         """
         self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
-        self._lock = threading.Lock()
-        self._session: Any = None
-        self._credentials: Any = None
 
     def briefly(self) -> Ec2Client:
         """Return a client with few retries, for regions where we know of no resources."""
-        self.credentials()  # created once, for both clients
         other = copy.copy(self)
         other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
         other._timeout = (BRIEF, BRIEF)
@@ -84,10 +80,13 @@ class Ec2Client:
         """Send one request without retries, for calls that must not be repeated."""
         fields = {"Action": action, "Version": requests.VERSION, **requests.flat(parameters or {})}
         asked = f"{action} in {region}"
-        with mapped(asked):
-            credentials = self.credentials()
-            with self._pooled(region) as connection:
-                return connection.call(asked, credentials, urlencode(fields))
+        with self.mapped(asked):
+            credentials = self.identity.credentials()
+            try:
+                with self._pooled(region) as connection:
+                    return connection.call(asked, credentials, urlencode(fields))
+            except CredentialsError as error:
+                raise self.identity.cured(error) from error
 
     def pages(
         self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
@@ -103,30 +102,24 @@ class Ec2Client:
                 return found
             wanted["NextToken"] = token
 
+    @contextmanager
+    def mapped(self, asked: str) -> Iterator[None]:
+        """Map exceptions that libcloud, requests and botocore raise inside to CloudError; refused
+        credentials come with the command that renews these.
+        """
+        try:
+            yield
+        except CloudError:
+            raise
+        except Exception as error:
+            mapped = faults.of_exception(asked, error)
+            if isinstance(mapped, CredentialsError):
+                mapped = self.identity.cured(mapped)
+            raise mapped from error
+
     def session(self) -> Any:
         """Return boto3's session, with the user's profile and the standard credential chain."""
-        import boto3
-
-        with self._lock, mapped("credentials"):
-            if self._session is None:
-                self._session = boto3.Session(profile_name=self.profile)
-            return self._session
-
-    def credentials(self) -> Any:
-        """Return the current credentials; botocore renews those of a role or of SSO when they
-        expire.
-        """
-        session = self.session()
-        with self._lock:
-            if self._credentials is None:
-                self._credentials = session.get_credentials()
-        if self._credentials is None:
-            raise CredentialsError(
-                "no AWS credentials found",
-                hint="run `aws configure` or `aws sso login`, or set AWS_PROFILE",
-                code="NoCredentials",
-            )
-        return self._credentials.get_frozen_credentials()
+        return self.identity.session()
 
     def url(self, region: str) -> str:
         suffix = next(suffix for prefix, suffix in SUFFIXES if region.startswith(prefix))
@@ -151,17 +144,6 @@ class Ec2Client:
             yield connection
         finally:
             idle.append(connection)
-
-
-@contextmanager
-def mapped(asked: str) -> Iterator[None]:
-    """Map exceptions that libcloud, requests and botocore raise inside to CloudError."""
-    try:
-        yield
-    except CloudError:
-        raise
-    except Exception as error:
-        raise faults.of_exception(asked, error) from error
 
 
 def _variable(name: str) -> str | None:

@@ -9,7 +9,7 @@ from cloudtrain.errors import CloudConfigError, CloudError, NotFoundError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 
 NOT_REPORTED = "not reported by this endpoint"
 
@@ -40,7 +40,7 @@ def _described(ec2: Ec2Client, region: str, key: str) -> Mapping[str, Any] | Non
     client = quota.service(ec2, "kms", region)
     if client is None:
         return None
-    with mapped(f"DescribeKey {key} in {region}"):
+    with ec2.mapped(f"DescribeKey {key} in {region}"):
         found: Mapping[str, Any] = client.describe_key(KeyId=key)["KeyMetadata"]
         return found
 

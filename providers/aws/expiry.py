@@ -24,7 +24,7 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.providers.aws import quota
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 
 ROLE = "cloudtrain-terminate"
 LATER = 180.0
@@ -60,7 +60,7 @@ class Schedules:
             client = quota.service(self._ec2, "iam", region)
             if client is None:
                 return None
-            with mapped("GetRole"):
+            with self._ec2.mapped("GetRole"):
                 return str(client.get_role(RoleName=ROLE)["Role"]["Arn"])
         except NotFoundError:
             return None
@@ -100,12 +100,12 @@ class Schedules:
 
         def ask() -> None:
             try:
-                with mapped(f"CreateSchedule for {instance}"):
+                with self._ec2.mapped(f"CreateSchedule for {instance}"):
                     client.create_schedule(**schedule)
             except CloudError as error:
                 if error.code != "ConflictException":
                     raise
-                with mapped(f"UpdateSchedule for {instance}"):
+                with self._ec2.mapped(f"UpdateSchedule for {instance}"):
                     client.update_schedule(**schedule)
 
         self._ec2.timing.call(ask)
@@ -134,7 +134,7 @@ class Schedules:
         name = schedule["Name"]
 
         def ask() -> Any:
-            with mapped(f"GetSchedule {name}"):
+            with self._ec2.mapped(f"GetSchedule {name}"):
                 return client.get_schedule(Name=name)
 
         try:
@@ -201,7 +201,7 @@ class Schedules:
         """Return the names of schedules: 100 a call."""
 
         def ask() -> set[str]:
-            with mapped(f"ListSchedules in {region}"):
+            with self._ec2.mapped(f"ListSchedules in {region}"):
                 pages = client.get_paginator("list_schedules").paginate(
                     NamePrefix=prefix, **({"State": state} if state else {})
                 )
@@ -213,7 +213,7 @@ class Schedules:
         """True if an earlier version made this instance's schedule, which it named by the node."""
 
         def ask() -> Any:
-            with mapped(f"GetSchedule for {node}"):
+            with self._ec2.mapped(f"GetSchedule for {node}"):
                 return client.get_schedule(Name=f"{PREFIX}{node}")
 
         try:
@@ -225,7 +225,7 @@ class Schedules:
     def _delete(self, client: Any, name: str) -> None:
         def ask() -> None:
             try:
-                with mapped(f"DeleteSchedule {name}"):
+                with self._ec2.mapped(f"DeleteSchedule {name}"):
                     client.delete_schedule(Name=name)
             except NotFoundError:
                 return

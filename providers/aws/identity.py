@@ -7,7 +7,7 @@ import re
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Principal
 from cloudtrain.providers.aws import quota
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 
 ANYWHERE = "us-east-1"
 
@@ -20,7 +20,7 @@ def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
     client = quota.service(ec2, "sts", region, config.endpoints.auth)
     if client is None:
         return None
-    with mapped("GetCallerIdentity"):
+    with ec2.mapped("GetCallerIdentity"):
         return of_arn(str(client.get_caller_identity()["Arn"]))
 
 

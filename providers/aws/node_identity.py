@@ -16,7 +16,7 @@ from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.facts import FACTS
 
@@ -32,7 +32,7 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
         return
     try:
         client = quota.service(ec2, "iam", region)
-        profile = _profile(client, identity) if client is not None else NOT_REPORTED
+        profile = _profile(ec2, client, identity) if client is not None else NOT_REPORTED
         if isinstance(profile, str):
             yield _unknown(f"{identity}: {profile}")
             return
@@ -45,23 +45,23 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     text = f"instance profile {profile['InstanceProfileName']} with role {role['RoleName']}"
     yield Finding(what="identity", ok=True, text=text)
     for uri in own_uris(plan.config, FACTS.bucket_schemes):
-        yield _bucket(client, str(role["Arn"]), uri)
+        yield _bucket(ec2, client, str(role["Arn"]), uri)
 
 
-def role_of(client: Any, identity: str) -> Mapping[str, Any]:
+def role_of(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
     """Return the role of an instance profile. Raises PermissionsError if it has none, or cannot be
     read.
     """
-    profile = _profile(client, identity)
+    profile = _profile(ec2, client, identity)
     if isinstance(profile, str):
         raise PermissionsError(profile)
     return _role(profile, identity)
 
 
-def _profile(client: Any, identity: str) -> Mapping[str, Any] | str:
+def _profile(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any] | str:
     """Return the profile, or why it cannot be known. Raises PermissionsError if there is none."""
     try:
-        with mapped("GetInstanceProfile"):
+        with ec2.mapped("GetInstanceProfile"):
             name = identity.rpartition("/")[2]
             found: Mapping[str, Any] = client.get_instance_profile(InstanceProfileName=name)
     except NotFoundError as error:
@@ -97,7 +97,7 @@ def _role(profile: Mapping[str, Any], identity: str) -> Mapping[str, Any]:
     return role
 
 
-def _bucket(client: Any, role: str, uri: BucketUri) -> Finding:
+def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> Finding:
     """Simulate the role's own policies on the URI's objects.
 
     The bucket's policy is not part of the simulation and may allow more, so that only an explicit
@@ -107,7 +107,7 @@ def _bucket(client: Any, role: str, uri: BucketUri) -> Finding:
     partition, path = role.split(":")[1], uri.rest.rstrip("/")
     resource = f"arn:{partition}:s3:::{path}{'/x' if '/' not in path else ''}"
     try:
-        with mapped("SimulatePrincipalPolicy"):
+        with ec2.mapped("SimulatePrincipalPolicy"):
             answer = client.simulate_principal_policy(
                 PolicySourceArn=role, ActionNames=list(ACTIONS), ResourceArns=[resource]
             )

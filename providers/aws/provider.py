@@ -8,7 +8,14 @@ from contextlib import suppress
 from functools import partial
 
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import BusyError, CloudConfigError, CloudError, NodeError, StepFailed
+from cloudtrain.errors import (
+    BusyError,
+    CloudConfigError,
+    CloudError,
+    NodeError,
+    NodesError,
+    StepFailed,
+)
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList
@@ -42,13 +49,14 @@ from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
-from cloudtrain.providers.base.teardown import roll_back
+from cloudtrain.providers.base.teardown import leftover, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     account = AwsDriver(config)
+    account.ask_ahead()
     return CloudProvider(account, caller=lambda: caller_cidr(config, account.endpoint))
 
 
@@ -75,6 +83,10 @@ class AwsDriver:
         self._lock = threading.Lock()
         self._launched: dict[str, float] = {}
         """Instance id → time of its request (Unix)."""
+
+    def ask_ahead(self) -> None:
+        """Ask for an MFA code, before anything is drawn and threads begin."""
+        self._ec2.identity.ask_ahead()
 
     def principal(self) -> Principal | None:
         return identity.principal(self._ec2, self._config)
@@ -206,8 +218,15 @@ class AwsDriver:
         try:
             self._schedules.arm(order.place.region, machine.id, order.expires)
         except CloudError as failure:
-            error = roll_back(failure, lambda: self.delete([machine], ()))
+            error = roll_back(failure, lambda: self._undo(machine))
             raise error from failure.__cause__
+
+    def _undo(self, machine: Vm) -> None:
+        """Delete an instance that nobody else knows of yet, or name it in the error."""
+        try:
+            self.delete([machine], ())
+        except (CloudError, NodesError) as error:
+            raise leftover([machine], (), error, "may still exist and be billed") from error
 
     def refusal(self, machine: Vm) -> CloudError | None:
         return None

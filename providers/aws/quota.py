@@ -17,7 +17,7 @@ from cloudtrain.errors import CloudError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.aws import listing, requests, xml
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.quota import allowance
@@ -88,7 +88,7 @@ def needs(
             quota=quota,
             wanted=count,
             running=running.get(quota, 0),
-            allowed=_allowed(client, quota, region),
+            allowed=_allowed(ec2, client, quota, region),
         )
         for quota, count in sorted(wanted.items())
     ]
@@ -106,7 +106,7 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
     if ec2.endpoint and not url:
         return None
     quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
-    with mapped(f"{name} in {region}"):
+    with ec2.mapped(f"{name} in {region}"):
         return ec2.session().client(name, region_name=region, endpoint_url=url, config=quick)
 
 
@@ -129,18 +129,18 @@ def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
     return counted
 
 
-def _allowed(client: Any, quota: Quota, region: str) -> int | None:
+def _allowed(ec2: Ec2Client, client: Any, quota: Quota, region: str) -> int | None:
     if client is None:
         return None
     wanted = {"ServiceCode": "ec2", "QuotaCode": quota.code}
     try:
-        with mapped(f"GetServiceQuota {quota.code} in {region}"):
+        with ec2.mapped(f"GetServiceQuota {quota.code} in {region}"):
             return int(client.get_service_quota(**wanted)["Quota"]["Value"])
     except CloudError as error:
         if error.code != "NoSuchResourceException":
             return None  # the check says "not reported"; EC2 itself refuses what exceeds the quota
     try:  # no value was ever applied to this account: AWS's default counts (aws/aws-cli#6629)
-        with mapped(f"GetAWSDefaultServiceQuota {quota.code} in {region}"):
+        with ec2.mapped(f"GetAWSDefaultServiceQuota {quota.code} in {region}"):
             return int(client.get_aws_default_service_quota(**wanted)["Quota"]["Value"])
     except CloudError:
         return None
@@ -154,7 +154,7 @@ def allowances(ec2: Ec2Client, region: str, machines: Sequence[MachineType]) -> 
     quotas = {quota_of(machine.name, spot=spot) for machine, spot in wanted}
     reported: dict[str, tuple[float, float]] = {}
     for quota in quotas:
-        allowed = None if quota is None else _allowed(client, quota, region)
+        allowed = None if quota is None else _allowed(ec2, client, quota, region)
         if quota is not None and allowed is not None:
             reported[_named(quota)] = (allowed, running.get(quota, 0))
     found = []

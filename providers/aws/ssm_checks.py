@@ -14,7 +14,7 @@ from cloudtrain.errors import CloudError, PermissionsError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import node_identity, quota
-from cloudtrain.providers.aws.client import Ec2Client, mapped
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
 
@@ -50,8 +50,8 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
     if client is None:
         return None, f"{identity}: {NOT_REPORTED}"
     try:
-        role = str(node_identity.role_of(client, identity)["Arn"])
-        with mapped("SimulatePrincipalPolicy"):
+        role = str(node_identity.role_of(ec2, client, identity)["Arn"])
+        with ec2.mapped("SimulatePrincipalPolicy"):
             answer = client.simulate_principal_policy(
                 PolicySourceArn=role, ActionNames=list(NODE_ACTIONS)
             )
@@ -71,7 +71,7 @@ def _by_default(ec2: Ec2Client, region: str) -> tuple[bool | None, str]:
     if client is None:
         return None, f"default host management in {region}: {NOT_REPORTED}"
     try:
-        with mapped("GetServiceSetting"):
+        with ec2.mapped("GetServiceSetting"):
             setting = client.get_service_setting(SettingId=SETTING)["ServiceSetting"]
     except CloudError as error:
         return None, f"default host management in {region}: {NOT_REPORTED}: {error.message}"

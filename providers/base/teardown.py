@@ -73,7 +73,7 @@ class Teardown:
             outstanding = self._outstanding(late)
             if rounds:
                 if self._is_over(rounds, failure, self._timing.clock.monotonic() - begun):
-                    raise _leftover(alive, resources, failure)
+                    raise leftover(alive, resources, failure)
                 self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
             failure = self._erase(alive, () if outstanding else resources)
@@ -130,7 +130,7 @@ class Teardown:
                 raise
             self._announce(known)
             if self._erase(known, ()) is not None:
-                raise _leftover(known, (), error, "may still exist and be billed") from error
+                raise leftover(known, (), error, "may still exist and be billed") from error
             self._seen = {}
             raise
         self._gaps = gaps
@@ -174,12 +174,13 @@ def roll_back(
     return failure
 
 
-def _leftover(
+def leftover(
     machines: Sequence[Vm],
     resources: Sequence[Resource],
     failure: CloudtrainError | None,
     state: str = "not deleted",
 ) -> LeftoverError:
+    """Return the error that names each of them."""
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [*map(str, machines), *map(str, resources)]
     words = f": {failure.message}" if failure is not None else ""

@@ -99,7 +99,9 @@ def test_what_is_no_url_is_told_as_a_config_error(aws: Cloud, url: str) -> None:
         Ec2Client(config, FAST).ask("us-east-1", "DescribeRegions")
 
 
-def test_credentials_are_asked_for_anew_for_each_call(aws: Cloud) -> None:
+def test_credentials_are_asked_for_anew_for_each_call(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A role's or SSO's are renewed by botocore: the next call must be signed with the new."""
     ec2 = ec2_of(aws)
     ec2.ask("us-east-1", "DescribeRegions")
@@ -108,7 +110,8 @@ def test_credentials_are_asked_for_anew_for_each_call(aws: Cloud) -> None:
         ec2.ask("us-east-1", "DescribeRegions")
     from botocore.credentials import Credentials
 
-    ec2._credentials = Credentials("AKIASTANDIN000000001", "another", "a session's token")
+    renewed = Credentials("AKIASTANDIN000000001", "another", "a session's token")
+    monkeypatch.setattr(ec2.identity, "_found", renewed)
     ec2.ask("us-east-1", "DescribeRegions")
 
 

@@ -19,7 +19,15 @@ from moto.core.utils import get_service_model
 from moto.ec2.responses._base_response import EC2BaseResponse
 from werkzeug.wrappers import Request, Response
 
-from tests.standins import aws_data, aws_iam, aws_metadata, aws_profiles, aws_query, aws_signature
+from tests.standins import (
+    aws_data,
+    aws_iam,
+    aws_metadata,
+    aws_profiles,
+    aws_query,
+    aws_signature,
+    aws_sts,
+)
 from tests.standins.aws_groups import Groups
 from tests.standins.aws_query import Refused, params_of
 from tests.standins.aws_reservations import Reservations
@@ -46,6 +54,10 @@ class AwsStandIn(Schedules, Groups, Reservations):
             "AKIASTANDIN000000000": "the-stand-in-knows-this-secret"
         }
         """By access key; None: any signature is right."""
+        self.mfa_codes: list[str] = []
+        """Codes that the account's MFA device shows; each is taken once."""
+        self.ended_keys: list[str] = []
+        """Access keys whose session has ended."""
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = Request(environ)
@@ -56,7 +68,9 @@ class AwsStandIn(Schedules, Groups, Reservations):
             else:
                 response = self._answer(request)
         except Refused as refused:
-            response = self.error(refused.status, refused.code, refused.message)
+            response = aws_sts.refused(request, refused) or self.error(
+                refused.status, refused.code, refused.message
+            )
         except ServiceException as refused:
             response = self.error(400, str(refused.code), str(refused.message))
         return response(environ, start_response)
@@ -88,6 +102,9 @@ class AwsStandIn(Schedules, Groups, Reservations):
             if scope.key not in self.secrets:
                 raise aws_signature.failure()
             aws_signature.verify(request, self.secrets[scope.key])
+        aws_sts.check_end(self, scope.key, scope.service)
+        if scope.service == "sts" and request.form.get("Action") == "AssumeRole":
+            return aws_sts.assume_role(self, request)
         if scope.service == "servicequotas":
             return self._service_quotas(request)
         if scope.service == "scheduler":

@@ -55,7 +55,8 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
             "proxy_process",
             "read_ahead",
         },
-        *{"script", "node_proxy", "network", "answer_mark", "ssh_words", "service_hosts"},
+        *{"script", "node_proxy", "network", "answer_mark", "ssh_words"},
+        *{"service_hosts", "identities"},
     },
     {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
     {

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from cloudtrain import moments
+from cloudtrain.identities import aws
 from cloudtrain.moments import OFF, SLOW, Moments
 from cloudtrain.state import clock
-from cloudtrain.stores import az, gs, s3
+from cloudtrain.stores import az, gs
 
 NOON = 1_800_000_000.0
 
@@ -105,7 +106,7 @@ def test_what_a_command_has_heard_corrects_the_next_ones_until_the_clock_is_set(
 
 
 @pytest.mark.parametrize(
-    ("hear", "who"), [(s3.heard, "AWS"), (gs.heard, "Google Cloud"), (az.heard, "Azure")]
+    ("hear", "who"), [(aws.heard, "AWS"), (gs.heard, "Google Cloud"), (az.heard, "Azure")]
 )
 def test_stores_are_heard_as_clouds_are(
     hear: Callable[[object], None], who: str, monkeypatch: pytest.MonkeyPatch
@@ -117,7 +118,8 @@ def test_stores_are_heard_as_clouds_are(
     date = {"Date": formatdate(int(world.true), usegmt=True)}
     answer = SimpleNamespace(headers=date, elapsed=timedelta(seconds=0.1))
     if who == "AWS":
-        s3.heard(http_response=answer)
+        answer.url = "https://sts.eu-west-1.amazonaws.com/"
+        aws.heard(http_response=answer)
     else:
         hear(SimpleNamespace(http_response=answer) if who == "Azure" else answer)
     (text,) = world.said
