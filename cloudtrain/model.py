@@ -209,6 +209,8 @@ class ArtifactRules:
 
     store: str | None = None
     create: bool = False
+    encryption: str | None = None
+    """Server-side encryption that uploads ask for: `AES256`, `aws:kms` or `aws:kms:KEY`."""
     paths: tuple[str, ...] = (AUTO,)
     limit: int = 5_000_000_000
     require: tuple[str, ...] = ()
@@ -229,6 +231,7 @@ class DataSource:
     """With `shard`: what happens to files beyond the largest equal count for each node."""
     role: str | None = None
     """Role whose nodes get it; None: all, with `shard` the chief and the workers."""
+    requester_pays: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

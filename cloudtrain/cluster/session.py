@@ -32,6 +32,7 @@ from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store, scheme_of
+from cloudtrain.stores.wishes import Wishes
 
 
 class Handle:
@@ -212,6 +213,7 @@ def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
         uri,
         endpoint=config.endpoints.storage,
         project=config.project if is_of_the_nodes_cloud(uri, config) else None,
+        wishes=Wishes(encryption=config.artifacts.encryption),
     )
 
 

@@ -168,11 +168,16 @@ def accounts() -> tuple[AccountRef, ...]:
 
 
 def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
-    """List all accounts in parallel; one that could not be listed has its `error`."""
+    """List all accounts in parallel; one that could not be listed has its `error`. All are opened
+    first, in this thread: one may ask for an MFA code.
+    """
+    opened = {account.key: _opened(account) for account in accounts}
 
     def one(account: AccountRef) -> AccountInventory:
         try:
-            provider = open_provider(account.config)
+            provider = opened[account.key]
+            if isinstance(provider, CloudtrainError):
+                raise provider
             holdings = provider.sweep()
             held = tuple(held_of(holding, provider, account.config) for holding in holdings)
         except (CloudtrainError, NodesError) as error:
@@ -180,6 +185,13 @@ def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...
         return AccountInventory(account=account, held=held, not_asked=holdings.not_asked)
 
     return tuple(fan_out(accounts, one, name=str))
+
+
+def _opened(account: AccountRef) -> Provider | CloudtrainError:
+    try:
+        return open_provider(account.config)
+    except CloudtrainError as error:
+        return error
 
 
 def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> HeldCluster:

@@ -438,6 +438,15 @@ def store(node: Any) -> str:
     return value
 
 
+def encryption(node: Any) -> str | None:
+    value = line(node)
+    if value == "none":
+        return None
+    if not re.fullmatch(r"AES256|aws:kms(:[\w:/-]+)?", value):
+        raise InvalidValue("must be none, AES256, aws:kms or aws:kms:KEY")
+    return value
+
+
 def _number(value: str) -> float | None:
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?|\.[0-9]{1,15}", value):
         return None
@@ -590,6 +599,9 @@ Caller = Annotated[str, Reads(caller, {"title": "auto | none | address/bits", "t
 Url = Annotated[str, Reads(url, {"title": "URL", "type": "string"})]
 Proxy = Annotated[str, Reads(proxy, {"title": "http://HOST:PORT", "type": "string"})]
 HostName = Annotated[str, Reads(host_name, {"title": "host", "type": "string"})]
+Encryption = Annotated[
+    str | None, Reads(encryption, {"title": "none | AES256 | aws:kms[:KEY]", "type": "string"})
+]
 Store = Annotated[str, Reads(store, {"title": "store URI", "type": "string"})]
 EnvironmentName = Annotated[str, Reads(environment_name, {"type": "string"})]
 TagName = Annotated[str, Reads(tag_name, {"type": "string"})]

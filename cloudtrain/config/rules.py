@@ -116,6 +116,12 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
 def _artifacts(file: ConfigFile) -> Found:
     if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
         yield ("artifacts", "store"), "is missing: `create` needs it"
+    asked = file.artifacts.encryption if file.artifacts is not None else None
+    if asked and not ((file.artifacts and file.artifacts.store) or "").startswith("s3://"):
+        yield ("artifacts", "encryption"), "is for an s3:// `store`: others encrypt by themselves"
+    for name, entry in (file.data or {}).items():
+        if entry.requester_pays and not (entry.source or "").startswith("s3://"):
+            yield ("data", name, "requester_pays"), "is for s3:// data"
 
 
 def _secrets(file: ConfigFile) -> Found:

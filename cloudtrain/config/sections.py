@@ -295,6 +295,11 @@ class ArtifactsSection(Section):
         "`up` and `run` create the bucket or container if it does not exist, near the first "
         "placement if that is in the same cloud. cloudtrain never deletes it."
     )
+    encryption: kinds.Encryption | None = optional(
+        "`s3://` only: the server-side encryption that each upload asks for, also those of nodes, "
+        "for a bucket whose policy demands it: `AES256`, `aws:kms` (the account's key) or "
+        "`aws:kms:KEY` (an id, ARN or alias)."
+    )
     paths: kinds.Globs | None = optional(
         "Files to land. `auto`: all that a task made or changed in its work folder and its node's "
         "home, up to `limit`; or globs. `output/**` always lands."
@@ -327,6 +332,9 @@ class DataEntry(Section):
         "Files beyond the largest equal count: `refuse` the dataset, or `drop` them."
     )
     role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
+    requester_pays: kinds.Boolean | None = optional(
+        "`s3://` only: your account pays for requests and traffic, as the bucket's owner demands."
+    )
 
 
 def _dataset(node: Any) -> Any:

@@ -21,6 +21,7 @@ from cloudtrain.paths import shown
 from cloudtrain.protocols import DataStore, StoredObject
 from cloudtrain.stores import scheme_of
 from cloudtrain.stores.data import open_data
+from cloudtrain.stores.wishes import Wishes
 
 MOST_FILES = 2_000_000
 """A dataset with more files is refused: about 1 GB of memory here, and hours on any node."""
@@ -56,6 +57,7 @@ def open_source(config: ClusterConfig, name: str) -> DataStore:
         uri,
         endpoint=config.endpoints.storage if _has_the_endpoint(config, uri) else None,
         project=config.project if is_of_the_nodes_cloud(uri, config) else None,
+        wishes=Wishes(requester_pays=config.data[name].requester_pays),
     )
 
 

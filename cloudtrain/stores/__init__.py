@@ -10,11 +10,14 @@ from cloudtrain.cloud import clouds
 from cloudtrain.errors import UsageError
 from cloudtrain.extras import install_hint
 from cloudtrain.protocols import StoreBackend
+from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreKind:
-    """A kind of store; its module in stores/ has `opened(uri, *, endpoint, project)`."""
+    """A kind of store; its module in stores/ has `opened(uri, *, endpoint, project)`,
+    with `takes_wishes` also `wishes`.
+    """
 
     scheme: str
     form: str
@@ -23,6 +26,7 @@ class StoreKind:
     """Package that the module imports; `extra` installs it."""
     on_this_machine: bool = False
     """True if the store is on this machine, so that nodes cannot upload to it directly."""
+    takes_wishes: bool = False
 
     @property
     def extra(self) -> str:
@@ -34,7 +38,9 @@ class StoreKind:
 KINDS = (
     StoreKind(scheme="file", form="file:///absolute/path", module="file", on_this_machine=True),
     StoreKind(scheme="gs", form="gs://BUCKET/prefix", module="gs", package="google.cloud.storage"),
-    StoreKind(scheme="s3", form="s3://BUCKET/prefix", module="s3", package="boto3"),
+    StoreKind(
+        scheme="s3", form="s3://BUCKET/prefix", module="s3", package="boto3", takes_wishes=True
+    ),
     StoreKind(
         scheme="az", form="az://ACCOUNT/CONTAINER/prefix", module="az", package="azure.storage.blob"
     ),
@@ -47,6 +53,7 @@ def open_store(
     endpoint: str | None = None,
     project: str | None = None,
     field: str = "artifacts.store",
+    wishes: Wishes = NO_WISHES,
 ) -> StoreBackend:
     """Open the store of a URI. Sends no request yet. Raises UsageError.
 
@@ -61,7 +68,8 @@ def open_store(
     if kind.package:
         _refuse_missing(uri, kind, field)
     module = importlib.import_module(f"cloudtrain.stores.{kind.module}")
-    store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project)
+    given = {"wishes": wishes} if kind.takes_wishes else {}
+    store: StoreBackend = module.opened(uri, endpoint=endpoint, project=project, **given)
     return store
 
 

@@ -12,16 +12,26 @@ from cloudtrain.stores import open_store, scheme_of
 from cloudtrain.stores.file_data import FileData
 from cloudtrain.stores.https_data import HttpsData
 from cloudtrain.stores.objects import ObjectStore
+from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 
-def open_data(uri: str, *, endpoint: str | None = None, project: str | None = None) -> DataStore:
+def open_data(
+    uri: str,
+    *,
+    endpoint: str | None = None,
+    project: str | None = None,
+    wishes: Wishes = NO_WISHES,
+) -> DataStore:
     """Open the data of a URI. Sends no request yet. Raises UsageError, CredentialsError."""
     scheme = scheme_of(uri)
     if scheme == "https":
         return HttpsData(uri)
     if scheme == "file":
         return FileData(uri)
-    store = open_store(uri.rstrip("/"), endpoint=endpoint, project=project, field="data")
+    uri_of_store = uri.rstrip("/")
+    store = open_store(
+        uri_of_store, endpoint=endpoint, project=project, field="data", wishes=wishes
+    )
     assert isinstance(store, ObjectStore)
     return BucketData(uri, store)
 

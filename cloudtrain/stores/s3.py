@@ -24,7 +24,8 @@ from cloudtrain.identities.aws import identity
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
-from cloudtrain.stores.presign.s3 import S3Presigner
+from cloudtrain.stores.presign.s3 import S3Presigner, encryption_arguments
+from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 CHUNK = 1 << 20
 AT_ONCE = 32
@@ -45,18 +46,25 @@ SAMPLE_BYTES = 1 << 20
 GIVEN_BY_DEFAULT = "us-east-1"
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None) -> S3Store:
-    return S3Store(uri, endpoint=endpoint, profile=project)
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
+) -> S3Store:
+    return S3Store(uri, endpoint=endpoint, profile=project, wishes=wishes)
 
 
 class S3Store(ObjectStore):
     """`s3://BUCKET/prefix`. Uses boto3's standard credential chain."""
 
     def __init__(
-        self, uri: str, *, endpoint: str | None = None, profile: str | None = None
+        self,
+        uri: str,
+        *,
+        endpoint: str | None = None,
+        profile: str | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> None:
         name, prefix = split(uri, "s3://BUCKET/prefix", 1)
-        bucket = _Bucket(name, endpoint, profile)
+        bucket = _Bucket(name, endpoint, profile, wishes)
         super().__init__(uri, bucket, prefix)
         self._clear = bucket.clear
 
@@ -68,8 +76,13 @@ class S3Store(ObjectStore):
 
 
 class _Bucket:
-    def __init__(self, name: str, endpoint: str | None, profile: str | None) -> None:
+    def __init__(
+        self, name: str, endpoint: str | None, profile: str | None, wishes: Wishes
+    ) -> None:
         import botocore.exceptions
+
+        self._sse = encryption_arguments(wishes.encryption)
+        self._pays = {"RequestPayer": "requester"} if wishes.requester_pays else {}
 
         self._errors = botocore.exceptions
         self._name, self._endpoint = name, endpoint
@@ -103,7 +116,9 @@ class _Bucket:
 
     def _presigner(self, client: Any) -> S3Presigner:
         credentials = self._identity.session().get_credentials
-        return S3Presigner(self._name, client, self._client_for, credentials)
+        presigner = S3Presigner(self._name, client, self._client_for, credentials)
+        presigner.encryption, presigner.payer = self._sse, self._pays
+        return presigner
 
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
@@ -120,7 +135,7 @@ class _Bucket:
         )
 
     def put(self, key: str, data: io.RawIOBase) -> str:
-        self._client.upload_fileobj(data, self._name, key)
+        self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
         self.presigner.give_up(key)
         if getattr(data, "size", 0) < LARGE:
             return ""
@@ -144,7 +159,7 @@ class _Bucket:
 
     def stat(self, key: str) -> StoredObject | None:
         try:
-            found = self._client.head_object(Bucket=self._name, Key=key)
+            found = self._client.head_object(Bucket=self._name, Key=key, **self._pays)
         except self._errors.ClientError as error:
             if error.response.get("Error", {}).get("Code") in ("404", "NoSuchKey", "403"):
                 return None  # without the right to list, S3 answers 403: the listing explains it
@@ -163,7 +178,7 @@ class _Bucket:
         not show that.
         """
         pages = self._client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._name, Prefix=prefix):
+        for page in pages.paginate(Bucket=self._name, Prefix=prefix, **self._pays):
             for found in page.get("Contents", ()):
                 yield StoredObject(
                     key=found["Key"],
@@ -173,7 +188,7 @@ class _Bucket:
                 )
 
     def read(self, key: str, version: str, offset: int) -> Iterator[bytes]:
-        wanted = {"Range": f"bytes={offset}-"} if offset else {}
+        wanted = {**self._pays, **({"Range": f"bytes={offset}-"} if offset else {})}
         found = self._client.get_object(Bucket=self._name, Key=key, IfMatch=version, **wanted)
         body = found["Body"]
         with body:
@@ -206,7 +221,7 @@ class _Bucket:
 
     def copy(self, source: str, target: str) -> None:
         where = {"Bucket": self._name, "Key": source}
-        self._client.copy(where, self._name, target)
+        self._client.copy(where, self._name, target, ExtraArgs=self._sse or None)
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         """Create the bucket, private to its account; unfinished uploads expire after a week.
@@ -265,7 +280,7 @@ class _Bucket:
         condition = {"IfMatch": version} if version else {"IfNoneMatch": "*"}
         try:
             if data is not None:
-                made = self._client.put_object(**where, Body=data, **condition)
+                made = self._client.put_object(**where, Body=data, **condition, **self._sse)
                 return Swapped(done=True, version=made["ETag"])
             if version:
                 self._client.delete_object(**where, **condition)
@@ -348,7 +363,9 @@ def _refusal(code: str, text: str) -> CloudtrainError:
         return CredentialsError(text)
     if code in ("AccessDenied", "403", "AllAccessDisabled"):
         return PermissionsError(
-            text, hint="docs/aws.md lists the permissions that an s3:// store needs"
+            text,
+            hint="docs/aws.md lists the permissions that an s3:// store needs; a bucket's policy "
+            "may also demand `artifacts.encryption`, and for `data:` its owner `requester_pays`",
         )
     if code in ("NoSuchBucket", "404"):
         return NoBucketError(

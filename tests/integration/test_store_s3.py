@@ -42,6 +42,7 @@ from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import s3 as presign
 from cloudtrain.stores.s3 import S3Store
+from cloudtrain.stores.wishes import Wishes
 from tests.standins.faults import Fault, Faults
 from tests.standins.s3_door import S3Door
 from tests.standins.serve import serving
@@ -105,6 +106,7 @@ def world(
     yield world
     world.faults.disarm()
     world.door.corrupt, world.door.has_own_key = 0, False
+    world.door.demanded, world.door.requester_pays = {}, False
 
 
 def new_store() -> ArtifactStore:
@@ -423,6 +425,58 @@ def test_credentials_that_come_later_are_found(
     store.upload("x", [b"1"])
     assert b"".join(store.download("x")) == b"1"
     assert store.presigner.sign_upload("y", 1, expires_in=60.0).requests  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("wish", "demanded"),
+    [
+        ("AES256", {"x-amz-server-side-encryption": "AES256"}),
+        (
+            "aws:kms:alias/train",
+            {
+                "x-amz-server-side-encryption": "aws:kms",
+                "x-amz-server-side-encryption-aws-kms-key-id": "alias/train",
+            },
+        ),
+    ],
+)
+def test_a_bucket_that_demands_encryption_takes_every_upload(
+    world: World, tmp_path: Path, wish: str, demanded: dict[str, str]
+) -> None:
+    """Of ours and of nodes, whole and in parts, copies and leases."""
+    world.door.demanded = demanded
+    with pytest.raises(PermissionsError) as raised:
+        new_store().check()
+    assert "artifacts.encryption" in str(raised.value.hint)
+    sender = Sender(tmp_path)
+    sender.store = store = open_store(sender.store.uri, wishes=Wishes(encryption=wish))
+    store.check()
+    data = sender.put("small", b"1" * 100), sender.put("large", os.urandom(PART + 12345))
+    sent = sender.send("small", "large")
+    assert set(sent.arrived) == {"small", "large"}, sent.why
+    assert (sender.stored("small"), sender.stored("large")) == data
+    store.upload("large", [os.urandom(9 << 20)])
+    store.copy("large", "copied")
+    assert store.swap("lease", b"mine", "").done
+    told = world.client.head_object(Bucket="bucket", Key=f"{store.uri[12:]}/run/large")
+    assert told["ServerSideEncryption"] == wish[:7]
+
+
+def test_data_whose_reader_pays_is_read_here_and_by_nodes(world: World) -> None:
+    world.client.put_object(Bucket="bucket", Key="paid/one", Body=b"1")
+    world.door.requester_pays = True
+    with pytest.raises(PermissionsError) as raised:
+        list(open_data("s3://bucket/paid").objects())
+    assert "requester_pays" in str(raised.value.hint)
+    paid = open_data("s3://bucket/paid", wishes=Wishes(requester_pays=True))
+    (one,) = paid.objects()
+    assert b"".join(paid.read(one.key, one.version)) == b"1"
+    signed = paid.sign(one.key, one.version, expires_in=60.0)
+    assert signed is not None
+    headers = {name: str(value) for name, value in signed.headers.items()}
+    asked = urllib.request.Request(signed.url.reveal(), headers=headers)
+    with urllib.request.urlopen(asked) as answer:
+        assert answer.read() == b"1"
 
 
 # ── Landing ──────────────────────────────────────────────────────────────────

@@ -24,6 +24,9 @@ class S3Door:
         self.corrupt = 0
         self.has_own_key = False
         """ETags look like MD5s and are none, as with SSE-KMS."""
+        self.demanded: dict[str, str] = {}
+        """Headers without which the bucket's policy denies what stores an object."""
+        self.requester_pays = False
 
     def action(self, environ: WSGIEnvironment) -> str:
         return f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI'].split('&X-Amz-')[0]}"
@@ -37,6 +40,11 @@ class S3Door:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         body = environ["wsgi.input"].read()
+        if self._denies(environ):
+            # S3's words of today for a policy's own denial; a HEAD has none.
+            words = "User is not authorized with an explicit deny in a resource-based policy"
+            denied = self.error(403, "AccessDenied", words)
+            return denied(environ, start_response)
         if body and self.corrupt > 0:
             self.corrupt -= 1
             body = body[:-1] + bytes([body[-1] ^ 1])
@@ -62,6 +70,19 @@ class S3Door:
         if method == "HEAD":
             kept += [(n, v) for n, v in told if n.lower() == "content-length"]
         return Response(data, answer.status, kept)(environ, start_response)
+
+    def _denies(self, environ: WSGIEnvironment) -> bool:
+        """https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingKMSEncryption.html and
+        …/ObjectsinRequesterPaysBuckets.html"""
+        query, method = environ["QUERY_STRING"], environ["REQUEST_METHOD"]
+        is_part = "partNumber=" in query
+        creates = (method == "PUT" and not is_part) or (method == "POST" and "uploads" in query)
+        told = {n: environ.get(f"HTTP_{n.upper().replace('-', '_')}") for n in self.demanded}
+        if creates and told != self.demanded:
+            return True
+        reads = method in ("GET", "HEAD") and "paid" in environ["PATH_INFO"] + query
+        payer = environ.get("HTTP_X_AMZ_REQUEST_PAYER") == "requester"
+        return self.requester_pays and reads and not payer
 
 
 def _scrambled(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,14 +43,20 @@ class S3Presigner:
         self._reads: ReadUrls | None = None
         self._lock = threading.Lock()
         self._signing: Any = None
+        self.encryption: Mapping[str, str] = {}
+        """Arguments of each upload."""
+        self.payer: Mapping[str, str] = {}
+        """Arguments of each read of input data."""
         self._open: set[str] = set()
         """Keys with unfinished uploads."""
 
     def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
         seconds = max(1, min(int(expires_in), LONGEST))
         if size is None or size <= SMALL:
-            url = self._signed("put_object", seconds, Key=key)
-            return PresignedUpload(path=key, requests=(PresignedRequest(url=url),))
+            url = self._signed("put_object", seconds, Key=key, **self.encryption)
+            headers = {HEADERS[name]: value for name, value in self.encryption.items()}
+            whole = PresignedRequest(url=url, headers=headers)
+            return PresignedUpload(path=key, requests=(whole,))
         length = part_length(size)
         upload, uploaded = self._begun(key, size, length)
         requests = tuple(
@@ -73,9 +79,10 @@ class S3Presigner:
         """Sign a GET of that version: the condition is part of the signature."""
         seconds = max(1, min(int(expires_in), LONGEST))
         if self._reads is None:
-            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials)
+            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials, self.payer)
         url = Secret(self._reads.url(key, version, seconds))
-        return PresignedRequest(url=url, method="GET", headers={"If-Match": version})
+        paid = {HEADERS[name]: value for name, value in self.payer.items()}
+        return PresignedRequest(url=url, method="GET", headers={"If-Match": version, **paid})
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         """Complete a multipart upload. S3 checks each part's ETag, which for parts from an earlier
@@ -128,7 +135,9 @@ class S3Presigner:
                 self._abort(key, upload)
         if not chosen:
             # The signing client: with the other one, boto3 would make S3 expect CRCs of parts.
-            made = self._signer().create_multipart_upload(Bucket=self._bucket, Key=key)
+            made = self._signer().create_multipart_upload(
+                Bucket=self._bucket, Key=key, **self.encryption
+            )
             chosen = made["UploadId"]
         return chosen, had
 
@@ -214,6 +223,27 @@ class S3Presigner:
             # Otherwise it uses the global host, which redirects, for every region.
             s3["addressing_style"] = "virtual"
         return {**options, "s3": s3} if s3 else options
+
+
+HEADERS = {
+    "ServerSideEncryption": "x-amz-server-side-encryption",
+    "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
+    "RequestPayer": "x-amz-request-payer",
+}
+"""boto3's arguments as headers (botocore's model of S3). A signature covers them: a node must send
+them, too."""
+
+
+def encryption_arguments(wish: str | None) -> Mapping[str, str]:
+    """Return boto3's arguments for `AES256`, `aws:kms` or `aws:kms:KEY`.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/specifying-kms-encryption.html
+    """
+    if not wish:
+        return {}
+    key = wish.removeprefix("aws:kms:") if wish.startswith("aws:kms:") else ""
+    kind = {"ServerSideEncryption": "aws:kms" if key else wish}
+    return {**kind, "SSEKMSKeyId": key} if key else kind
 
 
 def part_length(size: int) -> int:

@@ -7,7 +7,7 @@ boto3 signs all others too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 UNRESERVED = "/~"
@@ -18,17 +18,25 @@ TRIES = 5
 
 class ReadUrls:
     """URLs of one bucket's objects. `client` signs for its region; `credentials` returns those of
-    its session, which may change. Thread-safe. Raises boto3's exceptions.
+    its session, which may change; `payer`: boto3's argument for data whose reader pays.
+    Thread-safe. Raises boto3's exceptions.
     """
 
-    def __init__(self, bucket: str, client: Any, credentials: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        client: Any,
+        credentials: Callable[[], Any],
+        payer: Mapping[str, str] = {},
+    ) -> None:
         self._bucket, self._client, self._credentials = bucket, client, credentials
+        self._payer = payer
         self._start: str | None = None
         """Of all URLs, before the key; "" if boto3 signs them; None before the first one."""
 
     def url(self, key: str, version: str, seconds: int) -> str:
         """Sign a GET on condition of `If-Match: version`, valid for `seconds`."""
-        if not key or key.startswith("/"):  # what endpoints make of these differs
+        if self._payer or not key or key.startswith("/"):  # what endpoints make of these differs
             return self._theirs(key, version, seconds)
         if self._start is None:
             self._start = self._learned(key, version, seconds)
@@ -49,7 +57,7 @@ class ReadUrls:
         return ""
 
     def _theirs(self, key: str, version: str, seconds: int) -> str:
-        params = {"Bucket": self._bucket, "Key": key, "IfMatch": version}
+        params = {"Bucket": self._bucket, "Key": key, "IfMatch": version, **self._payer}
         url: str = self._client.generate_presigned_url(
             "get_object", Params=params, ExpiresIn=seconds
         )
