@@ -19,7 +19,9 @@ from typing import Any
 
 Prices = dict[str, float]
 """Region → $/hour."""
-Row = tuple[str, float, float, str, int, str, Prices]
+Dated = dict[str, tuple[float, str]]
+"""Region → $/hour and the day of that price, "" for the table's."""
+Row = tuple[str, float, float, str, int, str, Prices | Dated]
 """Machine type, vCPUs, GiB, accelerator, its count, market, prices."""
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
@@ -49,7 +51,7 @@ def write(cloud: str, date: str, rows: list[Row]) -> None:
     out = csv.writer(text, lineterminator="\n")
     out.writerow([*HEAD, *regions])
     for machine, vcpus, memory, kind, count, market, prices in rows:
-        cells = [f"{prices[region]:.6g}" if region in prices else "" for region in regions]
+        cells = [cell(prices[region]) if region in prices else "" for region in regions]
         out.writerow([machine, f"{vcpus:g}", f"{memory:g}", kind, count or "", market, *cells])
     lines = [line.rstrip(",") for line in text.getvalue().splitlines()]
     path = Path(__file__).parent.parent / "providers" / cloud / "machines.csv"
@@ -57,63 +59,88 @@ def write(cloud: str, date: str, rows: list[Row]) -> None:
     print(f"{cloud}: {len(rows)} rows, {len(regions)} regions, {path.stat().st_size} bytes")
 
 
+def cell(price: float | tuple[float, str]) -> str:
+    cost, day = price if isinstance(price, tuple) else (price, "")
+    return f"{cost:.6g}@{day}" if day else f"{cost:.6g}"
+
+
 # ── AWS ──────────────────────────────────────────────────────────────────────
 
-# On-demand in us-east-1, from the vendor's price list as in SkyPilot's public catalog (v8); a
-# family's sizes have the same price ratios in every region (checked there on p3, m8gd, r5d).
-AWS_CPU = {  # per vCPU
-    "t3": (0.0208, ("medium", "large", "xlarge", "2xlarge")),
-    "m5": (0.048, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "24xlarge")),
-    "m6i": (0.048, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
-    "m7i": (0.0504, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "48xlarge")),
-    "c5": (0.0425, ("large", "xlarge", "2xlarge", "4xlarge", "9xlarge", "18xlarge", "24xlarge")),
-    "c6i": (0.0425, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
-    "c7i": (0.044625, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "24xlarge", "48xlarge")),
-    "r6i": (0.063, ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge", "32xlarge")),
+# On-demand in us-east-1, each machine's own price: Amazon's karpenter-provider-aws,
+# pkg/providers/pricing/zz_generated.pricing_aws.go, "generated at 2026-01-19T13:23:24Z for
+# us-east-1", read 2026-11-26.
+AWS_LISTED = "2026-01-19"
+AWS_US_EAST_1 = """
+t3.micro 0.0104 t3.small 0.0208 t3.medium 0.0416 t3.large 0.0832 t3.xlarge 0.1664 t3.2xlarge 0.3328
+m5.large 0.096 m5.xlarge 0.192 m5.2xlarge 0.384 m5.4xlarge 0.768 m5.8xlarge 1.536 m5.12xlarge 2.304
+m5.24xlarge 4.608
+m6i.large 0.096 m6i.xlarge 0.192 m6i.2xlarge 0.384 m6i.4xlarge 0.768 m6i.8xlarge 1.536
+m6i.16xlarge 3.072 m6i.32xlarge 6.144
+m7i.large 0.1008 m7i.xlarge 0.2016 m7i.2xlarge 0.4032 m7i.4xlarge 0.8064 m7i.8xlarge 1.6128
+m7i.16xlarge 3.2256 m7i.48xlarge 9.6768
+m7i-flex.large 0.09576 m7i-flex.xlarge 0.19152 m7i-flex.2xlarge 0.38304 m7i-flex.4xlarge 0.76608
+m7i-flex.8xlarge 1.53216
+c5.large 0.085 c5.xlarge 0.17 c5.2xlarge 0.34 c5.4xlarge 0.68 c5.9xlarge 1.53 c5.18xlarge 3.06
+c5.24xlarge 4.08
+c6i.large 0.085 c6i.xlarge 0.17 c6i.2xlarge 0.34 c6i.4xlarge 0.68 c6i.8xlarge 1.36 c6i.16xlarge 2.72
+c6i.32xlarge 5.44
+c7i.large 0.08925 c7i.xlarge 0.1785 c7i.2xlarge 0.357 c7i.4xlarge 0.714 c7i.8xlarge 1.428
+c7i.24xlarge 4.284 c7i.48xlarge 8.568
+c7i-flex.large 0.08479 c7i-flex.xlarge 0.16958 c7i-flex.2xlarge 0.33915 c7i-flex.4xlarge 0.6783
+c7i-flex.8xlarge 1.3566
+r6i.large 0.126 r6i.xlarge 0.252 r6i.2xlarge 0.504 r6i.4xlarge 1.008 r6i.8xlarge 2.016
+r6i.16xlarge 4.032 r6i.32xlarge 8.064
+g4dn.xlarge 0.526 g4dn.2xlarge 0.752 g4dn.4xlarge 1.204 g4dn.8xlarge 2.176 g4dn.12xlarge 3.912
+g4dn.16xlarge 4.352 g4dn.metal 7.824
+g5.xlarge 1.006 g5.2xlarge 1.212 g5.4xlarge 1.624 g5.8xlarge 2.448 g5.12xlarge 5.672
+g5.16xlarge 4.096 g5.24xlarge 8.144 g5.48xlarge 16.288
+g6.xlarge 0.8048 g6.2xlarge 0.9776 g6.4xlarge 1.3232 g6.8xlarge 2.0144 g6.12xlarge 4.6016
+g6.16xlarge 3.3968 g6.24xlarge 6.6752 g6.48xlarge 13.3504 gr6.4xlarge 1.5392 gr6.8xlarge 2.4464
+g6e.xlarge 1.861 g6e.2xlarge 2.24208 g6e.4xlarge 3.00424 g6e.8xlarge 4.52856 g6e.12xlarge 10.49264
+g6e.16xlarge 7.57719 g6e.24xlarge 15.06559 g6e.48xlarge 30.13118
+"""
+# t3, the desk's machine, in the other regions: SkyPilot's public catalog, v8/aws/vms.csv at commit
+# 00148f2, read 2026-11-26; not older than its newest machine, r8a of 2025-11-04. It has the same
+# price for every zone of a region. micro, medium, large, 2xlarge:
+T3_READ = "2025-11-04"
+T3 = {
+    "af-south-1": (0.0136, 0.0542, 0.1085, 0.4339),
+    "ap-east-1": (0.0146, 0.0584, 0.1168, 0.4672),
+    "ap-northeast-1": (0.0136, 0.0544, 0.1088, 0.4352),
+    "ap-northeast-2": (0.013, 0.052, 0.104, 0.416),
+    "ap-northeast-3": (0.0136, 0.0544, 0.1088, 0.4352),
+    "ap-south-1": (0.0112, 0.0448, 0.0896, 0.3584),
+    "ap-southeast-1": (0.0132, 0.0528, 0.1056, 0.4224),
+    "ap-southeast-2": (0.0132, 0.0528, 0.1056, 0.4224),
+    "ap-southeast-3": (0.0132, 0.0528, 0.1056, 0.4224),
+    "ap-southeast-4": (0.0132, 0.0528, 0.1056, 0.4224),
+    "ca-central-1": (0.0116, 0.0464, 0.0928, 0.3712),
+    "eu-central-1": (0.012, 0.048, 0.096, 0.384),
+    "eu-north-1": (0.0108, 0.0432, 0.0864, 0.3456),
+    "eu-south-1": (0.012, 0.0479, 0.0958, 0.3834),
+    "eu-south-2": (0.0114, 0.0456, 0.0912, 0.3648),
+    "eu-west-1": (0.0114, 0.0456, 0.0912, 0.3648),
+    "eu-west-2": (0.0118, 0.0472, 0.0944, 0.3776),
+    "eu-west-3": (0.0118, 0.0472, 0.0944, 0.3776),
+    "me-central-1": (0.0125, 0.0502, 0.1003, 0.4013),
+    "me-south-1": (0.0125, 0.0502, 0.1003, 0.4013),
+    "us-east-2": (0.0104, 0.0416, 0.0832, 0.3328),
+    "us-west-1": (0.0124, 0.0496, 0.0992, 0.3968),
+    "us-west-2": (0.0104, 0.0416, 0.0832, 0.3328),
 }
-AWS_GPU = {
-    "g4dn.xlarge": 0.526,
-    "g4dn.2xlarge": 0.752,
-    "g4dn.4xlarge": 1.204,
-    "g4dn.8xlarge": 2.176,
-    "g4dn.12xlarge": 3.912,
-    "g4dn.16xlarge": 4.352,
-    "g5.xlarge": 1.006,
-    "g5.2xlarge": 1.212,
-    "g5.4xlarge": 1.624,
-    "g5.8xlarge": 2.448,
-    "g5.12xlarge": 5.672,
-    "g5.16xlarge": 4.096,
-    "g5.24xlarge": 8.144,
-    "g5.48xlarge": 16.288,
-    "g6.xlarge": 0.8048,
-    "g6.2xlarge": 0.9776,
-    "g6.4xlarge": 1.3232,
-    "g6.8xlarge": 2.0144,
-    "g6.12xlarge": 4.6016,
-    "g6.16xlarge": 3.3968,
-    "g6.24xlarge": 6.6752,
-    "g6.48xlarge": 13.3504,
-    "g6e.xlarge": 1.861,
-    "g6e.2xlarge": 2.24208,
-    "g6e.4xlarge": 3.00424,
-    "g6e.8xlarge": 4.52856,
-    "g6e.12xlarge": 10.49264,
-    "g6e.16xlarge": 7.57719,
-    "g6e.24xlarge": 15.06559,
-    "g6e.48xlarge": 30.13118,
-}
-# Read in SkyPilot's public catalog (v8/aws/vms.csv), after the price cuts of June 2025.
+T3_SIZES = ("t3.micro", "t3.medium", "t3.large", "t3.2xlarge")
+T3_XLARGE = {"ca-central-1": 0.1856, "eu-central-1": 0.192, "eu-north-1": 0.1728}
+T3_XLARGE |= {"eu-south-1": 0.1917, "eu-south-2": 0.1824, "eu-west-1": 0.1824, "eu-west-2": 0.1888}
+T3_XLARGE |= {"eu-west-3": 0.1888, "me-central-1": 0.2006, "me-south-1": 0.2006}
+T3_XLARGE |= {"us-east-2": 0.1664, "us-west-1": 0.1984, "us-west-2": 0.1664}
+"""t3.xlarge in the regions of the same catalog that were read."""
+# Read in SkyPilot's public catalog (v8/aws/vms.csv), after the price cuts of June 2025; us-east-1
+# is as in AWS_LISTED.
+AWS_CUT = "2025-06-05"
 P5 = {"ap-northeast-1": 8.6, "ap-south-1": 8.256, "ap-southeast-2": 8.944}
 P5 |= {"ap-southeast-3": 9.4944, "eu-west-2": 8.944}
 P5 |= {"us-east-1": 6.88, "us-east-2": 6.88, "us-west-2": 6.88}
-P3 = {"ap-northeast-1": 4.194, "ap-northeast-2": 4.234, "ap-southeast-1": 4.234}
-P3 |= {"ap-southeast-2": 4.234, "ca-central-1": 3.366, "eu-central-1": 3.823, "eu-west-1": 3.305}
-P3 |= {"eu-west-2": 3.589, "us-east-1": 3.06, "us-east-2": 3.06, "us-west-2": 3.06}
 AWS_READ: dict[str, Prices] = {
-    "p3.2xlarge": P3,
-    "p3.8xlarge": {region: 4 * price for region, price in P3.items()},
-    "p3.16xlarge": {region: 8 * price for region, price in P3.items()},
     "p3dn.24xlarge": {"us-east-1": 31.212},
     "p4d.24xlarge": {"us-east-1": 21.957642, "us-east-2": 21.95764, "us-west-2": 21.95764},
     "p4de.24xlarge": {
@@ -147,48 +174,56 @@ AWS_READ: dict[str, Prices] = {
 }
 AWS_KINDS = {
     "A100": {40960: "A100", 81920: "A100-80GB"},
-    "V100": {16384: "V100", 32768: "V100-32GB"},
+    "V100": {32768: "V100-32GB"},
+    "RTX PRO Server 6000": {98304: "RTXPRO6000"},
+    "RTX PRO 4500": {32768: "RTXPRO4500"},
 }
-V100S = {"p3.2xlarge": (8, 61, 1), "p3.8xlarge": (32, 244, 4), "p3.16xlarge": (64, 488, 8)}
-"""moto has p3dn but no other p3: these are from SkyPilot."""
-
-
 AWS_UNPRICED = (
-    # https://aws.amazon.com/ec2/instance-types/accelerated-computing/ (2026-11-22)
-    ("g4dn.metal", 96, 384, "T4", 8),
-    ("gr6.4xlarge", 16, 128, "L4", 1),
-    ("gr6.8xlarge", 32, 256, "L4", 1),
-    ("g7e.2xlarge", 8, 64, "RTXPRO6000", 1),
-    ("g7e.4xlarge", 16, 128, "RTXPRO6000", 1),
-    ("g7e.8xlarge", 32, 256, "RTXPRO6000", 1),
-    ("g7e.12xlarge", 48, 512, "RTXPRO6000", 2),
-    ("g7e.24xlarge", 96, 1024, "RTXPRO6000", 4),
-    ("g7e.48xlarge", 192, 2048, "RTXPRO6000", 8),
-    ("p6-b300.48xlarge", 192, 4096, "B300", 8),
+    *(
+        f"g7.{size}"
+        for size in ("2xlarge", "4xlarge", "8xlarge", "12xlarge", "24xlarge", "48xlarge")
+    ),
+    *(
+        f"g7e.{size}"
+        for size in ("2xlarge", "4xlarge", "8xlarge", "12xlarge", "24xlarge", "48xlarge")
+    ),
+    "p6-b300.48xlarge",
 )
-"""Machines that moto lacks, and for which no source has a price."""
+"""Machines of which no source has a price."""
 
 
 def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     hardware = json.loads(
         gzip.decompress(packaged("moto", "ec2/resources/instance_types.json.gz").read_bytes())
     )
-    references = dict(AWS_GPU)
-    for family, (per_vcpu, sizes) in AWS_CPU.items():
-        for size in sizes:
-            name = f"{family}.{size}"
-            references[name] = per_vcpu * hardware[name]["VCpuInfo"]["DefaultVCpus"]
+    words = AWS_US_EAST_1.split()
+    references = dict(zip(words[::2], map(float, words[1::2]), strict=True))
     levels = {family: aws_levels(family, references, listed) for family in families(references)}
     for name, reference in references.items():
-        prices = {}
+        prices: Prices = {}
         for region, factor in levels[name.partition(".")[0]].items():
             price, own = reference * factor, (listed.get(name) or {}).get(region) or 0.0
             prices[region] = own if abs(own - price) < 0.003 * price else float(f"{price:.4g}")
-        yield (*aws_hardware(name, hardware), "on-demand", prices)
-    for name, prices in AWS_READ.items():
-        yield (*aws_hardware(name, hardware), "on-demand", prices)
-    for row in AWS_UNPRICED:
-        yield (*row, "on-demand", {})
+        yield (*aws_hardware(name, hardware), "on-demand", aws_dated(name, prices, reference))
+    for name, read in AWS_READ.items():
+        dates = dict.fromkeys(read, AWS_CUT) | {"us-east-1": AWS_LISTED}
+        dated = {region: (price, dates[region]) for region, price in read.items()}
+        yield (*aws_hardware(name, hardware), "on-demand", dated)
+    for name in AWS_UNPRICED:
+        yield (*aws_hardware(name, hardware), "on-demand", {})
+
+
+def aws_dated(name: str, prices: Prices, reference: float) -> Prices | Dated:
+    """The same with prices that were read of the machine itself, each with its date."""
+    found: Dated = {region: (price, "") for region, price in prices.items()}
+    if name.startswith("t3."):  # libcloud's are those of dedicated tenancy, in part
+        found = {}
+        if name in T3_SIZES:
+            number = T3_SIZES.index(name)
+            found = {region: (read[number], T3_READ) for region, read in T3.items()}
+        elif name == "t3.xlarge":
+            found = {region: (price, T3_READ) for region, price in T3_XLARGE.items()}
+    return found | {"us-east-1": (reference, AWS_LISTED)}
 
 
 def families(references: Mapping[str, float]) -> set[str]:
@@ -202,7 +237,7 @@ def aws_levels(
 
     libcloud's table mixes prices of dedicated tenancy (6 to 10 % more) with those of shared
     tenancy, and has 0.0 for missing ones. So a region's level is the lowest ratio, if three sizes
-    (two of a small family) agree on it to 0.3 %.
+    agree on it to 0.3 %.
     """
     found: dict[str, list[float]] = {}
     for name, reference in references.items():
@@ -218,16 +253,13 @@ def aws_levels(
     agreed = {}
     for region, ratios in found.items():
         low = min(ratios)
-        if sum(ratio < low * 1.003 for ratio in ratios) >= (3 if family != "t3" else 2):
+        if sum(ratio < low * 1.003 for ratio in ratios) >= 3:
             agreed[region] = low
     agreed["us-east-1"] = 1.0
     return agreed
 
 
 def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, float, str, int]:
-    if name in V100S:
-        vcpus, memory, count = V100S[name]
-        return name, vcpus, memory, "V100", count
     facts = hardware[name]
     vcpus, memory = facts["VCpuInfo"]["DefaultVCpus"], facts["MemoryInfo"]["SizeInMiB"] / 1024
     if "GpuInfo" not in facts:

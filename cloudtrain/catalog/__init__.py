@@ -233,7 +233,7 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
 
 
 def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]]:
-    """$/hour of this node on its market by region, each with the date of its table; without the
+    """$/hour of this node on its market by region, each with its date, the newest; without the
     regions in which it is not known. Not for TPUs.
     """
     found: dict[str, tuple[float, date]] = {}
@@ -242,7 +242,10 @@ def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]
     for each in (table.packaged(provider), table.refreshed(provider)):
         row = _price_row(each, provider, node) if each else None
         if each is not None and row is not None:
-            found |= {region: (cost, each.date) for region, cost in row.prices.items()}
+            for region, cost in row.prices.items():
+                day = row.dates.get(region, each.date)
+                if region not in found or found[region][1] <= day:
+                    found[region] = (cost, day)
     return found
 
 

@@ -6,7 +6,7 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,7 +21,9 @@ REPORTED = ("scratch_gb", "arm")
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One machine with its accelerators on one market. `prices` are $/hour by region."""
+    """One machine with its accelerators on one market. `prices` are $/hour by region, `dates` the
+    days of those that are not of the table's.
+    """
 
     machine: str
     vcpus: int
@@ -29,6 +31,7 @@ class Row:
     accelerator: Accelerator | None
     spot: bool
     prices: Mapping[str, float]
+    dates: Mapping[str, date] = field(default_factory=dict)
     scratch_gb: int | None = None
     """GB of its local disks; None if not known."""
     arm: bool = False
@@ -120,13 +123,15 @@ def _rows(lines: Iterator[list[str]], regions: list[str]) -> Iterator[Row]:
         machine, vcpus, memory, kind, count, market = (*line, "", "", "", "", "", "")[: len(HEAD)]
         cells = dict(zip(regions, line[len(HEAD) :], strict=False))
         scratch, arm = (cells.pop(column, "") for column in REPORTED)
+        told = {region: cell.partition("@") for region, cell in cells.items() if cell}
         yield Row(
             machine=machine,
             vcpus=int(float(vcpus)),
             memory_gib=float(memory),
             accelerator=Accelerator(kind=kind, count=int(count)) if kind else None,
             spot=market == "spot",
-            prices={region: float(cell) for region, cell in cells.items() if cell},
+            prices={region: float(price) for region, (price, _, _) in told.items()},
+            dates={r: date.fromisoformat(day) for r, (_, _, day) in told.items() if day},
             scratch_gb=int(scratch) if scratch else None,
             arm=arm == "1",
         )
@@ -145,6 +150,11 @@ def format_table(day: date, source: str, rows: tuple[Row, ...]) -> str:
         if reported:
             facts.append("" if row.scratch_gb is None else f"{row.scratch_gb}")
             facts.append("1" if row.arm else "")
-        cells = [f"{row.prices[r]:.6g}" if r in row.prices else "" for r in regions]
+        cells = [_cell(row, region) if region in row.prices else "" for region in regions]
         lines.append(",".join([*facts, *cells]).rstrip(","))
     return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row, region: str) -> str:
+    day = f"@{row.dates[region].isoformat()}" if region in row.dates else ""
+    return f"{row.prices[region]:.6g}{day}"

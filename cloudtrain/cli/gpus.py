@@ -134,7 +134,7 @@ def text(
         yield from quota_lines(answers, every=every)
     yield ""
     if unfit := [kind.gpu.kind for kind in report.kinds if kind.no_tensorflow]:
-        yield f"no released TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
+        yield f"no TensorFlow runs on {', '.join(unfit)} (docs/machines.md)"
     yield "? is not known, - is not sold"
     yield from price_lines(report)
     yield from older_lines(report, prices)

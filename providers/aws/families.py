@@ -39,6 +39,15 @@ FAMILIES = (
         read=_READ,
     ),
     Family(
+        machines=r"p3\.(2|8|16)xlarge",
+        shown="p3",
+        kind="V100",
+        markets=(),
+        instead="g5.xlarge",
+        source="https://github.com/dstackai/gpuhunt/issues/233",
+        read=date(2026, 11, 26),
+    ),
+    Family(
         machines=r"g2\..*",
         shown="g2",
         kind="K520",

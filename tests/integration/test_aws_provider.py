@@ -373,7 +373,7 @@ T4 = Accelerator(kind="T4")
         ("auto", NodeGroup(machine="g4dn.xlarge", accelerator=T4), "ami-0d00000000002204b"),
         (
             "auto",  # V100: its driver is not the open one
-            NodeGroup(machine="p3.2xlarge", accelerator=Accelerator(kind="V100")),
+            NodeGroup(machine="p3dn.24xlarge", accelerator=Accelerator(kind="V100-32GB", count=8)),
             "ami-0a00000000002204b",
         ),
         ("ubuntu-22.04", NodeGroup(machine="m5.large"), "ami-0a00000000002204b"),
@@ -683,7 +683,7 @@ def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
     assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
 
 
-@pytest.mark.parametrize("kind", ["m5.large", "p3.2xlarge"])
+@pytest.mark.parametrize("kind", ["m5.large", "m4.large"])
 def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(aws: Cloud, kind: str) -> None:
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine=kind)})
     account = account_of(plan)

@@ -357,11 +357,11 @@ def test_machines_regions_and_zones(cloud: Cloud) -> None:
     assert refused(client(region="af-south-1").describe_instances) == ("AuthFailure", 401)
     zones = ec2.describe_availability_zones()["AvailabilityZones"]
     assert "us-east-1a" in [zone["ZoneName"] for zone in zones]
-    (v100,) = ec2.describe_instance_types(InstanceTypes=["p3.2xlarge"])["InstanceTypes"]
-    assert v100["GpuInfo"]["Gpus"][0]["Name"] == "V100"
+    (t4,) = ec2.describe_instance_types(InstanceTypes=["g4dn.xlarge"])["InstanceTypes"]
+    assert t4["GpuInfo"]["Gpus"][0]["Name"] == "T4"
     offers = ec2.describe_instance_type_offerings(
         LocationType="availability-zone",
-        Filters=[{"Name": "instance-type", "Values": ["p3.2xlarge"]}],
+        Filters=[{"Name": "instance-type", "Values": ["g4dn.xlarge"]}],
     )["InstanceTypeOfferings"]
     assert "us-east-1a" in [offer["Location"] for offer in offers]
 
