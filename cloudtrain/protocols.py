@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from cloudtrain.events import Event
-from cloudtrain.model import Accelerator, Artifact, Holding, Identity, Node, Plan
+from cloudtrain.model import Accelerator, Artifact, ClusterConfig, Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.presign import PresignedRequest, Presigner
 from cloudtrain.shell import Command
@@ -67,6 +67,16 @@ class TellsMachines(Protocol):
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """Facts of the types that exist in the plan's placement, as far as this endpoint
         reports.
+        """
+
+
+@runtime_checkable
+class WritesPolicies(Protocol):
+    """A provider whose cloud grants rights by a policy or a role. Asks nobody."""
+
+    def policy(self, config: ClusterConfig) -> str:
+        """Return the least policy or role for what this file uses, to paste; "" if that is not
+        known.
         """
 
 

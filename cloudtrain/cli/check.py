@@ -41,20 +41,33 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 @click.option(
     "--all", "every", is_flag=True, help="Show each finding about this machine and each host."
 )
+@click.option(
+    "--policy",
+    is_flag=True,
+    help="Only print the least policy or role for this file, to paste; asks nobody.",
+)
 @ignore_option
 @events_option
 @json_option
 @debug_option
 def command(
-    file: str | None, deep: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
+    file: str | None,
+    deep: bool,
+    every: bool,
+    policy: bool,
+    as_json: bool,
+    ignore: tuple[str, ...],
 ) -> int:
     """Find problems that would stop `up` or `train`, before anything is created: in the config,
     machines and their price, credentials, quota, code, secrets and the store. Changes nothing. The
     exit code is that of the most serious finding.
     """
     plan = plan_of(file)
-    from cloudtrain.commands.check import check
+    from cloudtrain.commands.check import check, least_policy
 
+    if policy:
+        print_lines(least_policy(plan.config).splitlines())
+        return 0
     with shown(as_json=as_json) as progress:
         findings = check(plan, deep=progress if deep else None, ignore=ignore)
     code = worst(findings)

@@ -17,7 +17,7 @@ from cloudtrain.cluster.drift import refuse_drift
 from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
-from cloudtrain.cluster.session import Handle
+from cloudtrain.cluster.session import Handle, open_provider
 from cloudtrain.commands.bucket_notes import bucket_notes, unusable
 from cloudtrain.commands.data_check import CheckedData, checked_data, egress_finding
 from cloudtrain.commands.import_notes import import_notes
@@ -51,7 +51,14 @@ from cloudtrain.errors import (
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import Console, Finding, Provider, TellsEnds, TellsMachines
+from cloudtrain.protocols import (
+    Console,
+    Finding,
+    Provider,
+    TellsEnds,
+    TellsMachines,
+    WritesPolicies,
+)
 from cloudtrain.retry import CLOCK
 
 
@@ -114,6 +121,18 @@ def noted(config: ClusterConfig) -> tuple[Finding, ...]:
         *path_notes(config),
     )
     return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
+
+
+def least_policy(config: ClusterConfig) -> str:
+    """The policy or role to paste for this file. Raises UsageError if there is none."""
+    provider = open_provider(config)
+    found = provider.policy(config) if isinstance(provider, WritesPolicies) else ""
+    if not found:
+        raise UsageError(
+            f"no policy can be written for provider {config.provider}",
+            hint=f"docs/{config.provider}.md has the rights that it needs",
+        )
+    return found
 
 
 def drift_finding(plan: Plan) -> tuple[Finding, ...]:

@@ -9,6 +9,7 @@ from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, Quota
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import (
+    account_plan,
     disk_key,
     dry_run,
     images,
@@ -50,6 +51,7 @@ def check(
     of_identity = list(node_identity.check(ec2, where[0], plan))
     found += of_identity
     found += ssm_checks.check(ec2, where[0], plan)
+    found += account_plan.check(ec2, where[0], plan)
     found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
     found += _in_each("image", where, lambda region: _image(ec2, region, plan))
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))

@@ -83,6 +83,17 @@ _WORDS = (
         ),
     ),
     (
+        # LinkedInLearning/learning-terraform-3087701#345 and bitnami/vms#1838 (an image).
+        re.compile(r"not eligible for Free Tier"),
+        "",
+        Fault(
+            PermissionsError,
+            "account",
+            "the account is on the Free plan: `cloudtrain check` lists what it may launch, or "
+            "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade",
+        ),
+    ),
+    (
         re.compile(r"not authorized to perform: iam:PassRole"),
         "",
         Fault(

@@ -8,8 +8,11 @@ https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws.expiry import ROLE
 from cloudtrain.providers.aws.ssh_service import DOCUMENT
 from cloudtrain.providers.base import labels
@@ -31,6 +34,7 @@ ASKED = (
     "ec2:DescribeVolumes",
     "ec2:DescribeVpcs",
     "ec2:GetSpotPlacementScores",
+    "freetier:GetAccountPlanState",
     "servicequotas:GetAWSDefaultServiceQuota",
     "servicequotas:GetServiceQuota",
     "sts:GetCallerIdentity",
@@ -69,6 +73,20 @@ HELD = (
 """Calls needed only if AWS is to end the nodes as well."""
 
 
+RESERVED = "ec2:DescribeCapacityReservations"
+
+IN_BUCKET = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
+IN_STORE = (
+    *("s3:PutObject", "s3:GetObject", "s3:DeleteObject"),
+    *("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
+)
+MADE_BUCKET = (
+    *("s3:CreateBucket", "s3:PutBucketPublicAccessBlock", "s3:PutLifecycleConfiguration"),
+)
+PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("eusc-", "aws-eusc"))
+"""By the start of a region's name (botocore's partitions.json)."""
+
+
 def policy() -> dict[str, Any]:
     """Return the policy for users of cloudtrain.
 
@@ -86,6 +104,94 @@ def policy() -> dict[str, Any]:
     )
 
 
+def policy_for(config: ClusterConfig) -> dict[str, Any]:
+    """Return the least policy for all that this file uses, in its partition."""
+    parts = [policy(), policy_of_schedules()]
+    parts += [policy_of_identity(name) for name in _identities(config)]
+    proxy = config.network.ssh_proxy
+    parts += [policy_of_sessions()] if proxy is not None and proxy.ssm else []
+    parts += [policy_of_disk_key(config.disk_key)] if config.disk_key else []
+    parts += _of_buckets(config)
+    unused = {*(OF_GROUPS if config.network.firewall else ()), *_of_markets(config)}
+    statements = []
+    for statement in (each for part in parts for each in part["Statement"]):
+        actions = [action for action in statement["Action"] if action not in unused]
+        if actions:
+            statements.append({**statement, "Action": actions})
+    region = next(iter(config.placement), "")
+    partition = next((name for start, name in PARTITIONS if region.startswith(start)), "aws")
+    found = text(_document(*statements)).replace('"arn:aws:', f'"arn:{partition}:')
+    document: dict[str, Any] = json.loads(found)
+    return document
+
+
+def _of_markets(config: ClusterConfig) -> set[str]:
+    """Return the actions of markets that no node of the file is bought on."""
+    groups = [group.provisioning for group in config.nodes.values()]
+    spot = {"ec2:DescribeSpotPriceHistory", "ec2:GetSpotPlacementScores"}
+    unused = set() if any(each.market == "spot" for each in groups) else spot
+    return unused if any(each.name for each in groups) else {*unused, RESERVED}
+
+
+def _identities(config: ClusterConfig) -> list[str]:
+    given = (config.identity, config.away.identity)
+    return list(dict.fromkeys(name.rpartition("/")[2] for name in given if name))
+
+
+def _of_buckets(config: ClusterConfig) -> Iterator[dict[str, Any]]:
+    """Yield the rights on the store and on each dataset of S3: those of docs/aws.md."""
+    store = _bucket(config.artifacts.store)
+    if store:
+        bucket, objects = store
+        made = (*MADE_BUCKET, "s3:TagResource") if config.tags else MADE_BUCKET
+        extra = made if config.artifacts.create else ()
+        yield _document(
+            {**_allow([*IN_BUCKET, *extra]), "Resource": bucket},
+            {**_allow(IN_STORE), "Resource": objects},
+        )
+        key = (config.artifacts.encryption or "").removeprefix("aws:kms:")
+        if key.startswith(("arn:", "alias/")) or re.fullmatch(r"[\w-]{36}", key):
+            yield _document(_on_key(key, ["kms:Decrypt", "kms:GenerateDataKey"]))
+    for source in config.data.values():
+        read = _bucket(source.source)
+        if read:
+            yield _document(
+                {**_allow(["s3:ListBucket"]), "Resource": read[0]},
+                {**_allow(["s3:GetObject"]), "Resource": read[1].removesuffix("/*") + "*"},
+            )
+
+
+def _bucket(uri: str | None) -> tuple[str, str] | None:
+    """Return the ARNs of a bucket and of the objects below a prefix."""
+    scheme, _, rest = (uri or "").partition("://")
+    name, _, prefix = rest.rstrip("/").partition("/")
+    inside = f"{prefix}/*" if prefix else "*"
+    arn = f"arn:aws:s3:::{name}"
+    return (arn, f"{arn}/{inside}") if scheme == "s3" else None
+
+
+def policy_of_disk_key(key: str) -> dict[str, Any]:
+    """Return the additional policy for `disk_key`.
+
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
+    """
+    actions = ("CreateGrant", "Decrypt", "DescribeKey", "GenerateDataKeyWithoutPlaintext")
+    names = [f"kms:{action}" for action in (*actions, "ReEncryptFrom", "ReEncryptTo")]
+    return _document(_on_key(key, names))
+
+
+def _on_key(key: str, actions: Sequence[str]) -> dict[str, Any]:
+    """Allow them on a key: an alias is no resource of a policy, but a condition
+    (https://docs.aws.amazon.com/kms/latest/developerguide/alias-authorization.html).
+    """
+    key = key.replace("{region}", "*")
+    last = key.rpartition(":")[2]
+    if last.startswith("alias/"):
+        return _allow(actions, {"ForAnyValue:StringEquals": {"kms:ResourceAliases": last}})
+    arn = key if key.startswith("arn:") else f"arn:aws:kms:*:*:key/{key}"
+    return {**_allow(actions), "Resource": arn}
+
+
 def policy_of_schedules() -> dict[str, Any]:
     """Return the additional policy for accounts with the role that ends nodes."""
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
@@ -96,10 +202,10 @@ def policy_of_schedules() -> dict[str, Any]:
     )
 
 
-def policy_of_identity() -> dict[str, Any]:
+def policy_of_identity(name: str = "NAME") -> dict[str, Any]:
     """Return the additional policy for `identity: NAME`, whose role has the same name."""
     only_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
-    role, profile = "arn:aws:iam::*:role/NAME", "arn:aws:iam::*:instance-profile/NAME"
+    role, profile = f"arn:aws:iam::*:role/{name}", f"arn:aws:iam::*:instance-profile/{name}"
     return _document(
         {**_allow(["iam:PassRole"], only_ec2), "Resource": role},
         {**_allow(["iam:SimulatePrincipalPolicy"]), "Resource": role},
@@ -111,13 +217,15 @@ def policy_of_sessions() -> dict[str, Any]:
     """Return the additional policy for `network.ssh_proxy: ssm`.
 
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
-    getting-started-restrict-access-quickstart.html, read 2026-11-24
+    getting-started-restrict-access-quickstart.html, read 2026-11-26: `aws:userid`, as users of
+    SSO and of roles have no `aws:username`.
     """
     ours = {"StringLike": {f"ssm:resourceTag/{labels.CLUSTER}": "*"}}
-    start, own = _allow(["ssm:StartSession"]), "arn:aws:ssm:*:*:session/${aws:username}-*"
+    start, own = _allow(["ssm:StartSession"]), "arn:aws:ssm:*:*:session/${aws:userid}-*"
     return _document(
         {**start, "Resource": f"arn:aws:ssm:*:*:document/{DOCUMENT}"},
         {**start, "Resource": "arn:aws:ec2:*:*:instance/*", "Condition": ours},
+        {**_allow(["ssmmessages:OpenDataChannel"]), "Resource": own},
         {**_allow(["ssm:ResumeSession", "ssm:TerminateSession"]), "Resource": own},
         _allow(["ssm:GetServiceSetting"]),
     )
@@ -147,7 +255,9 @@ def block() -> str:
     found = "".join(f"{words}```json\n{text(each)}```\n" for words, each in parts)
     return (
         f"{found}\nWith [`network.firewall:`](companies.md#networks), the first policy is enough "
-        f"without `{'`, `'.join(OF_GROUPS)}`.\n"
+        f"without `{'`, `'.join(OF_GROUPS)}`. In China ARNs begin with `arn:aws-cn:`, in GovCloud "
+        "with `arn:aws-us-gov:`. `cloudtrain check --policy FILE` prints one policy for what a "
+        "file uses, in its partition.\n"
     )
 
 

@@ -27,6 +27,7 @@ from cloudtrain.providers.aws import (
     listing,
     machine_types,
     network,
+    permissions,
     quota,
     requests,
     reservations,
@@ -93,6 +94,9 @@ class AwsDriver:
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._ec2, self._regions, self._schedules, plan)
+
+    def policy(self, config: ClusterConfig) -> str:
+        return permissions.text(permissions.policy_for(config))
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return no_dry_run(self.name)

@@ -10,9 +10,16 @@ from cloudtrain import awake, fence
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
 from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
-from cloudtrain.model import Holding, Identity, Node, Owner, Plan
+from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.protocols import (
+    Allowance,
+    Finding,
+    Journal,
+    MachineFacts,
+    Principal,
+    WritesPolicies,
+)
 from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
@@ -60,6 +67,11 @@ class CloudProvider(Generic[NetworkT]):
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.check(plan)
+
+    def policy(self, config: ClusterConfig) -> str:
+        if not isinstance(self._account, WritesPolicies):
+            return ""
+        return self._account.policy(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return self._account.dry_run(plan)

@@ -1318,3 +1318,36 @@ def launched_on(account: AwsDriver, plan: Plan, place: Location) -> list[Vm]:
     ground: ClusterNetwork = account.create_network(plan, place, CALLER, silent)
     assert ground.placement_group == ""
     return [account.launch(order_of(plan, node, ground, place)) for node in plan.nodes]
+
+
+# ── A new account ────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("machine", "accelerator", "said"),
+    [
+        ("m7i-flex.large", None, ""),
+        ("m6i.large", None, "cannot launch m6i.large, only c7i-flex.large, m7i-flex.large, t3."),
+        ("g4dn.xlarge", T4, "none of them has a GPU"),
+    ],
+)
+def test_check_says_what_the_free_plan_cannot_launch(
+    aws: Cloud, machine: str, accelerator: Accelerator | None, said: str
+) -> None:
+    """Before anything is created; EC2's own refusal says it, too, where nobody may ask."""
+    group = NodeGroup(machine=machine, accelerator=accelerator)
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group})
+    assert "account" not in findings(plan)
+    aws.set(account_plan="FREE")
+    (finding,) = findings(plan)["account"]
+    assert finding.ok is not bool(said)
+    assert said in finding.text
+    assert not said or "freetier/upgrade" in str(finding.hint)
+    account = account_of(plan)
+    ground = account.create_network(plan, HERE, CALLER, silent)
+    if said:
+        with pytest.raises(PermissionsError, match="not eligible for Free Tier") as raised:
+            account.launch(order_of(plan, plan.nodes[0], ground))
+        assert "upgrade" in str(raised.value.hint)
+    aws.fault("answer", status=403, code="AccessDeniedException", action="GetAccountPlanState *")
+    assert "account" not in findings(plan)

@@ -107,6 +107,9 @@ class AwsStandIn(Schedules, Groups, Reservations):
             return aws_sts.assume_role(self, request)
         if scope.service == "servicequotas":
             return self._service_quotas(request)
+        if scope.service == "freetier":
+            told = {"accountId": self.account, "accountPlanType": self.account_plan}
+            return _json({**told, "accountPlanStatus": "ACTIVE"})
         if scope.service == "scheduler":
             with self.lock:
                 self.go_on()

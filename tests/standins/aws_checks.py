@@ -22,6 +22,14 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     market = given.get("InstanceMarketOptions", {})
     if market.get("SpotOptions", {}).get("SpotInstanceType", "one-time") != "one-time":
         raise Refused("Unsupported", "This stand-in knows one-time spot requests only.")
+    if world.account_plan == "FREE" and not INSTANCE_TYPES[machine].get("FreeTierEligible"):
+        # LinkedInLearning/learning-terraform-3087701#345 quotes it, 2026-01-20.
+        raise Refused(
+            "InvalidParameterCombination",
+            "The specified instance type is not eligible for Free Tier. For a list of Free Tier "
+            "instance types, run 'describe-instance-types' with the filter "
+            "'free-tier-eligible=true'.",
+        )
     zone = _zone(world, region, given, machine)
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)

@@ -107,6 +107,8 @@ class World:
         self.spot_scores: dict[str, int] = {}
         """Zone → Spot placement score."""
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
+        self.account_plan = "PAID"
+        """Or FREE, as of accounts made since 2025-07-15: EC2 launches what is eligible alone."""
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""
         self.keys_denied: list[str] = []

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from cloudtrain.cloud import clouds
+from cloudtrain.model import (
+    SPOT,
+    ArtifactRules,
+    ClusterConfig,
+    DataSource,
+    Network,
+    NodeGroup,
+    SshProxy,
+)
+from cloudtrain.providers.aws.provider import AwsDriver
 from tests.unit.test_config_page import ROOT, generate
 
 
@@ -12,3 +27,68 @@ from tests.unit.test_config_page import ROOT, generate
 def test_the_rights_to_paste_are_current(cloud: str) -> None:
     text = (ROOT / "docs" / f"{cloud}.md").read_text(encoding="utf-8")
     assert text == generate().permissions(cloud, text), "run: python tools/generate_docs.py"
+
+
+BASE: dict[str, Any] = {
+    "name": "m",
+    "provider": "aws",
+    "strategy": "custom",
+    "nodes": {"worker": NodeGroup(machine="m6i.large")},
+    "placement": ("eu-west-1",),
+}
+STORE = ArtifactRules(store="s3://bucket/x", create=True, encryption="aws:kms:alias/train")
+PARTS: Mapping[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "spot": (
+        {"nodes": {"worker": NodeGroup(machine="m6i.large", provisioning=SPOT)}},
+        ("ec2:DescribeSpotPriceHistory", "*"),
+    ),
+    "an identity": ({"identity": "trainer"}, ("iam:PassRole", "arn:aws:iam::*:role/trainer")),
+    "a session": (
+        {"network": Network(private=True, ssh_proxy=SshProxy(ssm=True))},
+        ("ssmmessages:OpenDataChannel", "arn:aws:ssm:*:*:session/${aws:userid}-*"),
+    ),
+    "a disk's key": ({"disk_key": "alias/disks"}, ("kms:CreateGrant", "*")),
+    "a store": ({"artifacts": STORE}, ("s3:PutObject", "arn:aws:s3:::bucket/x/*")),
+    "a new bucket": ({"artifacts": STORE}, ("s3:CreateBucket", "arn:aws:s3:::bucket")),
+    "a store's key": ({"artifacts": STORE}, ("kms:GenerateDataKey", "*")),
+    "data": (
+        {"data": {"digits": DataSource(source="s3://other/digits")}},
+        ("s3:GetObject", "arn:aws:s3:::other/digits*"),
+    ),
+}
+
+
+def rights(**changes: Any) -> set[tuple[str, str]]:
+    config = ClusterConfig(**BASE | changes)
+    found = json.loads(AwsDriver(config).policy(config))
+    return {(each, s["Resource"]) for s in found["Statement"] for each in s["Action"]}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_policy_has_what_the_file_uses_and_no_more(part: str) -> None:
+    changes, right = PARTS[part]
+    assert right in rights(**changes)
+    assert right not in rights()
+
+
+def test_a_policy_with_everything_can_be_pasted_in_every_partition() -> None:
+    """IAM takes 6,144 characters without blanks for a managed policy:
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+    """
+    everything = {name: value for changes, _ in PARTS.values() for name, value in changes.items()}
+    config = ClusterConfig(**BASE | everything | {"placement": ("cn-north-1",)})
+    text = AwsDriver(config).policy(config)
+    assert len("".join(text.split())) < 6144
+    assert "arn:aws:" not in text
+    assert "arn:aws-cn:s3:::bucket" in text
+    given = ClusterConfig(**BASE, network=Network(subnet="subnet-1", firewall=("sg-1",)))
+    assert "ec2:CreateSecurityGroup" not in {action for action, _ in rights(network=given.network)}
+
+
+def test_the_rights_on_a_bucket_are_those_of_the_table() -> None:
+    reference = (ROOT / "docs" / "aws.md").read_text("utf-8")
+    section = reference.split("## Permissions for an `s3://` store")[1].split("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `s3:")]
+    listed = {action for row in rows for action in re.findall(r"`(s3:\w+)`", row)}
+    given = rights(artifacts=STORE, tags={"team": "vision"})
+    assert listed == {action for action, _ in given if action.startswith("s3:")}
