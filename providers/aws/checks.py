@@ -163,8 +163,14 @@ def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | N
 
 
 def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
-    subnet = network.subnet(ec2, place, plan.config.network)
+    nodes = len(plan.nodes)
+    subnet = network.subnet(ec2, place, plan.config.network, nodes=nodes)
     text = f"{subnet.id} in {subnet.vpc}, {place}"
+    if subnet.room < nodes:
+        needed = nodes - len(_existing(ec2, place.region, plan) & {n.name for n in plan.nodes})
+        if subnet.room < needed:
+            text = f"{text}: {subnet.room} free addresses, {needed} needed"
+            return text, CapacityError(text, hint="choose another zone, or a larger subnet")
     given = plan.config.network.firewall
     if given is not None:
         groups = security_groups.existing(ec2, place.region, subnet.vpc, given)

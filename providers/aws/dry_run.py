@@ -7,12 +7,21 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (Dr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cloudtrain.errors import CloudConfigError, CloudError, NameTakenError, PermissionsError
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.aws import faults, images, machine_types, network, requests
+from cloudtrain.providers.aws import (
+    faults,
+    images,
+    machine_types,
+    network,
+    requests,
+    reservations,
+    xml,
+)
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.base import labels
@@ -74,20 +83,18 @@ def _is_consent(error: CloudError) -> bool:
 
 def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the calls that `up` would send in `place`, with their parameters."""
-    subnet = network.subnet(ec2, place, plan.config.network)
+    subnet = network.subnet(ec2, place, plan.config.network, nodes=len(plan.nodes))
     chosen = {
         node.name: images.find(ec2, place.region, images.choices(plan.config.image, node))
         for node in plan.nodes
     }
+    ground = _ground(ec2, place, plan, subnet, chosen)
     kinds = {
         (n.machine, n.provisioning, n.disk_gb, chosen[n.name].id): n for n in reversed(plan.nodes)
     }
     for node in reversed(kinds.values()):
         words = " ".join(filter(None, ["RunInstances", node.machine, node.provisioning.shown]))
-        yield (
-            words,
-            _run_instances(plan, node, place, subnet, chosen[node.name], ec2.timing.clock.now()),
-        )
+        yield words, _run_instances(plan, node, place, ground, ec2.timing.clock.now())
     tags = labels.on_resources(plan)
     if plan.config.network.firewall is None:
         yield (
@@ -110,28 +117,45 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
         )
 
 
-def _run_instances(
-    plan: Plan, node: NodePlan, place: Location, subnet: Subnet, image: AwsImage, now: float
-) -> Mapping[str, Any]:
-    """Return the parameters of RunInstances as `up` sends it, without those that do not exist yet
-    or must not be sent.
-
-    These are the security group and placement group, the client token (a dry run might bind it),
-    and the keys in the user data.
+def _ground(
+    ec2: Ec2Client, place: Location, plan: Plan, subnet: Subnet, chosen: Mapping[str, AwsImage]
+) -> ClusterNetwork:
+    """Return what `create_network` would return, except that groups which do not exist yet are left
+    out, as EC2 refuses unknown ones.
     """
-    expires = plan.config.limits.max_lifetime
+    close = machine_types.stands_close(ec2, place.region, plan)
+    groups = plan.config.network.firewall or ()
+    placement = ""
+    with suppress(CloudError):  # the findings on the network say why
+        own = network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find()
+        groups = groups or tuple(filter(None, [own]))
+        name = network.placement_group_name(plan.config.name, place.zone)
+        listed = network.placement_groups(ec2, place.region) if close else None
+        placement = name if name in {xml.text(it, "groupName") for it in listed or ()} else ""
+    reserved = reservations.placement_group(ec2, place, plan)
+    return ClusterNetwork(
+        subnet=subnet,
+        groups=groups,
+        placement_group="" if reserved or reservations.has_blocks(plan) else placement,
+        reserved_group=reserved,
+        images=chosen,
+        efa_cards=machine_types.efa_cards(ec2, place.region, plan) if close else (),
+    )
+
+
+def _run_instances(
+    plan: Plan, node: NodePlan, place: Location, ground: ClusterNetwork, now: float
+) -> Mapping[str, Any]:
+    """Return the parameters of RunInstances as `up` sends it, without the client token, which a dry
+    run might bind, and the keys in the user data.
+    """
     lifetime = plan.config.limits.max_lifetime
     expires = None if lifetime is None else now + lifetime
     order = LaunchRequest(
         plan=plan,
         node=node,
         place=place,
-        network=ClusterNetwork(
-            subnet=subnet,
-            groups=plan.config.network.firewall or (),
-            placement_group="",
-            images={node.name: image},
-        ),
+        network=ground,
         user_data=FIRST_BOOT,
         token="",
         expires=expires,

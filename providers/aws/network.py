@@ -16,20 +16,30 @@ from cloudtrain.model import Network, Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
-from cloudtrain.providers.aws.types import Subnet
+from cloudtrain.providers.aws.types import UNKNOWN_ROOM, Subnet
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 
+_BLOCKED = (
+    "choose another zone or network.subnet; for VPC Block Public Access an exclusion of that subnet"
+    " (https://docs.aws.amazon.com/vpc/latest/userguide/security-vpc-bpa.html), or private nodes"
+)
 
-def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
+
+def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) -> Subnet:
     """Return the config's subnet, or else a public subnet of the config's VPC or the default VPC
-    (any subnet for private nodes). Raises CloudConfigError.
+    (any subnet for private nodes), if possible with room for so many nodes. One without is returned
+    if there is no other: the nodes may be in it already. Raises CloudConfigError.
     """
     if wanted.subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
         if found is None or found.zone != place.zone:
             raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
+        if why := found.unusable(private=wanted.private):
+            raise CloudConfigError(
+                f"network.subnet {wanted.subnet} {why}", hint=_BLOCKED, scope="region"
+            )
         if not wanted.private and Routes(ec2, place.region, found.vpc).lack_gateway(found.id):
             raise CloudConfigError(
                 f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
@@ -41,16 +51,21 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
         return found
     vpc = wanted.vpc or default_vpc(ec2, place.region)
     asked = requests.filters(vpc_id=vpc, availability_zone=place.zone)
-    there = [
-        each
-        for each in ec2.pages(place.region, "DescribeSubnets", "subnetSet", asked)
-        if _subnet(each).vpc == vpc and _subnet(each).zone == place.zone
-    ]
+    listed = map(_subnet, ec2.pages(place.region, "DescribeSubnets", "subnetSet", asked))
+    there = [each for each in listed if each.vpc == vpc and each.zone == place.zone]
     if not wanted.private:
         routes = Routes(ec2, place.region, vpc)
-        leading = [each for each in there if routes.to_gateway(_subnet(each).id)]
+        leading = [each for each in there if routes.to_gateway(each.id)]
         # If the endpoint does not report routes: the subnets that give public addresses.
-        there = leading or [s for s in there if xml.text(s, "mapPublicIpOnLaunch") == "true"]
+        there = leading or [each for each in there if each.gives_addresses]
+    usable = [each for each in there if not each.unusable(private=wanted.private)]
+    if there and not usable:
+        words = (f"{each.id} {each.unusable(private=wanted.private)}" for each in there)
+        raise CloudConfigError(
+            f"no subnet of {vpc} in {place} can be used: {', '.join(words)}",
+            hint=_BLOCKED,
+            scope="zone",
+        )
     if not there:
         raise CloudConfigError(
             f"the {'' if wanted.vpc else 'default '}VPC {vpc} has no "
@@ -60,7 +75,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network) -> Subnet:
             else f"set network.subnet, or run `aws ec2 create-default-subnet` for {place.zone}",
             scope="zone",
         )
-    return _subnet(max(there, key=lambda each: xml.text(each, "defaultForAz")))
+    return max(usable, key=lambda each: (each.room >= nodes, each.is_default, each.room))
 
 
 def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:
@@ -126,6 +141,14 @@ def _subnet(found: Tree) -> Subnet:
         id=xml.text(found, "subnetId"),
         vpc=xml.text(found, "vpcId"),
         zone=xml.text(found, "availabilityZone"),
+        room=int(xml.text(found, "availableIpAddressCount") or UNKNOWN_ROOM),
+        state=xml.text(found, "state") or "available",
+        ipv6_only=xml.text(found, "ipv6Native") == "true",
+        blocked=xml.text(
+            xml.part(found, "blockPublicAccessStates") or found, "internetGatewayBlockMode"
+        ),
+        is_default=xml.text(found, "defaultForAz") == "true",
+        gives_addresses=xml.text(found, "mapPublicIpOnLaunch") == "true",
     )
 
 
@@ -150,7 +173,7 @@ class SecurityGroup:
         With `efa`, traffic to its members gets a rule of its own: EFA heeds no rule for addresses.
         https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (documented)
         """
-        id = self._find() or self._create(journal)
+        id = self.find() or self._create(journal)
         mended = self._ec2.timing.until(
             lambda: self._repaired(id, caller, efa), within=self._ec2.timing.listing
         )
@@ -158,7 +181,8 @@ class SecurityGroup:
             raise NotFoundError(f"security group {self._name} ({id}) was created but is not listed")
         return id
 
-    def _find(self) -> str | None:
+    def find(self) -> str | None:
+        """Return the ID of the cluster's group; None if there is none. Raises NameTakenError."""
         asked = requests.filters(group_name=self._name, vpc_id=self._vpc)
         found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
         for group in found:
@@ -191,7 +215,7 @@ class SecurityGroup:
             )
         except NameTakenError:
             # An earlier call whose answer was lost, or a call from another machine of this user.
-            found = self._ec2.timing.until(self._find, within=self._ec2.timing.listing)
+            found = self._ec2.timing.until(self.find, within=self._ec2.timing.listing)
             if found is None:
                 raise
             return found

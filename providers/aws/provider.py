@@ -153,7 +153,7 @@ class AwsDriver:
             if names not in found:
                 found[names] = self._image(plan, place.region, names, journal)
             chosen[node.name] = found[names]
-        subnet = network.subnet(self._ec2, place, plan.config.network)
+        subnet = network.subnet(self._ec2, place, plan.config.network, nodes=len(plan.nodes))
         close = machine_types.stands_close(self._ec2, place.region, plan)
         cards = machine_types.efa_cards(self._ec2, place.region, plan) if close else ()
         reserved = reservations.placement_group(self._ec2, place, plan)

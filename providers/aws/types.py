@@ -15,11 +15,35 @@ class AwsImage:
     size_gb: int
 
 
+UNKNOWN_ROOM = 1 << 16
+"""Free addresses where an endpoint does not tell them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
+    """A subnet as DescribeSubnets has it: botocore's model of EC2, Subnet."""
+
     id: str
     vpc: str
     zone: str
+    room: int = UNKNOWN_ROOM
+    """Free addresses."""
+    state: str = "available"
+    ipv6_only: bool = False
+    blocked: str = ""
+    """How VPC Block Public Access blocks it: `block-bidirectional`, `block-ingress`."""
+    is_default: bool = False
+    gives_addresses: bool = False
+
+    def unusable(self, *, private: bool) -> str:
+        """Return why no node can work in it; "" if one can."""
+        if self.state != "available":
+            return f"is {self.state}"
+        if self.ipv6_only:
+            return "is for IPv6 only"
+        if self.blocked.startswith("block-") and not private:
+            return f"cannot be reached: VPC Block Public Access is {self.blocked}"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

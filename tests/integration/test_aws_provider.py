@@ -1351,3 +1351,90 @@ def test_check_says_what_the_free_plan_cannot_launch(
         assert "upgrade" in str(raised.value.hint)
     aws.fault("answer", status=403, code="AccessDeniedException", action="GetAccountPlanState *")
     assert "account" not in findings(plan)
+
+
+# ── Subnets ──────────────────────────────────────────────────────────────────
+
+
+def two_subnets(aws: Cloud) -> tuple[str, str]:
+    """The default one of the zone, and another that leads to the internet."""
+    here = [{"Name": "availability-zone", "Values": ["us-east-1a"]}]
+    (usual,) = ec2().describe_subnets(Filters=here)["Subnets"]
+    made = ec2().create_subnet(
+        VpcId=usual["VpcId"], CidrBlock="172.31.200.0/24", AvailabilityZone="us-east-1a"
+    )["Subnet"]
+    return usual["SubnetId"], made["SubnetId"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"room": 1}, "free addresses"),
+        ({"state": "pending"}, "is pending"),
+        ({"ipv6_only": "true", "room": 0}, "is for IPv6 only"),
+        ({"blocked": "block-bidirectional"}, "VPC Block Public Access is block-bidirectional"),
+        ({"blocked": "block-ingress"}, "VPC Block Public Access is block-ingress"),
+    ],
+)
+def test_a_subnet_that_can_take_no_node_is_passed_over_with_its_reason(
+    aws: Cloud, facts: dict[str, Any], why: str
+) -> None:
+    """Its nodes would be billed for 600 s in which nobody gets in."""
+    usual, other = two_subnets(aws)
+    plan = plan_of(aws, placement=("us-east-1a",))
+    place = account_of(plan)
+    aws.set(subnets={usual: facts})
+    assert place.create_network(plan, HERE, CALLER, silent).subnet.id == other
+    aws.set(subnets={usual: facts, other: facts})
+    (finding,) = findings(plan)["network"]
+    assert not finding.ok
+    assert why in finding.text
+    assert finding.hint
+    if "room" in facts and len(facts) == 1:  # nodes that are there already need no more
+        assert place.create_network(plan, HERE, CALLER, silent).subnet.id in (usual, other)
+        return
+    with pytest.raises(CloudConfigError, match=re.escape(why)) as raised:
+        place.create_network(plan, HERE, CALLER, silent)
+    assert raised.value.scope == "zone"
+    private = Network(private=True, subnet=usual, ssh_from="10.0.0.0/8")
+    named = plan_of(aws, placement=("us-east-1a",), network=private)
+    if "blocked" in facts:
+        assert account_of(named).create_network(named, HERE, CALLER, silent).subnet.id == usual
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_dry_run_is_the_request_of_up(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """A pair of p5 in a private subnet: 32 network cards each, and its groups once they exist."""
+    sent: list[dict[str, Any]] = []
+    build = requests.run_instances
+
+    def built(order: Any, token: str) -> dict[str, Any]:
+        sent.append(build(order, token))
+        return sent[-1]
+
+    group = NodeGroup(machine="p5.48xlarge", accelerator=Accelerator(kind="H100", count=8), count=2)
+    private = Network(private=True, ssh_from="10.0.0.0/8")
+    plan = plan_of(
+        aws,
+        nodes={"chief": replace(group, count=1), "worker": replace(group, count=1)},
+        network=private,
+        placement=("us-east-1a",),
+    )
+    account = account_of(plan)
+    ground = account.create_network(plan, HERE, CALLER, silent) if there else None
+    monkeypatch.setattr(requests, "run_instances", built)
+    (finding,) = findings(plan)["permissions"]
+    assert finding.ok, finding.text
+    ground = ground or account.create_network(plan, HERE, CALLER, silent)
+    (dry, up) = sent[0], build(order_of(plan, plan.nodes[0], ground), "a token")
+    assert len(dry["NetworkInterface"]) == len(up["NetworkInterface"]) == 32
+    left_out = {"ClientToken", "UserData", "TagSpecification"}
+    if not there:
+        left_out |= {"Placement"}
+        for each in (*dry["NetworkInterface"], *up["NetworkInterface"]):
+            each.pop("SecurityGroupId")
+    assert {k: v for k, v in dry.items() if k not in left_out} == {
+        k: v for k, v in up.items() if k not in left_out
+    }

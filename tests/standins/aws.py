@@ -27,6 +27,7 @@ from tests.standins import (
     aws_query,
     aws_signature,
     aws_sts,
+    aws_subnets,
 )
 from tests.standins.aws_groups import Groups
 from tests.standins.aws_query import Refused, params_of
@@ -148,6 +149,9 @@ class AwsStandIn(Schedules, Groups, Reservations):
         zones = any(each["Name"] == "availability-zone" for each in given.get("Filters", ()))
         wide = action == "DescribeInstances" and not given.get("InstanceIds") and not zones
         return max(self.lag, self.wide_lag) if wide else self.lag
+
+    def _describe_subnets(self, region: str, given: dict[str, Any], request: Request) -> Response:
+        return aws_subnets.described(self, request)
 
     def _describe_regions(self, region: str, given: dict[str, Any], request: Request) -> Any:
         wanted = given.get("RegionNames") or self.regions

@@ -8,7 +8,13 @@ from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
-from tests.standins import aws_addresses, aws_data, aws_profiles, aws_reservations
+from tests.standins import (
+    aws_addresses,
+    aws_data,
+    aws_profiles,
+    aws_reservations,
+    aws_subnets,
+)
 from tests.standins.aws_query import Refused
 from tests.standins.aws_world import World
 
@@ -35,6 +41,8 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     _check_others(world, region, given, machine)
     _check_interfaces(world, region, given, machine)
     aws_addresses.check_address(world, region, given)
+    if not given.get("DryRun"):
+        aws_subnets.check_room(world, given)
     aws_profiles.check(world, given)
     targets = aws_reservations.target_of(world, given)
     if given.get("DryRun"):

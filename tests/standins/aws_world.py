@@ -109,6 +109,8 @@ class World:
         self.quotas = {code: vcpus for code, (_, vcpus) in aws_data.QUOTAS.items()}
         self.account_plan = "PAID"
         """Or FREE, as of accounts made since 2025-07-15: EC2 launches what is eligible alone."""
+        self.subnets: dict[str, dict[str, Any]] = {}
+        """Subnet → what of it is unlike a usual one: "room", "state", "ipv6_only", "blocked"."""
         self.required: dict[str, Any] = {}
         """What an organization's policy demands of each RunInstances, by parameter."""
         self.keys_denied: list[str] = []

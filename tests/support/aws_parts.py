@@ -35,7 +35,7 @@ FAST = Timing(
     listing=1.0,
 )
 """The stand-in's own delays are 30 ms at most."""
-BY_TESTS = {"RevokeSecurityGroupEgress", "StopInstances"}
+BY_TESTS = {"CreateSubnet", "RevokeSecurityGroupEgress", "StopInstances"}
 """Called by tests alone."""
 CALLER = "203.0.113.7/32"
 HERE = Location(region="us-east-1", zone="us-east-1a")
