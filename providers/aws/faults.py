@@ -93,6 +93,27 @@ _WORDS = (
             "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade",
         ),
     ),
+    # Orange-Cyberdefense/GOAD#304, 2024-11-27. AuthFailure alone would be our credentials'.
+    (
+        re.compile(r"^Not authorized for images"),
+        "ImageNotShared",
+        Fault(
+            CloudConfigError,
+            "region",
+            "this account may not use that image: its owner shares it by `aws ec2 "
+            "modify-image-attribute`, or set image: auto",
+        ),
+    ),
+    # awslabs/harmonix#22, 2023-07-18: status 401, OptInRequired.
+    (
+        re.compile(r"AWS Marketplace product"),
+        "",
+        Fault(
+            PermissionsError,
+            "account",
+            "accept the terms at the address above, or choose another `image:`",
+        ),
+    ),
     (
         re.compile(r"not authorized to perform: iam:PassRole"),
         "",
@@ -131,7 +152,17 @@ CODES: Mapping[str, Fault] = {
         CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"
     ),
     "InsufficientAddressCapacity": Fault(CapacityError, "region", _ELSEWHERE),
+    "UnfulfillableCapacity": _CAPACITY,
     "Unsupported": _CAPACITY,
+    "DisallowedForDedicatedTenancyNetwork": Fault(
+        CloudConfigError,
+        "region",
+        "the VPC has dedicated tenancy, which that machine or market lacks: set network.vpc",
+    ),
+    "InvalidParameterCombination": Fault(
+        CloudConfigError, "region", "check nodes.….machine, image and network against these words"
+    ),
+    "VolumeIOPSLimit": _LIMIT,
     "VolumeTypeNotAvailableInZone": _CAPACITY,
     "SpotMaxPriceTooLow": Fault(CapacityError, "zone", "choose another zone, or set spot: false"),
     "SpotInstanceTermination": Fault(CapacityError, "zone", "the spot instance was preempted"),
@@ -271,7 +302,7 @@ def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str)
     own, fault = next(((o, f) for p, o, f in _WORDS if p.search(message)), ("", None))
     code = own or code
     return _error(
-        fault or _of_code(code) or _of_status(status),
+        fault or _of_code(code) or _of_unknown_code(code, status),
         asked,
         message or f"HTTP {status} without a message",
         code=code or f"HTTP {status}",
@@ -374,6 +405,11 @@ def _words(body: str) -> tuple[str, str]:
 
 def _of_code(code: str) -> Fault | None:
     return CODES.get(code) or next((f for p, f in _KINDS if p.search(code)), None)
+
+
+def _of_unknown_code(code: str, status: int) -> Fault:
+    """An answer with a code is an answer, whatever its status: the same request gets it again."""
+    return Fault(CloudError, "region") if code and status >= 500 else _of_status(status)
 
 
 def _of_status(status: int) -> Fault:

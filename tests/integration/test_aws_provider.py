@@ -1438,3 +1438,18 @@ def test_the_dry_run_is_the_request_of_up(
     assert {k: v for k, v in dry.items() if k not in left_out} == {
         k: v for k, v in up.items() if k not in left_out
     }
+
+
+@pytest.mark.parametrize("code", ["InsufficientInstanceCapacity", "UnfulfillableCapacity"])
+def test_every_word_for_no_capacity_goes_on_to_the_next_zone_at_once(
+    aws: Cloud, tmp_path: Path, code: str
+) -> None:
+    """Taken for a passing fault, one of them was asked for 9 times, and the next zone never."""
+    group = {"chief": NodeGroup(machine="m5.large")}
+    zones = ("us-east-1a", "us-east-1b")
+    plan = plan_of(aws, strategy="one_device", nodes=group, placement=zones)
+    aws.set(capacity={"m5.large us-east-1a": 0}, capacity_code=code)
+    (node,) = provider_of(plan).create(plan, make_identity(tmp_path, plan), silent)
+    assert node.placement == "us-east-1b"
+    asked = [call for call in aws.calls() if call["action"].startswith("RunInstances")]
+    assert [call["status"] for call in asked] == [500, 200]

@@ -64,6 +64,13 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     )
     if given.get("Placement", {}).get("GroupName") and zone in world.no_room_close:
         there = taken
+    if there - taken < given["MinCount"] and world.capacity_code == "UnfulfillableCapacity":
+        raise Refused(  # mludvig/aws-ethereum-miner#23, 2021-12-06
+            world.capacity_code,
+            "Unable to fulfill capacity due to your request configuration. Please adjust your "
+            "request and try again.",
+            500,
+        )
     if there - taken < given["MinCount"]:
         raise Refused(
             "InsufficientInstanceCapacity",

@@ -97,6 +97,8 @@ class World:
         """Seconds for which EC2 does not know a new instance profile."""
         self.capacity: dict[str, int] = {}
         """`g4dn.xlarge us-east-1a` → how many there are; as many as wanted where not told."""
+        self.capacity_code = "InsufficientInstanceCapacity"
+        """Or another documented code by which EC2 says that there is none."""
         self.no_room_close: list[str] = []
         """Zones whose placement groups are full, while single instances still find room."""
         self.reservations: dict[str, dict[str, Any]] = {}

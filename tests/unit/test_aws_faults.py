@@ -45,13 +45,13 @@ def refusal(code: str, message: str = "its own words", status: int = 400) -> Clo
     [
         (
             "InsufficientInstanceCapacity InsufficientHostCapacity Unsupported SpotMaxPriceTooLow "
-            "ReservationCapacityExceeded InvalidCapacityReservationState",
+            "ReservationCapacityExceeded InvalidCapacityReservationState UnfulfillableCapacity",
             CapacityError,
             "zone",
         ),
         (
             "VcpuLimitExceeded InstanceLimitExceeded MaxSpotInstanceCountExceeded "
-            "VolumeLimitExceeded AddressLimitExceeded SomeNewLimitExceeded",
+            "VolumeLimitExceeded AddressLimitExceeded SomeNewLimitExceeded VolumeIOPSLimit",
             QuotaError,
             "region",
         ),
@@ -308,3 +308,59 @@ def test_the_recorded_error_of_an_idempotency_mismatch_is_told_by_its_code() -> 
     body = recorded("run_instances_idem_mismatch.xml")
     error = faults.of_answer("RunInstances in x", status=400, headers={}, body=body)
     assert error.code == "IdempotentParameterMismatch"
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "status", "kind", "hint"),
+    [
+        (
+            "AuthFailure",
+            "Not authorized for images: [ami-03a5b89a2fbe7dd3d]",
+            400,
+            CloudConfigError,
+            "modify-image-attribute",
+        ),
+        (
+            "OptInRequired",
+            "In order to use this AWS Marketplace product you need to accept terms and subscribe. "
+            "To do so please visit https://aws.amazon.com/marketplace/pp?sku=4q59bftpyoueme916",
+            401,
+            PermissionsError,
+            "accept the terms",
+        ),
+        (
+            "OptInRequired",
+            "You are not subscribed to this service.",
+            401,
+            PermissionsError,
+            "billing",
+        ),
+        (
+            "DisallowedForDedicatedTenancyNetwork",
+            "The specified instance type is not supported",
+            400,
+            CloudConfigError,
+            "network.vpc",
+        ),
+        ("InvalidParameterCombination", "Any two.", 400, CloudConfigError, "nodes"),
+        (
+            "InvalidParameterCombination",
+            "The specified instance type is not eligible for Free Tier.",
+            400,
+            PermissionsError,
+            "upgrade",
+        ),
+    ],
+)
+def test_words_that_say_more_than_their_code_have_a_way_out(
+    code: str, words: str, status: int, kind: type[CloudError], hint: str
+) -> None:
+    error = refusal(code, words, status)
+    assert type(error) is kind
+    assert hint in str(error.hint)
+
+
+def test_an_answer_with_a_code_is_an_answer_whatever_its_status() -> None:
+    assert type(refusal("SomethingNobodyKnows", status=503)) is CloudError
+    assert isinstance(refusal("", status=503), TransientError)
+    assert isinstance(refusal("InternalError", status=500), TransientError)
