@@ -140,7 +140,8 @@ class AwsIdentity:
         found = chain.load_credentials()
         if found is None:
             raise CredentialsError(
-                f"{self._name}: no AWS credentials found",
+                "no AWS credentials found"
+                + (f" for profile {self.profile}" if self.profile else ""),
                 hint=f"run `{self._command('aws login')}`, `{self._command('aws configure')}` or "
                 f"`{self._command('aws sso login')}`, or set `project` (AWS_PROFILE) to another "
                 "profile",

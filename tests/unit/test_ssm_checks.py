@@ -12,7 +12,9 @@ from cloudtrain.errors import CredentialsError, PermissionsError
 from cloudtrain.model import ClusterConfig, Network, NodeGroup, Plan, SshProxy
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota, ssm_checks
+from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
+from cloudtrain.providers.base.timing import TIMING
 
 ROLE = {
     "RoleName": "trainer",
@@ -55,7 +57,8 @@ def found(
 ) -> Finding:
     services = {"iam": iam, "ssm": ssm}
     monkeypatch.setattr(quota, "service", lambda ec2, name, region: services[name])
-    (finding,) = ssm_checks.check(None, "us-east-1", plan(identity))  # type: ignore[arg-type]
+    asked = plan(identity)
+    (finding,) = ssm_checks.check(Ec2Client(asked.config, TIMING), "us-east-1", asked)
     return finding
 
 
