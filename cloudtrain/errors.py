@@ -146,6 +146,8 @@ class CapacityError(CloudError):
     exit_code = 3
     in_group = False
     """The nodes were requested in a placement group: without it there may be capacity."""
+    elsewhere: tuple[str, ...] = ()
+    """Zones that have capacity now, where the cloud says so."""
 
 
 class QuotaError(CloudError):

@@ -163,8 +163,14 @@ class _Response(EC2Response):
             raise TransientError(f"{self.connection.asked}: {error}", code="cut off") from error
 
     def parse_error(self) -> str:
+        connection = self.connection
         raise faults.of_answer(
-            self.connection.asked, status=self.status, headers=self.headers, body=str(self.body)
+            connection.asked,
+            status=self.status,
+            headers=self.headers,
+            body=str(self.body),
+            reach="zone" if connection.asked.startswith("RunInstances ") else "region",
+            facts={"region": connection.driver.region_name},
         )
 
 

@@ -1,4 +1,4 @@
-"""Maps errors of EC2, libcloud, requests and botocore to our error classes.
+"""What EC2's refusals mean: codes and reasons as rows, and how its answers are read.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
-from cloudtrain import moments
 from cloudtrain.errors import (
     AddressTakenError,
     BusyError,
@@ -28,20 +25,14 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.providers.aws import xml
-
-
-@dataclass(frozen=True)
-class Fault:
-    kind: type[CloudError]
-    scope: Scope = "account"
-    hint: str | None = None
-
+from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, seconds
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
 _QUOTA = (
-    "request more: aws service-quotas request-service-quota-increase --service-code ec2 "
-    "--quota-code CODE --desired-value VCPUS; CODE is L-DB2E81BA for G and VT (spot L-3819A6DF), "
-    "L-417A185B for P (spot L-7212CCBC), L-1216C47A for others (spot L-34B43A08)"
+    "request more: aws service-quotas request-service-quota-increase --region {region} "
+    "--service-code ec2 --quota-code CODE --desired-value VCPUS; CODE is L-DB2E81BA for G and VT "
+    "(spot L-3819A6DF), L-417A185B for P (spot L-7212CCBC), L-1216C47A for others (spot "
+    "L-34B43A08)"
 )
 _SPOT_QUOTA = (
     "request more at Service Quotas: L-3819A6DF (G and VT spot), L-7212CCBC (P spot), "
@@ -50,263 +41,222 @@ _SPOT_QUOTA = (
 _LOG_IN = (
     "run `aws configure` or `aws sso login`, or set `project` (AWS_PROFILE) to another profile"
 )
-_POLICY = "attach the policy in docs/aws.md, which is enough"
-
-_CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
-_RESERVATION = Fault(CloudConfigError, "region", "check nodes.….provisioning")
-_LIMIT = Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas")
-_RATE = Fault(RateError, "region")
-_TRANSIENT = Fault(TransientError, "region")
-_UNKNOWN_USER = Fault(CredentialsError, "account", _LOG_IN)
-_DENIED = Fault(PermissionsError, "account", _POLICY)
-_WRONG = Fault(CloudConfigError)
-_ABSENT = Fault(NotFoundError, "region")
-_IN_USE = Fault(
-    BusyError, "region", "still in use by a resource that is being deleted: run it again"
-)
-_TAKEN = Fault(NameTakenError, "region")
 _SUPPORT = "see https://console.aws.amazon.com/billing for what is missing, or ask AWS Support"
-
-NO_PROFILE = "InvalidIamInstanceProfile"
-"""Our code for EC2's InvalidParameterValue with such words: EC2 has no code of its own for it."""
-_WORDS = (
-    # terraform-provider-aws#24281 and cluster-api-provider-aws#3439 quote the first, read
-    # 2026-11-22; the second is EC2's text for a profile without a role, by general knowledge.
-    (
-        re.compile(r"Invalid IAM Instance Profile|has no associated IAM Roles", re.IGNORECASE),
-        NO_PROFILE,
-        Fault(
-            PermissionsError,
-            "account",
-            "check `identity`: `aws iam get-instance-profile --instance-profile-name NAME` must "
-            "show one role; a role's name is not a profile's",
-        ),
-    ),
-    (
-        # LinkedInLearning/learning-terraform-3087701#345 and bitnami/vms#1838 (an image).
-        re.compile(r"not eligible for Free Tier"),
-        "",
-        Fault(
-            PermissionsError,
-            "account",
-            "the account is on the Free plan: `cloudtrain check` lists what it may launch, or "
-            "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade",
-        ),
-    ),
-    # Orange-Cyberdefense/GOAD#304, 2024-11-27. AuthFailure alone would be our credentials'.
-    (
-        re.compile(r"^Not authorized for images"),
-        "ImageNotShared",
-        Fault(
-            CloudConfigError,
-            "region",
-            "this account may not use that image: its owner shares it by `aws ec2 "
-            "modify-image-attribute`, or set image: auto",
-        ),
-    ),
-    # awslabs/harmonix#22, 2023-07-18: status 401, OptInRequired.
-    (
-        re.compile(r"AWS Marketplace product"),
-        "",
-        Fault(
-            PermissionsError,
-            "account",
-            "accept the terms at the address above, or choose another `image:`",
-        ),
-    ),
-    (
-        re.compile(r"not authorized to perform: iam:PassRole"),
-        "",
-        Fault(
-            PermissionsError,
-            "account",
-            "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)",
-        ),
-    ),
-)
-"""Messages that say more than their codes: pattern, our code if EC2's is too general, fault."""
-
+_DEFAULT_VPC = "run `aws ec2 create-default-vpc --region {region}`, or set network.subnet"
 KEY = (
     "often the disk's encryption key (`disk_key`, or the account's default): it must be enabled, "
     "in this region, and its policy must admit you, and for spot nodes AWSServiceRoleForEC2Spot "
     "(docs/companies.md)"
 )
-_SKEWED = Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}")
+NO_PROFILE = "InvalidIamInstanceProfile"
+"""Our code for EC2's InvalidParameterValue with such words: EC2 has no code of its own for it."""
 
-CODES: Mapping[str, Fault] = {
-    "InsufficientInstanceCapacity": _CAPACITY,
-    "InsufficientHostCapacity": _CAPACITY,
-    "InsufficientCapacity": _CAPACITY,
-    "InsufficientCapacityOnHost": _CAPACITY,
-    "InsufficientReservedInstanceCapacity": _CAPACITY,
-    "InsufficientVolumeCapacity": _CAPACITY,
-    "ReservationCapacityExceeded": Fault(
-        CapacityError, "zone", "the reservation is full: enlarge it, or choose another one"
+_CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
+_TRANSIENT = Fault(TransientError)
+_UNKNOWN_USER = Fault(CredentialsError, "account", _LOG_IN)
+_WRONG = Fault(CloudConfigError)
+_ABSENT = Fault(NotFoundError, "region")
+
+
+def _denied(hint: str, scope: Scope = "account") -> Fault:
+    return Fault(PermissionsError, scope, hint)
+
+
+def _wrong(hint: str) -> Fault:
+    return Fault(CloudConfigError, "region", hint)
+
+
+TABLE = Table(
+    # ── Messages that say more than their codes ──────────────────────────────
+    # terraform-provider-aws#24281 and cluster-api-provider-aws#3439 quote the first, read
+    # 2026-11-22; the second is EC2's text for a profile without a role, by general knowledge.
+    Row(
+        _denied(
+            "check `identity`: `aws iam get-instance-profile --instance-profile-name NAME` must "
+            "show one role; a role's name is not a profile's"
+        ),
+        words=r"(?i)Invalid IAM Instance Profile|has no associated IAM Roles",
+        code=NO_PROFILE,
     ),
-    "InvalidCapacityReservationState": Fault(
-        CapacityError, "zone", "check the reservation's state and dates"
+    # LinkedInLearning/learning-terraform-3087701#345 and bitnami/vms#1838 (an image).
+    Row(
+        _denied(
+            "the account is on the Free plan: `cloudtrain check` lists what it may launch, or "
+            "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade"
+        ),
+        words=r"not eligible for Free Tier",
     ),
-    "InvalidCapacityReservationId.NotFound": _RESERVATION,
-    "InvalidCapacityReservationId.Malformed": _RESERVATION,
-    "InsufficientFreeAddressesInSubnet": Fault(
-        CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"
+    # Orange-Cyberdefense/GOAD#304, 2024-11-27. AuthFailure alone would be our credentials'.
+    Row(
+        _wrong(
+            "this account may not use that image: its owner shares it by `aws ec2 "
+            "modify-image-attribute`, or set image: auto"
+        ),
+        words=r"^Not authorized for images",
+        code="ImageNotShared",
     ),
-    "InsufficientAddressCapacity": Fault(CapacityError, "region", _ELSEWHERE),
-    "UnfulfillableCapacity": _CAPACITY,
-    "Unsupported": _CAPACITY,
-    "DisallowedForDedicatedTenancyNetwork": Fault(
-        CloudConfigError,
-        "region",
-        "the VPC has dedicated tenancy, which that machine or market lacks: set network.vpc",
+    # awslabs/harmonix#22, 2023-07-18: status 401, OptInRequired.
+    Row(
+        _denied("accept the terms at the address above, or choose another `image:`"),
+        words=r"AWS Marketplace product",
     ),
-    "InvalidParameterCombination": Fault(
-        CloudConfigError, "region", "check nodes.….machine, image and network against these words"
+    Row(
+        _denied(
+            "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)"
+        ),
+        words=r"not authorized to perform: iam:PassRole",
     ),
-    "VolumeIOPSLimit": _LIMIT,
-    "VolumeTypeNotAvailableInZone": _CAPACITY,
-    "SpotMaxPriceTooLow": Fault(CapacityError, "zone", "choose another zone, or set spot: false"),
-    "SpotInstanceTermination": Fault(CapacityError, "zone", "the spot instance was preempted"),
-    "SpotInstanceShutdown": Fault(CapacityError, "zone", "the spot instance was preempted"),
-    "VcpuLimitExceeded": Fault(QuotaError, "region", _QUOTA),
-    "InstanceLimitExceeded": Fault(QuotaError, "region", _QUOTA),
-    "MaxSpotInstanceCountExceeded": Fault(QuotaError, "region", _SPOT_QUOTA),
-    "VolumeLimitExceeded": _LIMIT,
-    "MaxIOPSLimitExceeded": _LIMIT,
-    "AddressLimitExceeded": _LIMIT,
-    "NetworkInterfaceLimitExceeded": _LIMIT,
-    "SecurityGroupLimitExceeded": _LIMIT,
-    "RulesPerSecurityGroupLimitExceeded": _LIMIT,
-    "PlacementGroupLimitExceeded": _LIMIT,
-    "ResourceLimitExceeded": _LIMIT,
-    "RequestLimitExceeded": _RATE,
-    "Throttling": _RATE,
-    "ThrottlingException": _RATE,
-    "ThrottledException": _RATE,
-    "RequestThrottled": _RATE,
-    "RequestThrottledException": _RATE,
-    "EC2ThrottledException": _RATE,
-    "TooManyRequestsException": _RATE,
-    "SlowDown": _RATE,
-    "BandwidthLimitExceeded": _RATE,
-    "PriorRequestNotComplete": _RATE,
-    "ConcurrentTagAccess": _RATE,
-    "ServerInternal": _TRANSIENT,
-    "InternalError": _TRANSIENT,
-    "InternalFailure": _TRANSIENT,
-    "InternalServerError": _TRANSIENT,
-    "ServiceUnavailable": _TRANSIENT,
-    "ServiceUnavailableException": _TRANSIENT,
-    "Unavailable": _TRANSIENT,
-    "RequestTimeout": _TRANSIENT,
-    "RequestTimeoutException": _TRANSIENT,
-    "AuthFailure": _UNKNOWN_USER,
-    "InvalidClientTokenId": _UNKNOWN_USER,
-    "UnrecognizedClientException": _UNKNOWN_USER,
-    "SignatureDoesNotMatch": _UNKNOWN_USER,
-    "IncompleteSignature": _UNKNOWN_USER,
-    "MissingAuthenticationToken": _UNKNOWN_USER,
-    "ExpiredToken": _UNKNOWN_USER,
-    "ExpiredTokenException": _UNKNOWN_USER,
-    "RequestExpired": _SKEWED,
-    "RequestTimeTooSkewed": _SKEWED,
-    "RequestInTheFuture": _SKEWED,
-    "UnauthorizedOperation": _DENIED,
-    "AccessDenied": _DENIED,
-    "AccessDeniedException": _DENIED,
+    # ── Why EC2 ended an instance, for codes that mean something else in a response ──
+    Row(Fault(TransientError, "zone"), "Server.InternalError"),
+    Row(_wrong(KEY), "Client.InternalError Client.InvalidKMSKey.InvalidState"),
+    Row(_WRONG, "Client.InvalidSnapshot.NotFound"),
+    # ── Codes of responses ───────────────────────────────────────────────────
+    Row(
+        Fault(CapacityError, "zone", "the reservation is full: enlarge it, or choose another one"),
+        "ReservationCapacityExceeded",
+    ),
+    Row(
+        Fault(CapacityError, "zone", "check the reservation's state and dates"),
+        "InvalidCapacityReservationState",
+    ),
+    Row(
+        _wrong("check nodes.….provisioning"),
+        "InvalidCapacityReservationId.NotFound InvalidCapacityReservationId.Malformed",
+    ),
+    Row(
+        Fault(CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"),
+        "InsufficientFreeAddressesInSubnet",
+    ),
+    Row(Fault(CapacityError, "region", _ELSEWHERE), "InsufficientAddressCapacity"),
+    Row(
+        Fault(CapacityError, "zone", "choose another zone, or set spot: false"),
+        "SpotMaxPriceTooLow",
+    ),
+    Row(
+        Fault(CapacityError, "zone", "the spot instance was preempted"),
+        "SpotInstanceTermination SpotInstanceShutdown",
+    ),
+    Row(
+        _CAPACITY,
+        "InsufficientInstanceCapacity InsufficientHostCapacity InsufficientCapacity* "
+        "Insufficient*Capacity UnfulfillableCapacity Unsupported VolumeTypeNotAvailableInZone",
+    ),
+    Row(Fault(QuotaError, "region", _QUOTA), "VcpuLimitExceeded InstanceLimitExceeded"),
+    Row(Fault(QuotaError, "region", _SPOT_QUOTA), "MaxSpotInstanceCountExceeded"),
+    Row(
+        Fault(RateError),
+        "RequestLimitExceeded BandwidthLimitExceeded *Throttl* TooManyRequestsException SlowDown "
+        "PriorRequestNotComplete ConcurrentTagAccess",
+    ),
+    Row(
+        _TRANSIENT,
+        "ServerInternal InternalError InternalFailure InternalServerError ServiceUnavailable "
+        "ServiceUnavailableException Unavailable RequestTimeout RequestTimeoutException",
+    ),
+    Row(
+        Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}"),
+        "RequestExpired RequestTimeTooSkewed RequestInTheFuture",
+    ),
+    Row(
+        _denied(
+            "run once per account: aws iam create-service-linked-role --aws-service-name "
+            "spot.amazonaws.com"
+        ),
+        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+    ),
+    Row(
+        _UNKNOWN_USER,
+        "AuthFailure InvalidClientTokenId UnrecognizedClientException SignatureDoesNotMatch "
+        "IncompleteSignature MissingAuthenticationToken ExpiredToken ExpiredTokenException http401",
+    ),
+    Row(
+        _denied("attach the policy in docs/aws.md, which is enough"),
+        "UnauthorizedOperation AccessDenied AccessDeniedException http403",
+    ),
     # runs-on/runs-on#485 quotes it, with status 400, read 2026-11-24.
-    "TagPolicyViolation": Fault(
-        PermissionsError, "account", "set `tags:` to what your organization's tag policy allows"
-    ),
-    "OperationNotPermitted": Fault(
-        PermissionsError, "account", "turn its termination protection off"
-    ),
-    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Fault(
-        PermissionsError,
-        "account",
-        "run once per account: aws iam create-service-linked-role "
-        "--aws-service-name spot.amazonaws.com",
-    ),
-    "OptInRequired": Fault(PermissionsError, "account", _SUPPORT),
-    "PendingVerification": Fault(PermissionsError, "account", _SUPPORT),
-    "Blocked": Fault(PermissionsError, "account", _SUPPORT),
-    "InvalidGroup.Duplicate": _TAKEN,
-    "InvalidPlacementGroup.Duplicate": _TAKEN,
-    "InvalidPermission.Duplicate": _TAKEN,
+    Row(_denied("set `tags:` to what your organization's tag policy allows"), "TagPolicyViolation"),
+    Row(_denied("turn its termination protection off"), "OperationNotPermitted"),
+    Row(_denied(_SUPPORT), "OptInRequired PendingVerification Blocked"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
-    "InvalidIPAddress.InUse": Fault(AddressTakenError, "zone"),
-    "DependencyViolation": _IN_USE,
-    "InvalidGroup.InUse": _IN_USE,
-    "InvalidPlacementGroup.InUse": _IN_USE,
-    "InvalidNetworkInterface.InUse": _IN_USE,
-    "VolumeInUse": _IN_USE,
-    "IncorrectState": _IN_USE,
-    "IncorrectInstanceState": _IN_USE,
-    "IdempotentInstanceTerminated": _ABSENT,
-    "InvalidPlacementGroup.Unknown": _ABSENT,
-    "InvalidAMIID.NotFound": Fault(
-        CloudConfigError, "region", "an image id is valid in one region only; set image: auto"
+    Row(Fault(AddressTakenError, "zone"), "InvalidIPAddress.InUse"),
+    Row(Fault(NameTakenError, "region"), "*.Duplicate"),
+    Row(
+        Fault(
+            BusyError, "region", "still in use by a resource that is being deleted: run it again"
+        ),
+        "DependencyViolation *InUse IncorrectState IncorrectInstanceState",
     ),
-    "InvalidAMIID.Unavailable": _WRONG,
-    "InvalidSubnetID.NotFound": Fault(CloudConfigError, "region", "check network.subnet"),
-    "InvalidSubnet.NotFound": Fault(CloudConfigError, "region", "check network.subnet"),
-    "InvalidVpcID.NotFound": _WRONG,
-    "DefaultVpcDoesNotExist": Fault(
-        CloudConfigError, "region", "run `aws ec2 create-default-vpc`, or set network.subnet"
+    Row(_ABSENT, "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown"),
+    Row(
+        _wrong("an image id is valid in one region only; set image: auto"), "InvalidAMIID.NotFound"
     ),
-    "VPCIdNotSpecified": Fault(
-        CloudConfigError, "region", "run `aws ec2 create-default-vpc`, or set network.subnet"
+    Row(_wrong("check network.subnet"), "InvalidSubnetID.NotFound InvalidSubnet.NotFound"),
+    Row(_wrong(_DEFAULT_VPC), "DefaultVpcDoesNotExist VPCIdNotSpecified"),
+    Row(_wrong("check nodes.….machine"), "InvalidInstanceType"),
+    Row(
+        _wrong("check nodes.….machine, image and network against these words"),
+        "InvalidParameterCombination",
     ),
-    "InvalidInstanceType": Fault(CloudConfigError, "region", "check nodes.….machine"),
-    "UnsupportedOperation": _WRONG,
-    "UnknownParameter": _WRONG,
-    "MissingParameter": _WRONG,
-    "MissingAction": _WRONG,
-    "MalformedQueryString": _WRONG,
-    "ValidationError": _WRONG,
-    "EncryptedVolumesNotSupported": _WRONG,
-    "IdempotentParameterMismatch": _WRONG,
-}
+    Row(
+        _wrong("the VPC's dedicated tenancy rules that machine or market out: set network.vpc"),
+        "DisallowedForDedicatedTenancyNetwork",
+    ),
+    Row(_WRONG, "InvalidVpcID.NotFound IdempotentParameterMismatch EncryptedVolumesNotSupported"),
+    # ── Codes that are too numerous ──────────────────────────────────────────
+    Row(_ABSENT, "*NotFound *NotFoundException http404"),
+    Row(
+        Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas"),
+        "*LimitExceeded VolumeIOPSLimit",
+    ),
+    Row(_WRONG, "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError"),
+    # ── Exceptions of botocore ───────────────────────────────────────────────
+    Row(
+        Fault(
+            CloudConfigError,
+            "account",
+            "check `endpoints`, HTTPS_PROXY, and AWS_CA_BUNDLE: a file with your CA certificates",
+        ),
+        raised="botocore.exceptions.SSLError botocore.exceptions.InvalidProxiesConfigError",
+    ),
+    Row(_TRANSIENT, raised="botocore.exceptions.HTTPClientError"),
+    Row(
+        _UNKNOWN_USER,
+        raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError",
+    ),
+)
 
 NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Error codes with which a region that is not enabled for this account rejects valid credentials:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html
 """
-
-REASONS: Mapping[str, Fault] = {
-    "Server.InternalError": Fault(TransientError, "zone"),
-    "Client.InternalError": Fault(CloudConfigError, "region", KEY),
-    "Client.InvalidKMSKey.InvalidState": Fault(CloudConfigError, "region", KEY),
-    "Client.InvalidSnapshot.NotFound": _WRONG,
-}
-"""Reasons why EC2 terminated an instance, for codes that have another meaning in a call's
-response.
-"""
-
-_KINDS = (
-    (re.compile(r"NotFound(Exception)?$"), _ABSENT),
-    (re.compile(r"LimitExceeded$"), _LIMIT),
-    (re.compile(r"^Insufficient\w*Capacity"), _CAPACITY),
-    (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown)|Malformed$"), _WRONG),
-)
-"""Patterns of codes that are too numerous for a table."""
-
 UNKNOWN_ACTION = frozenset(
     {"InvalidAction", "UnsupportedOperation", "NotImplemented", "UnknownOperationException"}
 )
 """Error codes of a partial EC2 endpoint for an action that it does not support."""
 
 
-def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Return the error for an HTTP error response. Names in `headers` are in lower case."""
-    code, message = _words(body)
-    own, fault = next(((o, f) for p, o, f in _WORDS if p.search(message)), ("", None))
-    code = own or code
+def of_answer(
+    asked: str,
+    *,
+    status: int,
+    headers: Mapping[str, str],
+    body: str,
+    reach: Scope = "region",
+    facts: Mapping[str, str] | None = None,
+) -> CloudError:
+    """Return the error for an HTTP error response; `reach` is how far the request went."""
+    code, message = _told(body)
+    message = message or f"HTTP {status} without a message"
     return _error(
-        fault or _of_code(code) or _of_unknown_code(code, status),
-        asked,
-        message or f"HTTP {status} without a message",
-        code=code or f"HTTP {status}",
-        retry_after=seconds(headers.get("retry-after", "")),
+        Refusal(
+            what=asked,
+            causes=[(code, message)],
+            words=_ENCODED.sub("", message),
+            status=status,
+            asked=reach,
+            facts=facts or {},
+            retry_after=seconds(headers),
+        )
     )
 
 
@@ -314,139 +264,49 @@ def of_reason(name: str, code: str, message: str) -> CloudError | None:
     """Return the error for an instance that ended by itself; None if a user ended it, which is no
     failure.
     """
-    short = code.partition(".")[2]
-    fault = REASONS.get(code) or CODES.get(short)
-    return _error(fault, name, message or code, code=code) if fault else None
+    causes = [(each, message or code) for each in (code, code.partition(".")[2]) if each]
+    known = [cause for cause in causes if TABLE.row(cause[0], cause[1]) is not None]
+    if not known:
+        return None
+    made = _error(Refusal(what=name, causes=known, words=message or code, asked="zone"))
+    return made.copy_with(code=code)
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
     """Return the error for an exception of libcloud, requests or botocore."""
     from botocore.exceptions import ClientError
-    from libcloud.common.exceptions import BaseHTTPError
 
-    words = str(error) or type(error).__name__
-    if isinstance(error, CloudError):
-        return error
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code", ""))
-        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        return _error(_of_code(code) or _of_status(status), asked, words, code=code)
-    if isinstance(error, BaseHTTPError):
-        return _error(_of_status(error.code), asked, words, code=f"HTTP {error.code}")
-    fault = next((f for kinds, f in _exceptions() if isinstance(error, kinds)), Fault(CloudError))
-    return _error(fault, asked, words, code=type(error).__name__)
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
+        return _error(Refusal(what=asked, causes=[(code, str(error))], status=status))
+    return TABLE.of_exception(asked, error)
 
 
-def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Return exception classes with their errors. The first match counts, as some classes match two
-    rows.
-    """
-    from botocore import exceptions as boto
-    from libcloud.common.types import (
-        InvalidCredsError,
-        MalformedResponseError,
-        ServiceUnavailableError,
-    )
-    from requests import exceptions as http
-
-    return (
-        (
-            (http.SSLError, boto.SSLError),
-            Fault(
-                CloudError,
-                "account",
-                "set AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE to a file with your CA certificates",
-            ),
-        ),
-        (
-            (
-                http.InvalidURL,
-                http.InvalidSchema,
-                http.MissingSchema,
-                boto.InvalidProxiesConfigError,
-            ),
-            Fault(CloudConfigError, "account", "check `endpoints`, AWS_ENDPOINT_URL, HTTPS_PROXY"),
-        ),
-        (
-            (
-                *(http.Timeout, http.ConnectionError, http.ChunkedEncodingError, http.RetryError),
-                *(http.ContentDecodingError, http.StreamConsumedError, boto.HTTPClientError),
-                *(MalformedResponseError, ServiceUnavailableError),
-            ),
-            _TRANSIENT,
-        ),
-        ((http.RequestException,), Fault(CloudError)),
-        ((boto.BotoCoreError, InvalidCredsError), _UNKNOWN_USER),
-        ((OSError,), _TRANSIENT),
-    )
-
-
-def seconds(retry_after: str) -> float | None:
-    """Parse a Retry-After header, a number or a date, into seconds (RFC 9110, 10.2.3)."""
-    if re.fullmatch(r"\d+(\.\d+)?", retry_after.strip()):
-        return float(retry_after)
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - moments.now())
-    except (TypeError, ValueError):
-        return None
-
-
-def _words(body: str) -> tuple[str, str]:
-    """Return the code and message of EC2's XML error; both "" for anything else, such as a proxy's
+def _told(body: str) -> tuple[str, str]:
+    """Return the code and message of EC2's XML error; no code for anything else, such as a proxy's
     page.
     """
     try:
         answer = xml.tree(body)
     except ValueError:
-        return "", re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
+        return "", plain(body)
     errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
     return xml.text(errors[0], "Code"), xml.text(errors[0], "Message")
 
 
-def _of_code(code: str) -> Fault | None:
-    return CODES.get(code) or next((f for p, f in _KINDS if p.search(code)), None)
-
-
-def _of_unknown_code(code: str, status: int) -> Fault:
-    """An answer with a code is an answer, whatever its status: the same request gets it again."""
-    return Fault(CloudError, "region") if code and status >= 500 else _of_status(status)
-
-
-def _of_status(status: int) -> Fault:
-    if status == 429:
-        return _RATE
-    if status == 401:
-        return _UNKNOWN_USER
-    if status == 403:
-        return _DENIED
-    if status == 404:
-        return _ABSENT
-    if status == 408 or (status >= 500 and status != 501):
-        return _TRANSIENT
-    return _WRONG
-
-
-def _error(
-    fault: Fault, asked: str, words: str, *, code: str, retry_after: float | None = None
-) -> CloudError:
+def _error(refusal: Refusal) -> CloudError:
+    error = TABLE.error(refusal)
+    words = refusal.causes[0][1]
     encoded = _ENCODED.search(words)
-    hint = fault.hint
+    hint = error.hint
     if _BY_ORGANIZATION.search(words) and _CREATES.search(words):
         hint = f"your organization denies it; a tag that it requires goes into `tags:`; {hint}"
-    if encoded and hint:
-        hint += (
-            "; after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"
-        )
-    return fault.kind(
-        f"{asked}: {_ENCODED.sub('', words)}",
-        hint=hint,
-        scope=fault.scope,
-        code=code,
-        retry_after=retry_after,
-        detail=f"aws sts decode-authorization-message --encoded-message {encoded[1]}"
-        if encoded
-        else "",
-    )
+    if not encoded:
+        return error.copy_with(hint=hint)
+    late = "after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"
+    command = f"aws sts decode-authorization-message --encoded-message {encoded[1]}"
+    return error.copy_with(hint=f"{hint}; {late}" if hint else None, detail=command)
 
 
 _BY_ORGANIZATION = re.compile("explicit deny in a service control policy")

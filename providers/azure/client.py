@@ -19,6 +19,7 @@ from cloudtrain.errors import (
     NodesError,
     NotFoundError,
     PermissionsError,
+    Scope,
     TransientError,
 )
 from cloudtrain.model import ClusterConfig
@@ -64,6 +65,8 @@ class ArmClient:
         self._idle: deque[ArmConnection] = deque()
         self._watches: dict[str, SharedPoll] = {}
         self._versions: dict[tuple[str, str], str] = {}
+        self._zonal: set[str] = set()
+        """Paths of what was requested in a zone."""
         self._asking = 0
         self._lock = threading.Lock()
 
@@ -145,10 +148,12 @@ class ArmClient:
     ) -> ArmAnswer:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
+        if body and body.get("zones"):
+            self._zonal.add(path)
 
         def once(token: str) -> ArmAnswer:
             with mapped(asked), self._pooled() as connection:
-                return connection.call(asked, method, url, body, token)
+                return connection.call(asked, method, url, body, token, self._reach(path))
 
         def signed() -> ArmAnswer:
             token = self.token()
@@ -244,7 +249,8 @@ class ArmClient:
             answer.headers.get(name) for name in ("azure-asyncoperation", "location")
         )
         if operation:
-            known = self._until(asked, lambda: self._operation(asked, operation), within)
+            reach = self._reach(path)
+            known = self._until(asked, lambda: self._operation(asked, operation, reach), within)
         elif location and answer.status == 202:
             known = self._until(asked, lambda: self._location(location), within)
         elif method == "DELETE":
@@ -263,7 +269,8 @@ class ArmClient:
             thing = self.get(path)
             state = _state(thing)
             if state in ("failed", "canceled"):
-                raise faults.of_error(asked, failure_reason(self._viewed(path, thing)))
+                reason = failure_reason(self._viewed(path, thing))
+                raise faults.of_error(asked, reason, reach=self._reach(path))
             return True if state in DONE else None
 
         self._until(asked, ask, within)
@@ -275,7 +282,10 @@ class ArmClient:
         view = ask_or_none(lambda: self.get(f"{path}/instanceView")) or {}
         return {**thing, "properties": {**(thing.get("properties") or {}), "instanceView": view}}
 
-    def _operation(self, asked: str, url: str) -> bool | None:
+    def _reach(self, path: str) -> Scope:
+        return "zone" if path in self._zonal else "region"
+
+    def _operation(self, asked: str, url: str, reach: Scope) -> bool | None:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
         no longer knows it, or does not tell it to a role on one resource group.
         """
@@ -285,7 +295,8 @@ class ArmClient:
             return False
         state = str(operation.get("status") or _state(operation)).lower()
         if state in ("failed", "canceled", "cancelled"):
-            raise faults.of_error(asked, operation.get("error") or {"code": state.capitalize()})
+            error = operation.get("error") or {"code": state.capitalize()}
+            raise faults.of_error(asked, error, reach=reach)
         return True if state in DONE else None
 
     def _location(self, url: str) -> bool | None:

@@ -1,4 +1,4 @@
-"""Maps errors of Resource Manager, libcloud, requests and azure-identity to our error classes.
+"""What Resource Manager's refusals mean: codes as rows, and how its answers are read.
 
 Codes:
 https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
@@ -10,11 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from cloudtrain import moments
 from cloudtrain.errors import (
     AddressTakenError,
     BusyError,
@@ -30,229 +27,218 @@ from cloudtrain.errors import (
     Scope,
     TransientError,
 )
-
-
-@dataclass(frozen=True)
-class Fault:
-    kind: type[CloudError]
-    scope: Scope = "account"
-    hint: str | None = None
-
+from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, seconds
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
-_QUOTA = "request more at https://aka.ms/ProdportalCRP or by `az quota`, or add regions"
 LOG_IN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
-_ROLE = "assign the role in docs/azure.md by `az role assignment create`"
-_REGISTER = "run `az provider register --namespace NAMESPACE`, once per subscription"
-_SUPPORT = "see the Azure portal for what the subscription lacks"
-
-_FULL = Fault(CapacityError, "region", _ELSEWHERE)
-_FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
-_LIMIT = Fault(QuotaError, "region", _QUOTA)
-_RATE = Fault(RateError)
-_TRANSIENT = Fault(TransientError, "region")
-_UNKNOWN_USER = Fault(CredentialsError, hint=LOG_IN)
-_DENIED = Fault(PermissionsError, hint=_ROLE)
 ATTACH = "assign Managed Identity Operator on the identity to yourself (docs/azure.md)"
 NO_IDENTITY = (
     "check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant"
 )
-_ATTACH = Fault(PermissionsError, hint=ATTACH)
-_READ_KEY = Fault(
-    PermissionsError,
-    hint="get Microsoft.Compute/diskEncryptionSets/read on the set of `disk_key` "
-    "(docs/companies.md)",
-)
-_KEY = Fault(
-    PermissionsError,
-    "region",
-    "the identity of the disk encryption set of `disk_key` needs get, wrapKey and unwrapKey on its "
-    "key in the vault (docs/companies.md)",
-)
-_JOIN = Fault(
-    PermissionsError,
-    hint="get Microsoft.Network/virtualNetworks/subnets/join/action on the subnet of "
-    "`network.subnet` (docs/companies.md)",
-)
-_NO_IDENTITY = Fault(PermissionsError, hint=NO_IDENTITY)
-_UNREGISTERED = Fault(PermissionsError, hint=_REGISTER)
-_DISABLED = Fault(PermissionsError, hint=_SUPPORT)
-_LOCKED = Fault(PermissionsError, hint="it is locked: run `az lock list`, then `az lock delete`")
+
+_FULL = Fault(CapacityError, None, _ELSEWHERE)
+_FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
+_TRANSIENT = Fault(TransientError, "region")
+_UNKNOWN_USER = Fault(CredentialsError, "account", LOG_IN)
 _WRONG = Fault(CloudConfigError, "region")
-# hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes for
-# terms that are not accepted, read 2026-11-24.
-_TERMS = Fault(
-    PermissionsError,
-    hint="read and accept the image's terms: `az vm image terms accept --urn` with `image`",
-)
-_IMAGE = Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version")
 _ABSENT = Fault(NotFoundError, "region")
+_RATE = Fault(RateError, "account")
+_LIMIT = Fault(
+    QuotaError,
+    "region",
+    "request more at https://aka.ms/ProdportalCRP or by `az quota`, or add regions",
+)
 _IN_USE = Fault(
     BusyError, "region", "still in use by a resource that is being deleted: run it again"
 )
-_TAKEN = Fault(NameTakenError, hint="choose another name for the cluster, or destroy that one")
+_NO_IDENTITY = Fault(PermissionsError, "account", NO_IDENTITY)
 
-CODES: Mapping[str, Fault] = {
-    "AllocationFailed": _FULL,
-    "SkuNotAvailable": _FULL,
-    "NotAvailableForSubscription": _FULL,
-    "ZonalAllocationFailed": _FULL_ZONE,
-    "OverconstrainedAllocationRequest": _FULL_ZONE,
-    "OverconstrainedZonalAllocationRequest": _FULL_ZONE,
-    "AllocationTimedOut": _FULL_ZONE,
-    "SpotPriceTooLow": Fault(CapacityError, "region", "choose another region, or set spot: false"),
-    "QuotaExceeded": _LIMIT,
-    "ResourceQuotaExceeded": _LIMIT,
-    "ResourcesQuotaExceeded": _LIMIT,
-    "PublicIPCountLimitReached": _LIMIT,
-    "PublicIPCountLimitExceededByVMScaleSet": _LIMIT,
-    "StandardSkuPublicIPCountLimitReached": _LIMIT,
-    "NetworkSecurityGroupCountLimitReached": _LIMIT,
-    "VirtualNetworkCountLimitReached": _LIMIT,
-    "NetworkInterfaceCountLimitReached": _LIMIT,
-    "ResourceCountExceedsLimitDueToTemplate": _LIMIT,
-    "ResourceGroupQuotaExceeded": Fault(QuotaError, "account", "delete resource groups"),
-    "SubnetIsFull": Fault(QuotaError, "region", "choose a larger subnet in network.subnet"),
-    "TooManyRequests": _RATE,
-    "RequestsThrottled": _RATE,
-    "SubscriptionRequestsThrottled": _RATE,
-    "ResourceRequestsThrottled": _RATE,
-    "ResourceCollectionRequestsThrottled": _RATE,
-    "OperationThrottled": _RATE,
-    "InternalServerError": _TRANSIENT,
-    "InternalError": _TRANSIENT,
-    "InternalExecutionError": _TRANSIENT,
-    "InternalOperationError": _TRANSIENT,
-    "NetworkingInternalOperationError": _TRANSIENT,
-    "ServiceUnavailable": _TRANSIENT,
-    "ServerBusy": _TRANSIENT,
-    "ServerTimeout": _TRANSIENT,
-    "GatewayTimeout": _TRANSIENT,
-    "BadGateway": _TRANSIENT,
-    "RequestTimeout": _TRANSIENT,
-    "OperationTimedOut": _TRANSIENT,
-    "RetryableError": _TRANSIENT,
-    "VMStartTimedOut": _TRANSIENT,
-    "OSProvisioningTimedOut": _TRANSIENT,
-    "OSProvisioningInternalError": _TRANSIENT,
-    "OperationPreempted": _TRANSIENT,
-    "Canceled": _TRANSIENT,
-    "AuthenticationFailed": _UNKNOWN_USER,
-    "AuthenticationFailedMissingToken": _UNKNOWN_USER,
-    "AuthenticationFailedInvalidHeader": _UNKNOWN_USER,
-    "InvalidAuthenticationToken": _UNKNOWN_USER,
-    "InvalidAuthenticationTokenTenant": Fault(
-        CredentialsError, hint="for another tenant's subscription, run `az login --tenant TENANT`"
-    ),
-    "ExpiredAuthenticationToken": _UNKNOWN_USER,
-    "Unauthorized": _UNKNOWN_USER,
-    "AuthorizationFailed": _DENIED,
-    "LinkedAuthorizationFailed": _DENIED,
-    "LinkedAccessCheckFailed": _DENIED,
-    "DenyAssignmentAuthorizationFailed": _DENIED,
-    "Forbidden": _DENIED,
-    "FailedIdentityOperation": _NO_IDENTITY,
-    "RequestDisallowedByPolicy": Fault(
-        PermissionsError,
-        "region",
-        "see `az policy state list` for the policy that forbids it; a tag that it requires goes "
-        "into `tags:`",
-    ),
-    # terraform-provider-azurerm#9177 quotes it for a disk encryption set, read 2026-11-24.
-    "KeyVaultAccessForbidden": _KEY,
-    "RequestDisallowedByAzure": Fault(
-        PermissionsError, "region", "choose a region in `placement` that this subscription may use"
-    ),
-    "MissingSubscriptionRegistration": _UNREGISTERED,
-    "SubscriptionNotRegistered": _UNREGISTERED,
-    "SubscriptionNotRegisteredForFeature": _UNREGISTERED,
-    "ReadOnlyDisabledSubscription": _DISABLED,
-    "DisallowedOperation": _DISABLED,
-    "MarketplacePurchaseEligibilityFailed": _TERMS,
-    "ResourcePurchaseValidationFailed": _TERMS,
-    "SubscriptionNotFound": Fault(
-        CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
-    ),
-    "InvalidSubscriptionId": Fault(
-        CredentialsError, hint="check `project` and AZURE_SUBSCRIPTION_ID"
-    ),
-    "ScopeLocked": _LOCKED,
-    # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
-    "PrivateIPAddressIsAllocated": Fault(AddressTakenError, "region"),
-    # https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
-    "PrivateIPAddressNotInSubnet": _WRONG,
-    "PrivateIPAddressInReservedRange": _WRONG,
-    "ResourceGroupBeingDeleted": _IN_USE,
-    "NicReservedForAnotherVm": _IN_USE,
-    "NicInUse": _IN_USE,
-    "NicInUseWithPrivateEndpoint": _IN_USE,
-    "PublicIPAddressCannotBeDeleted": _IN_USE,
-    "PublicIPAddressInUse": _IN_USE,
-    "InUseSubnetCannotBeDeleted": _IN_USE,
-    "InUseNetworkSecurityGroupCannotBeDeleted": _IN_USE,
-    "InUsePublicIpAddressCannotBeDeleted": _IN_USE,
-    "AnotherOperationInProgress": _IN_USE,
-    "RetryableErrorDueToAnotherOperation": _IN_USE,
-    "CanceledAndSupersededDueToAnotherOperation": _IN_USE,
-    "ReferencedResourceNotProvisioned": _IN_USE,
-    "Conflict": _IN_USE,
-    "ConflictError": _IN_USE,
-    "PreconditionFailed": _IN_USE,
-    "AttachDiskWhileBeingDetached": _IN_USE,
-    "ResourceGroupDeletionBlocked": _IN_USE,
-    "ResourceGroupDeletionTimeout": _IN_USE,
-    "PropertyChangeNotAllowed": _TAKEN,
-    "ConflictingUserInput": _TAKEN,
-    "InvalidResourceLocation": _TAKEN,
-    "InvalidResourceGroupLocation": _TAKEN,
-    "ResourceAvailabilityZonesCannotBeModified": _TAKEN,
-    "ImageNotFound": _IMAGE,
-    "PlatformImageNotFound": _IMAGE,
-    "ImageVersionDeprecated": _IMAGE,
-    "VMMarketplaceInvalidInput": Fault(
-        CloudConfigError,
-        "region",
-        "check `image`; its purchase plan is read with the permission to read image versions "
-        "(docs/companies.md)",
-    ),
-    "MarketplaceImageNotFound": _IMAGE,
-    "VMSizeDoesntSupportGeneration": _IMAGE,
-    "LocationNotAvailableForResourceType": Fault(CapacityError, "region", _ELSEWHERE),
-    "LocationNotAvailableForResourceGroup": Fault(CloudConfigError, "region", "check `placement`"),
-    "InvalidAvailabilityZone": Fault(CloudConfigError, "zone", "check `placement`"),
-    "InvalidResourceReference": _WRONG,
-    "NoRegisteredProviderFound": _WRONG,
-    "BadRequest": _WRONG,
-    "VMSizeIsNotPermittedToEnableAcceleratedNetworking": _WRONG,
-    "OSProvisioningClientError": _WRONG,
-    "OperationNotAllowed": _WRONG,
-    "NotFound": _ABSENT,
-    "ParentResourceNotFound": _ABSENT,
-}
 
-_KINDS = (
-    (re.compile(r"NotFound$"), _ABSENT),
-    (re.compile(r"(LimitReached|LimitExceeded|QuotaExceeded)$"), _LIMIT),
-    (re.compile(r"(CannotBeDeleted|InUse|BeingDeleted)$"), _IN_USE),
-    (re.compile(r"Throttled$"), _RATE),
-    (re.compile(r"^(Invalid|Unsupported|Malformed|Missing|Unknown|Duplicate)"), _WRONG),
-    (re.compile(r"(NotSupported|NotAllowed|NotPermitted)"), _WRONG),
-)
-"""Patterns of codes that are too numerous for a table."""
+def _denied(hint: str, scope: Scope = "account") -> Fault:
+    return Fault(PermissionsError, scope, hint)
 
-_MEANINGS = (
-    ("OperationNotAllowed", r"quota|approved .*cores|cores limit", _LIMIT),
-    ("OperationNotAllowed", r"being |in progress|marked for deletion|has to wait", _IN_USE),
-    ("SkuNotAvailable", r"\bzones? '", _FULL_ZONE),
-    ("BadRequest", r"\bquota\b", _LIMIT),
-    ("LinkedAuthorizationFailed", r"userAssignedIdentities/assign", _ATTACH),
-    ("LinkedAuthorizationFailed", r"subnets/join", _JOIN),
-    ("LinkedAuthorizationFailed", r"diskEncryptionSets/", _READ_KEY),
+
+def _login(hint: str) -> Fault:
+    return Fault(CredentialsError, "account", hint)
+
+
+INSUFFICIENT_CLAIMS = "InsufficientClaims"
+"""Our code for a token that lacks what the claims in `WWW-Authenticate` demand, such as a second
+factor: https://learn.microsoft.com/entra/identity-platform/claims-challenge"""
+
+TABLE = Table(
+    # ── Codes with several meanings, which the message distinguishes ─────────
+    Row(_LIMIT, "OperationNotAllowed", r"(?i)quota|approved .*cores|cores limit"),
+    Row(
+        _IN_USE,
+        "OperationNotAllowed",
+        r"(?i)being |in progress|marked for deletion|has to wait",
+    ),
+    Row(_LIMIT, "BadRequest", r"(?i)\bquota\b"),
+    Row(_denied(ATTACH), "LinkedAuthorizationFailed", r"(?i)userAssignedIdentities/assign"),
+    Row(
+        _denied(
+            "get Microsoft.Network/virtualNetworks/subnets/join/action on the subnet of "
+            "`network.subnet` (docs/companies.md)"
+        ),
+        "LinkedAuthorizationFailed",
+        r"(?i)subnets/join",
+    ),
+    Row(
+        _denied(
+            "get Microsoft.Compute/diskEncryptionSets/read on the set of `disk_key` "
+            "(docs/companies.md)"
+        ),
+        "LinkedAuthorizationFailed",
+        r"(?i)diskEncryptionSets/",
+    ),
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
-    ("FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)", _TRANSIENT),
+    Row(_TRANSIENT, "FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)"),
+    # ── Capacity and quota ───────────────────────────────────────────────────
+    Row(_FULL, "AllocationFailed SkuNotAvailable NotAvailableForSubscription"),
+    Row(
+        _FULL_ZONE,
+        "ZonalAllocationFailed OverconstrainedAllocationRequest "
+        "OverconstrainedZonalAllocationRequest AllocationTimedOut",
+    ),
+    Row(
+        Fault(CapacityError, None, "choose another region, or set spot: false"),
+        "SpotPriceTooLow",
+    ),
+    Row(Fault(CapacityError, "region", _ELSEWHERE), "LocationNotAvailableForResourceType"),
+    Row(Fault(QuotaError, "account", "delete resource groups"), "ResourceGroupQuotaExceeded"),
+    Row(Fault(QuotaError, "region", "choose a larger subnet in network.subnet"), "SubnetIsFull"),
+    Row(
+        _LIMIT,
+        "ResourcesQuotaExceeded PublicIPCountLimitExceededByVMScaleSet "
+        "ResourceCountExceedsLimitDueToTemplate *LimitReached *LimitExceeded *QuotaExceeded",
+    ),
+    Row(_RATE, "TooManyRequests *Throttled"),
+    # ── What passes ──────────────────────────────────────────────────────────
+    Row(
+        _TRANSIENT,
+        "InternalServerError Internal*Error NetworkingInternalOperationError "
+        "OSProvisioningInternalError ServiceUnavailable ServerBusy ServerTimeout GatewayTimeout "
+        "BadGateway RequestTimeout *TimedOut RetryableError OperationPreempted Canceled",
+    ),
+    # ── Who asks ─────────────────────────────────────────────────────────────
+    Row(
+        _login("run `az login --tenant {tenant} --claims-challenge {claims}`"),
+        INSUFFICIENT_CLAIMS,
+    ),
+    Row(_login("run `az login --tenant {tenant}`"), "InvalidAuthenticationTokenTenant"),
+    Row(
+        _login("check `project` and AZURE_SUBSCRIPTION_ID"),
+        "SubscriptionNotFound InvalidSubscriptionId",
+    ),
+    Row(
+        _UNKNOWN_USER,
+        "AuthenticationFailed AuthenticationFailedMissingToken AuthenticationFailedInvalidHeader "
+        "InvalidAuthenticationToken ExpiredAuthenticationToken Unauthorized http401",
+    ),
+    Row(
+        _denied("assign the role in docs/azure.md by `az role assignment create`"),
+        "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed "
+        "DenyAssignmentAuthorizationFailed Forbidden http403",
+    ),
+    Row(_NO_IDENTITY, "FailedIdentityOperation"),
+    Row(
+        _denied(
+            "see `az policy state list` for the policy that forbids it; a tag that it requires "
+            "goes into `tags:`",
+            "region",
+        ),
+        "RequestDisallowedByPolicy",
+    ),
+    # terraform-provider-azurerm#9177 quotes it for a disk encryption set, read 2026-11-24.
+    Row(
+        _denied(
+            "the identity of the disk encryption set of `disk_key` needs get, wrapKey and "
+            "unwrapKey on its key in the vault (docs/companies.md)",
+            "region",
+        ),
+        "KeyVaultAccessForbidden",
+    ),
+    Row(
+        _denied("choose a region in `placement` that this subscription may use", "region"),
+        "RequestDisallowedByAzure",
+    ),
+    Row(
+        _denied("run `az provider register --namespace {namespace}`, once per subscription"),
+        "MissingSubscriptionRegistration SubscriptionNotRegistered "
+        "SubscriptionNotRegisteredForFeature",
+    ),
+    Row(
+        _denied("see the Azure portal for what the subscription lacks"),
+        "ReadOnlyDisabledSubscription DisallowedOperation",
+    ),
+    # hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes
+    # for terms that are not accepted, read 2026-11-24.
+    Row(
+        _denied("read and accept the image's terms: `az vm image terms accept --urn` with `image`"),
+        "MarketplacePurchaseEligibilityFailed ResourcePurchaseValidationFailed",
+    ),
+    Row(_denied("it is locked: run `az lock list`, then `az lock delete`"), "ScopeLocked"),
+    # ── What is in the way ───────────────────────────────────────────────────
+    # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
+    Row(Fault(AddressTakenError, "region"), "PrivateIPAddressIsAllocated"),
+    Row(
+        _IN_USE,
+        "*BeingDeleted NicReservedForAnotherVm NicInUseWithPrivateEndpoint *CannotBeDeleted *InUse "
+        "AnotherOperationInProgress RetryableErrorDueToAnotherOperation Conflict ConflictError "
+        "CanceledAndSupersededDueToAnotherOperation ReferencedResourceNotProvisioned "
+        "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
+    ),
+    Row(
+        Fault(
+            NameTakenError, "account", "choose another name for the cluster, or destroy that one"
+        ),
+        "PropertyChangeNotAllowed ConflictingUserInput InvalidResourceLocation "
+        "InvalidResourceGroupLocation ResourceAvailabilityZonesCannotBeModified",
+    ),
+    # ── What the config says ─────────────────────────────────────────────────
+    Row(
+        Fault(
+            CloudConfigError,
+            "region",
+            "check `image`; its purchase plan is read with the permission to read image versions "
+            "(docs/companies.md)",
+        ),
+        "VMMarketplaceInvalidInput",
+    ),
+    Row(
+        Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version"),
+        "ImageNotFound PlatformImageNotFound ImageVersionDeprecated MarketplaceImageNotFound "
+        "VMSizeDoesntSupportGeneration",
+    ),
+    Row(
+        Fault(CloudConfigError, "region", "check `placement`"),
+        "LocationNotAvailableForResourceGroup",
+    ),
+    Row(Fault(CloudConfigError, "zone", "check `placement`"), "InvalidAvailabilityZone"),
+    Row(_ABSENT, "*NotFound http404"),
+    Row(
+        _WRONG,
+        "BadRequest OSProvisioningClientError NoRegisteredProviderFound Invalid* Unsupported* "
+        "Malformed* Missing* Unknown* "
+        "Duplicate* *NotSupported* *NotAllowed* *NotPermitted*",
+    ),
+    # ── Exceptions of azure-core ─────────────────────────────────────────────
+    Row(
+        _UNKNOWN_USER,
+        raised="azure.core.exceptions.ClientAuthenticationError "
+        "libcloud.common.types.InvalidCredsError",
+    ),
+    Row(
+        _TRANSIENT,
+        raised="azure.core.exceptions.ServiceRequestError "
+        "azure.core.exceptions.ServiceResponseError azure.core.exceptions.DecodeError "
+        "azure.core.exceptions.IncompleteReadError azure.core.exceptions.TooManyRedirectsError "
+        "azure.core.exceptions.StreamConsumedError azure.core.exceptions.HttpResponseError",
+    ),
+    Row(Fault(CloudError), raised="azure.core.exceptions.AzureError"),
 )
-"""Codes with several meanings, which the message distinguishes."""
 
 _WRAPPERS = frozenset(
     {
@@ -297,129 +283,93 @@ def is_unknown_question(error: CloudError) -> bool:
     return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
 
 
-def of_answer(asked: str, *, status: int, headers: Mapping[str, str], body: str) -> CloudError:
-    """Return the error for an HTTP error response. Names in `headers` are in lower case."""
+def of_answer(
+    asked: str,
+    *,
+    status: int,
+    headers: Mapping[str, str],
+    body: str,
+    reach: Scope = "region",
+) -> CloudError:
+    """Return the error for an HTTP error response. Names in `headers` are in lower case; `reach` is
+    how far the request went.
+    """
     wait = seconds(headers)
+    facts = _challenge(headers.get("www-authenticate", ""))
     try:
-        parsed = json.loads(body)
-        error = parsed["error"]
+        error = json.loads(body)["error"] or body
     except (ValueError, KeyError, TypeError):
-        words = re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
-        words = words or f"HTTP {status} without a message"
-        return _error(_of_status(status), asked, words, code=f"HTTP {status}", retry_after=wait)
-    return of_error(asked, error, status=status, retry_after=wait)
+        error = body
+    if isinstance(error, dict):
+        return of_error(asked, error, status=status, retry_after=wait, reach=reach, facts=facts)
+    words = plain(body) or f"HTTP {status} without a message"
+    return TABLE.error(
+        Refusal(what=asked, words=words, status=status, asked=reach, retry_after=wait)
+    )
 
 
 def of_error(
-    asked: str, error: Any, *, status: int = 0, retry_after: float | None = None
+    asked: str,
+    error: Any,
+    *,
+    status: int = 0,
+    retry_after: float | None = None,
+    reach: Scope = "region",
+    facts: Mapping[str, str] | None = None,
 ) -> CloudError:
     """Return the error for ARM's `{"code", "message", "details"}` in a response, an operation or a
     VM's status.
     """
-    code, words = _cause(error)
-    found = _of_code(code, words) or _of_status(status)
-    if status in (408, 429) or (status >= 500 and status != 501):
-        # Permanent refusals have a status of 400 to 499, whatever text comes with other statuses,
-        # unless the code itself names what to wait for, as in 429 AnotherOperationInProgress.
-        firm = issubclass(found.kind, CapacityError | QuotaError | BusyError)
-        found = found if firm else _of_status(status)
+    causes = list(_walk(error)) or [("", str(error)[:500])]
+    first = causes[0]
+    if first[0] in _ENVELOPES:
+        first = next((cause for cause in causes[1:] if cause[1]), first)
+    causes = [c for c in causes if c[0] not in _WRAPPERS] + [first]
+    told = {**(facts or {}), **_named(first[1])}
+    if told.get("claims"):
+        causes.insert(0, (INSUFFICIENT_CLAIMS, first[1]))
+    code, words = next((c for c in causes if TABLE.row(*c) is not None), first)
+    words = words or first[1]
     wait = retry_after if retry_after is not None else _seconds_in(words)
-    code = code or (f"HTTP {status}" if status else "")
-    return _error(found, asked, words or code, code=code, retry_after=wait)
+    named = words if not code or code in words else f"{code}: {words}"
+    return TABLE.error(
+        Refusal(
+            what=asked,
+            causes=[(code, words)],
+            words=named,
+            status=status,
+            asked=reach,
+            facts=told,
+            retry_after=wait,
+        )
+    )
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
     """Return the error for an exception of libcloud, requests or azure-core."""
-    from libcloud.common.exceptions import BaseHTTPError
-
-    if isinstance(error, CloudError):
-        return error
-    words = str(error) or type(error).__name__
-    if isinstance(error, BaseHTTPError):
-        return _error(_of_status(error.code), asked, words, code=f"HTTP {error.code}")
-    fault = next((f for kinds, f in _exceptions() if isinstance(error, kinds)), Fault(CloudError))
-    return _error(fault, asked, words, code=type(error).__name__)
+    return TABLE.of_exception(asked, error)
 
 
-def _exceptions() -> tuple[tuple[tuple[type[Exception], ...], Fault], ...]:
-    """Return exception classes with their errors. The first match counts, as some classes match two
-    rows.
-    """
-    from azure.core import exceptions as azure
-    from libcloud.common.types import (
-        InvalidCredsError,
-        MalformedResponseError,
-        ServiceUnavailableError,
-    )
-    from requests import exceptions as http
-    from urllib3.exceptions import HTTPError
-
-    certificates = Fault(
-        CloudError, hint="set REQUESTS_CA_BUNDLE to a file with your CA certificates"
-    )
-    return (
-        ((http.SSLError,), certificates),
-        (
-            (http.InvalidURL, http.InvalidSchema, http.MissingSchema, http.InvalidProxyURL),
-            Fault(CloudConfigError, hint="check `endpoints`, ARM_ENDPOINT, HTTPS_PROXY"),
-        ),
-        ((azure.ClientAuthenticationError, InvalidCredsError), _UNKNOWN_USER),
-        (
-            (
-                *(http.Timeout, http.ConnectionError, http.ChunkedEncodingError, http.RetryError),
-                *(http.ContentDecodingError, http.StreamConsumedError, MalformedResponseError),
-                *(azure.ServiceRequestError, azure.ServiceResponseError, azure.DecodeError),
-                *(
-                    azure.IncompleteReadError,
-                    azure.TooManyRedirectsError,
-                    azure.StreamConsumedError,
-                ),
-                *(azure.HttpResponseError, HTTPError, ServiceUnavailableError),
-            ),
-            _TRANSIENT,
-        ),
-        ((http.RequestException, azure.AzureError), Fault(CloudError)),
-        ((OSError,), _TRANSIENT),
-    )
+def _challenge(header: str) -> dict[str, str]:
+    """Return the claims that a token lacks, and the tenant that gives such tokens."""
+    if "insufficient_claims" not in header:
+        return {}
+    found = re.search(r'claims="([^"]+)"', header)
+    return {"claims": found[1] if found else "CLAIMS", **_named(header)}
 
 
-def seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait: `Retry-After` in seconds or as a date (RFC 9110, 10.2.3), or
-    Azure's own header in milliseconds.
-    """
-    for name in ("retry-after-ms", "x-ms-retry-after-ms"):
-        if re.fullmatch(r"\d+(\.\d+)?", headers.get(name, "").strip()):
-            return float(headers[name]) / 1000
-    value = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - moments.now())
-    except (TypeError, ValueError):
-        return None
+def _named(words: str) -> dict[str, str]:
+    """Return what a message names that belongs into its hint."""
+    tenant = re.search(r"https://login\.[\w.]+/([0-9a-fA-F-]{36})", words)
+    namespace = re.search(r"namespace '(Microsoft\.\w+)'", words)
+    found = {"tenant": tenant, "namespace": namespace}
+    return {name: match[1] for name, match in found.items() if match}
 
 
 def _seconds_in(words: str) -> float | None:
     """Parse the seconds in "… is reserved for another Virtual Machine for 180 seconds …"."""
-    found = re.search(r"\b(?:for|after|in) (\d{1,3}) seconds\b", words)
+    found = re.search(r"\b(?:for|after|in) '?(\d{1,3})'? seconds\b", words)
     return float(found[1]) if found else None
-
-
-def _cause(error: Any) -> tuple[str, str]:
-    """Return the code and message of an error, taken from the detail with the real cause if the top
-    level only wraps it.
-    """
-    causes = list(_walk(error))
-    if not causes:
-        return "", str(error)[:500]
-    code, words = causes[0]
-    if code in _WRAPPERS or _of_code(code, words) is None:
-        for inner, inner_words in causes[1:]:
-            if inner not in _WRAPPERS and _of_code(inner, inner_words) is not None:
-                return inner, inner_words or words
-    if code in _ENVELOPES:
-        code, words = next(((c, w) for c, w in causes[1:] if w), (code, words))
-    return code, words
 
 
 def _walk(error: Any) -> Iterator[tuple[str, str]]:
@@ -438,36 +388,3 @@ def _walk(error: Any) -> Iterator[tuple[str, str]]:
             yield from _walk(nested.get("error", nested))
     for detail in error.get("details") or ():
         yield from _walk(detail)
-
-
-def _of_code(code: str, words: str) -> Fault | None:
-    for name, pattern, fault in _MEANINGS:
-        if code == name and re.search(pattern, words, re.IGNORECASE):
-            return fault
-    return CODES.get(code) or next((f for p, f in _KINDS if p.search(code)), None)
-
-
-def _of_status(status: int) -> Fault:
-    if status == 429:
-        return _RATE
-    if status == 401:
-        return _UNKNOWN_USER
-    if status == 403:
-        return _DENIED
-    if status == 404:
-        return _ABSENT
-    if status in (409, 412):
-        return _IN_USE
-    if status == 408 or (status >= 500 and status != 501):
-        return _TRANSIENT
-    return _WRONG if status else Fault(CloudError)
-
-
-def _error(
-    fault: Fault, asked: str, words: str, *, code: str, retry_after: float | None = None
-) -> CloudError:
-    named = words if not code or code in words or code.startswith("HTTP") else f"{code}: {words}"
-    named = re.sub(r"\s+", " ", named).strip()
-    return fault.kind(
-        f"{asked}: {named}", hint=fault.hint, scope=fault.scope, code=code, retry_after=retry_after
-    )

@@ -13,7 +13,7 @@ from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagement
 from libcloud.common.base import Connection
 
 from cloudtrain import moments
-from cloudtrain.errors import CloudConfigError
+from cloudtrain.errors import CloudConfigError, Scope
 from cloudtrain.providers.azure import faults
 
 TIMEOUT = 60.0
@@ -37,7 +37,11 @@ class ArmResponse(AzureJsonResponse):  # type: ignore[misc, unused-ignore]
     def parse_error(self) -> str:
         connection: Any = self.connection
         raise faults.of_answer(
-            connection.asked, status=self.status, headers=self.headers, body=str(self.body)
+            connection.asked,
+            status=self.status,
+            headers=self.headers,
+            body=str(self.body),
+            reach=connection.reach,
         )
 
 
@@ -49,6 +53,7 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
     responseCls = ArmResponse
     timeout = TIMEOUT
     asked = ""
+    reach: Scope = "region"
     access_token = ""
 
     def __init__(self, url: str) -> None:
@@ -73,8 +78,16 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
         http.session.auth = _unchanged
         http.session.hooks["response"].append(_heard)
 
-    def call(self, asked: str, method: str, url: str, body: Tree | None, token: str) -> ArmAnswer:
-        self.asked, self.access_token = asked, token
+    def call(
+        self,
+        asked: str,
+        method: str,
+        url: str,
+        body: Tree | None,
+        token: str,
+        reach: Scope = "region",
+    ) -> ArmAnswer:
+        self.asked, self.reach, self.access_token = asked, reach, token
         answer = Connection.request(self, url, data=body, method=method)  # type: ignore[no-untyped-call]
         return ArmAnswer(status=answer.status, headers=answer.headers, body=answer.object)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cloudtrain.errors import BusyError, CloudError
+from cloudtrain.errors import BusyError, CloudError, Scope
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
@@ -71,7 +71,8 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
     place = place_of(vm)
     view = lists.views.get(id) or properties.get("instanceView") or {}
     dying = group.name.lower() in lists.dying
-    state, error = condition(name, properties, view, dying=dying)
+    reach: Scope = "zone" if vm.get("zones") else "region"
+    state, error = condition(name, properties, view, dying=dying, reach=reach)
     internal, address = _addresses(properties, lists)
     return Vm(
         cluster=known.cluster,
@@ -119,7 +120,7 @@ def plain(region: str) -> str:
 
 
 def condition(
-    name: str, properties: Tree, view: Tree, *, dying: bool
+    name: str, properties: Tree, view: Tree, *, dying: bool, reach: Scope = "region"
 ) -> tuple[NodeState, CloudError | None]:
     """Return the state of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
@@ -131,7 +132,7 @@ def condition(
         return STATES.get(power, "starting"), None
     if provisioning == "failed":
         reason = failure_reason({"properties": {**properties, "instanceView": view}})
-        return "stopped", faults.of_error(name, reason)
+        return "stopped", faults.of_error(name, reason, reach=reach)
     # If the power state is not reported, a provisioned VM is taken as running.
     return ("running" if provisioning == "succeeded" else "starting"), None
 

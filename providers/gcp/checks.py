@@ -130,8 +130,8 @@ def permissions(api: GcpClient, plan: Plan, *, tpus: bool = False) -> str:
     if isinstance(lacking, str):
         return lacking
     if lacking:
-        hint = faults.TPU_ROLE if tpus else faults.ROLE
-        hint = IAP_ROLE if lacking == by_iap else hint
+        of_tpus = all(each.startswith("tpu.") for each in lacking)
+        hint = IAP_ROLE if lacking == by_iap else faults.role(api.project, tpus=of_tpus)
         raise PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
     return "all that up and down need"
 
@@ -209,7 +209,7 @@ def _quota(
         lines += [f"{region}: {'; '.join(lacks.lines)}"] if lacks.lines else []
         inferred += [f"{region}: {'; '.join(lacks.inferred)}"] if lacks.inferred else []
     if not good:
-        raise QuotaError("\n".join(lines), hint=faults.MORE)
+        raise QuotaError("\n".join(lines), hint=faults.MORE.format(project=api.project))
     text = f"enough in {', '.join(good)}"
     text += f", not in {'; '.join(lines)}" if lines else ""
     return f"{text}; perhaps not enough (inferred): {'; '.join(inferred)}" if inferred else text

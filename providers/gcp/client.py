@@ -47,6 +47,7 @@ class GcpClient:
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
         self.endpoint = endpoint(config)
+        self.service = "compute.googleapis.com"
         self.credentials = Credentials(config)
         url = self.endpoint or GOOGLE
         self._connections = _connections(url, self.credentials, SECONDS)
@@ -56,9 +57,10 @@ class GcpClient:
         self._no_partial: list[str] = []
         self._waiter = self.at(url, WAITING)
 
-    def at(self, url: str, seconds: float = SECONDS) -> GcpClient:
+    def at(self, url: str, seconds: float = SECONDS, *, service: str = "") -> GcpClient:
         """Client for another Google service, or with another timeout, with the same credentials."""
         other = copy.copy(self)
+        other.service = service or self.service
         other._connections = _connections(url, self.credentials, seconds)
         return other
 
@@ -157,7 +159,7 @@ class GcpClient:
         params = {"requestId": str(uuid.uuid4())}
         operation = self.call(what, method, path, params=params, body=body)
         operation = self._done(what, _scope(self.path(path)), operation, accepted)
-        error = failure(what, operation, new_vm=new_vm)
+        error = self.failure(what, operation, self.path(path), new_vm=new_vm)
         if error is not None:
             if not isinstance(error, NameTakenError):
                 undo()
@@ -234,8 +236,36 @@ class GcpClient:
         if 200 <= answer.status < 300:
             raise TransientError(f"{what}: the response is not a JSON object")
         raise faults.of_answer(
-            what, answer.status, answer.object, answer.headers, text=str(answer.body)
+            what,
+            answer.status,
+            answer.object,
+            answer.headers,
+            text=str(answer.body),
+            path=action,
+            facts=self._facts(action),
         )
+
+    def _facts(self, path: str) -> dict[str, str]:
+        """Return what hints may name."""
+        project = path.split("/")[1] if path.startswith("projects/") else "-"
+        return {"api": self.service, **({} if project == "-" else {"project": project})}
+
+    def failure(self, what: str, operation: Json, path: str, *, new_vm: bool) -> CloudError | None:
+        """Return the error of an operation on `path`; None if it has none."""
+        errors = (operation.get("error") or {}).get("errors") or []
+        if errors:
+            error = faults.of_operation(
+                what, errors, new_vm=new_vm, path=path, facts=self._facts(path)
+            )
+        elif int(operation.get("httpErrorStatusCode") or 0) >= 400:
+            status = int(operation["httpErrorStatusCode"])
+            words = {"error": {"message": operation.get("httpErrorMessage")}}
+            error = faults.of_answer(what, status, words, path=path, facts=self._facts(path))
+        else:
+            return None
+        if isinstance(error, RateError | TransientError):
+            return BusyError(error.message, hint=error.hint, code=error.code)
+        return error
 
     def _send(
         self,
@@ -250,7 +280,9 @@ class GcpClient:
             return connection.request(
                 action, params=params, data=body, method=method, retry_failed=False
             )
-        except faults.FOREIGN as error:
+        except CloudError:
+            raise
+        except Exception as error:
             raise faults.of_exception(what, error) from error
 
 
@@ -268,21 +300,6 @@ def _scope(path: str) -> str:
     """
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
-
-
-def failure(what: str, operation: Json, *, new_vm: bool) -> CloudError | None:
-    errors = (operation.get("error") or {}).get("errors") or []
-    if errors:
-        error = faults.of_operation(what, errors, new_vm=new_vm)
-    elif int(operation.get("httpErrorStatusCode") or 0) >= 400:
-        status = int(operation["httpErrorStatusCode"])
-        words = {"error": {"message": operation.get("httpErrorMessage")}}
-        error = faults.of_answer(what, status, words)
-    else:
-        return None
-    if isinstance(error, RateError | TransientError):
-        return BusyError(error.message, hint=error.hint, code=error.code)
-    return error
 
 
 _PARTIAL_TOO = "returnPartialSuccess"

@@ -20,7 +20,6 @@ EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
 """Scopes for reading the account's e-mail address; `gcloud auth application-default login` requests
 both: https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login
 """
-_UNREADABLE: tuple[type[Exception], ...] = (*faults.FOREIGN, ValueError)
 
 
 class Credentials:
@@ -63,7 +62,7 @@ class Credentials:
         headers: dict[str, str] = {}
         try:
             found[0].apply(headers)
-        except _UNREADABLE as error:
+        except Exception as error:
             raise _refused("signing in to Google", error) from error
         return headers
 
@@ -91,7 +90,9 @@ class Credentials:
 
                 _require_network(credentials)
                 credentials.refresh(Request())
-        except _UNREADABLE as error:
+        except CloudError:
+            raise
+        except Exception as error:
             raise _refused("signing in to Google", error) from error
 
     def principal(self) -> Principal | None:
@@ -101,7 +102,7 @@ class Credentials:
             _require_network(credentials)
             try:
                 email = _email(credentials)
-            except _UNREADABLE as error:
+            except Exception as error:
                 raise _refused("asking Google for the account's e-mail address", error) from error
         return Principal(id=email, name=email.partition("@")[0]) if email else None
 
@@ -114,7 +115,7 @@ class Credentials:
                     # It warns about user credentials without a quota project; we send none.
                     warnings.simplefilter("ignore", UserWarning)
                     credentials, project = google.auth.default(scopes=(SCOPE,))
-            except _UNREADABLE as error:
+            except Exception as error:
                 raise _refused("looking for Google credentials", error) from error
             uri = self._config.endpoints.auth
             if uri is not None and hasattr(credentials, "with_token_uri"):
@@ -190,9 +191,10 @@ def _email(credentials: Any) -> str | None:
 
 
 def _refused(what: str, error: Exception) -> CloudError:
-    """Return a CredentialsError for a refusal. A ValueError means an unreadable key or file; its
-    text is not shown, as it may contain parts of the key.
+    """Return a CredentialsError for a refusal. What google-auth does not foresee is an unreadable
+    key or file; its text is not shown, as it may contain parts of the key.
     """
-    if isinstance(error, faults.FOREIGN):
-        return faults.of_exception(what, error)
+    found = faults.of_exception(what, error)
+    if type(found) is not CloudError:
+        return found
     return CredentialsError(f"{what}: a key cannot be read", hint=faults.LOGIN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from cloudtrain.bucket_uris import own_uris
 from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
@@ -61,7 +61,8 @@ def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
     if url is None:
         return None
     url = url.rstrip("/")
-    return api.at(url if url.endswith(version) else f"{url}/{version}")
+    name = urlsplit(google).hostname or ""
+    return api.at(url if url.endswith(version) else f"{url}/{version}", service=name)
 
 
 def _account(iam: GcpClient, api: GcpClient, email: str) -> Finding:

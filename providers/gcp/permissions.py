@@ -214,7 +214,8 @@ def missing(
     if url is None:
         return NOT_REPORTED
     try:
-        answer = api.at(f"{url.rstrip('/').removesuffix('/v1')}/v1").call(
+        url = f"{url.rstrip('/').removesuffix('/v1')}/v1"
+        answer = api.at(url, service="cloudresourcemanager.googleapis.com").call(
             "permissions",
             "POST",
             f"projects/{api.project}:testIamPermissions",

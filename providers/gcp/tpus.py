@@ -38,7 +38,7 @@ class Tpus:
     """TPUs of one project. Thread-safe; raises the same errors as GcpClient."""
 
     def __init__(self, compute: GcpClient, config: ClusterConfig) -> None:
-        self._api = compute.at(endpoint(compute.endpoint))
+        self._api = compute.at(endpoint(compute.endpoint), service="tpu.googleapis.com")
         strategy = STRATEGIES.get(config.strategy)
         self.needed = strategy is not None and strategy.tpus
         """Whether this config's own nodes are a TPU."""
@@ -128,11 +128,7 @@ class Tpus:
         params: Mapping[str, str] | None = None,
         body: Json | None = None,
     ) -> Json:
-        try:
-            return self._api.call(what, method, where, params=params, body=body)
-        except PermissionsError as error:
-            hint = HINTS.get(error.hint or "", error.hint)
-            raise error.copy_with(hint=hint) from error.__cause__
+        return self._api.call(what, method, where, params=params, body=body)
 
     def _run(
         self,
@@ -147,7 +143,7 @@ class Tpus:
         operation = self._call(what, method, where, params, body)
         error = self._done(what, operation).get("error")
         if error:
-            raise failure(what, error, new=new)
+            raise failure(what, error, new=new, path=self._api.path(where))
 
     def _done(self, what: str, operation: Json) -> Json:
         latest = operation
@@ -162,13 +158,6 @@ class Tpus:
         if done is None:
             raise TransientError(f"{what}: timed out after {OPERATION:.0f} s")
         return done
-
-
-HINTS = {
-    faults.ENABLE: faults.ENABLE.replace("compute.googleapis.com", "tpu.googleapis.com"),
-    faults.ROLE: faults.TPU_ROLE,
-}
-"""Hint for Compute Engine → the same for this API."""
 
 
 def path(zone: str, name: str) -> str:
@@ -191,11 +180,13 @@ CODES = {
 }
 
 
-def failure(what: str, error: Mapping[str, Any], *, new: bool) -> CloudError:
+def failure(what: str, error: Mapping[str, Any], *, new: bool, path: str = "") -> CloudError:
     """Return the error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack
     of capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
     """
     code = CODES.get(int(error.get("code") or 0), "INTERNAL")
     if new and code == "RESOURCE_EXHAUSTED":
         code = "STOCKOUT"
-    return faults.of_operation(what, [{"code": code, "message": error.get("message")}])
+    told = {"code": code, "message": error.get("message"), "errorDetails": error.get("details")}
+    facts = {"api": "tpu.googleapis.com"}
+    return faults.of_operation(what, [told], path=path, facts=facts)

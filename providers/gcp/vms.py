@@ -16,7 +16,7 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Resource, Vm
 from cloudtrain.providers.base.serial_log import last_lines
 from cloudtrain.providers.gcp import listing, requests, scheduling, teardown
-from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json, failure
+from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 
 
@@ -51,7 +51,7 @@ class VmLaunch:
         except NameTakenError as taken:
             return self._adopt(taken)
         except NotFoundError as error:  # the zone, the machine type or the image
-            raise CloudConfigError(error.message, code=error.code) from error
+            raise CloudConfigError(error.message, code=error.code, scope=error.scope) from error
         machine = listing.to_vm(self._instance() or {})
         return machine or self._unlisted(operation)
 
@@ -185,8 +185,9 @@ def refusal(api: GcpClient, machine: Vm) -> CloudError | None:
     """Return why a VM was never created, by the operation that should have created it."""
     what = f"creating {machine.node.name} in {machine.place}"
     params = {"filter": f"(targetId={machine.id}) (operationType=insert)"}
-    found = api.call(what, "GET", f"zones/{machine.place.zone}/operations", params=params)
-    failed = (failure(what, each, new_vm=True) for each in found.get("items") or ())
+    path = api.path(f"zones/{machine.place.zone}/operations")
+    found = api.call(what, "GET", path, params=params)
+    failed = (api.failure(what, each, path, new_vm=True) for each in found.get("items") or ())
     return next(filter(None, failed), None)
 
 

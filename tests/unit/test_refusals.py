@@ -1,0 +1,108 @@
+"""Every recorded refusal of the corpus is read as what it means, with its reach and its way out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from cloudtrain import errors
+from cloudtrain.errors import CapacityError, CloudError
+from cloudtrain.providers.aws import faults as aws
+from cloudtrain.providers.azure import faults as azure
+from cloudtrain.providers.base.faults import SHARED
+from cloudtrain.providers.gcp import faults as gcp
+from tests.standins.refusals import CLOUDS, Recorded, recorded
+
+ENTRIES = [(cloud, name) for cloud in CLOUDS for name in recorded(cloud)]
+
+
+def read(cloud: str, entry: Recorded) -> CloudError:
+    """The error that the cloud's driver makes of it."""
+    reach: errors.Scope = "zone" if entry.zone else "region"
+    status = entry.status if isinstance(entry.status, int) else 0
+    if cloud == "aws":
+        region = {"region": entry.asked.rpartition(" in ")[2]}
+        text = entry.text()
+        return aws.of_answer(
+            entry.asked, status=status, headers={}, body=text, reach=reach, facts=region
+        )
+    if cloud == "azure" and status:
+        return azure.of_answer(
+            entry.asked, status=status, headers=entry.headers, body=entry.text(), reach=reach
+        )
+    if cloud == "azure":
+        return azure.of_error(entry.asked, entry.json(), reach=reach)
+    facts = {"project": entry.asked.split("/")[1]}
+    if status:
+        return gcp.of_answer("asking", status, entry.json(), path=entry.asked, facts=facts)
+    return gcp.of_operation("asking", [entry.json()], path=entry.asked, facts=facts)
+
+
+@pytest.mark.parametrize(("cloud", "name"), ENTRIES)
+def test_a_real_refusal_is_read_as_what_it_means(cloud: str, name: str) -> None:
+    entry = recorded(cloud)[name]
+    error = read(cloud, entry)
+    assert type(error) is getattr(errors, entry.means["error"]), error
+    assert error.scope == entry.means.get("scope", error.scope)
+    assert entry.means.get("hint", "") in str(error.hint)
+    assert entry.means.get("words", "") in error.message
+    assert list(getattr(error, "elsewhere", ())) == entry.means.get("elsewhere", [])
+
+
+@pytest.mark.parametrize(("cloud", "name"), ENTRIES)
+def test_a_hint_names_what_is_known(cloud: str, name: str) -> None:
+    """No placeholder is left where the answer or the request has the name."""
+    hint = str(read(cloud, recorded(cloud)[name]).hint)
+    assert not re.search(r"[{}]|\b(PROJECT|TENANT|API|CONSUMER|NAMESPACE|CLAIMS|REGION)\b", hint)
+
+
+def test_each_refusal_says_where_it_was_met() -> None:
+    for cloud, name in ENTRIES:
+        entry = recorded(cloud)[name]
+        assert entry.met, name
+        assert entry.read, name
+        assert entry.text(**dict.fromkeys(entry.names, "other")) != entry.text() or not entry.names
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_an_answer_with_a_code_that_nobody_knows_is_an_answer(status: int) -> None:
+    """It is not asked again for a minute and a half, and the next place is tried."""
+    body = json.dumps({"error": {"code": "Brandnew", "message": "no"}})
+    xml = "<Response><Errors><Error><Code>Brandnew</Code><Message>no</Message></Error></Errors>"
+    told = {"error": {"code": status, "message": "no", "errors": [{"reason": "brandnew"}]}}
+    found = [
+        aws.of_answer(
+            "RunInstances in x", status=status, headers={}, body=f"{xml}</Response>", reach="zone"
+        ),
+        azure.of_answer("PUT x", status=status, headers={}, body=body, reach="zone"),
+        gcp.of_answer("asking", status, told, path="projects/p/zones/us-east4-a/instances"),
+    ]
+    assert [(type(error), error.scope) for error in found] == [(CloudError, "zone")] * 3
+
+
+def test_a_refusal_reaches_as_far_as_what_was_asked() -> None:
+    told = {"error": {"code": 400, "message": "no", "errors": [{"reason": "invalid"}]}}
+    reaches = {
+        "projects/p/zones/us-east4-a/instances": "zone",
+        "projects/p/regions/us-east4/subnetworks": "region",
+        "projects/p/locations/us-east4-a/nodes": "zone",
+        "projects/p/global/networks": "account",
+    }
+    for path, reach in reaches.items():
+        assert gcp.of_answer("asking", 400, told, path=path).scope == reach
+
+
+def test_no_row_of_a_table_is_hidden_by_another_or_without_a_way_out() -> None:
+    """Each code of a row without words is read by that row."""
+    firm = (CapacityError, errors.QuotaError, errors.CredentialsError, errors.PermissionsError)
+    for table in (aws.TABLE, azure.TABLE, gcp.TABLE):
+        for row, patterns, _ in table._rows:
+            if row.words or row in SHARED:
+                continue
+            for pattern in patterns:
+                found = table.row(pattern.replace("*", "x").replace("?", "0"))
+                assert found is row, pattern
+            if row.fault.error in firm and not row.raised and patterns:
+                assert row.fault.hint or row.fault.error is CapacityError, row
