@@ -41,13 +41,14 @@ The exit codes are a public interface: docs/commands.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from cloudtrain.model import Problem
 
 Error = TypeVar("Error", bound="CloudtrainError")
+T = TypeVar("T")
 
 
 class CloudtrainError(Exception):
@@ -67,6 +68,15 @@ class CloudtrainError(Exception):
         vars(error).update(vars(self) | facts)
         error.args = (error.message,)
         return error
+
+
+def if_told(ask: Callable[[], T], otherwise: T) -> T:
+    """The answer to a question that is asked out of interest, such as the region of a bucket: none
+    of our errors can fail the command that asks."""
+    try:
+        return ask()
+    except CloudtrainError:
+        return otherwise
 
 
 class UsageError(CloudtrainError):

@@ -159,7 +159,8 @@ class SpotOrderChosen(Event, word="spot order"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRefused(Event, word="refused"):
-    """The placement lacks capacity; its requests were rolled back, unless CleanupFailed."""
+    """The placement lacks capacity, or refuses the nodes otherwise; its requests were rolled back,
+    unless CleanupFailed."""
 
     placement: str
     error: str = ""

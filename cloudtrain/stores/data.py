@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
-from cloudtrain.errors import StoreError
+from cloudtrain.errors import if_told
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import DataStore, StoredObject
 from cloudtrain.stores import open_store, scheme_of
@@ -65,6 +64,11 @@ class BucketData:
             return self._bucket.sign_read(key, version, inside=inside, expires_in=expires_in)
 
     def location(self) -> str:
-        with contextlib.suppress(StoreError), self._store.explained(""):
-            return self._bucket.location()
-        return ""
+        """Return where the bucket is; "" if that is not told, as without storage.buckets.get, which
+        roles that may read every object lack."""
+
+        def ask() -> str:
+            with self._store.explained(""):
+                return self._bucket.location()
+
+        return if_told(ask, "")

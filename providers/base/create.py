@@ -81,6 +81,8 @@ class Creation(Generic[NetworkT]):
             final = uninterrupted(lambda: self._roll_back(place, launches, later, error))
             if final is failure:
                 raise
+            if final is not error and isinstance(final, CloudError) and not lacks_room(final):
+                final = final.copy_with(scope="account")  # what is left goes first
             raise final from failure
 
     def apart(self) -> Creation[NetworkT]:
@@ -222,9 +224,10 @@ class Creation(Generic[NetworkT]):
         later place needs. Returns the error to raise.
         """
         needed: set[str] = set()
-        if isinstance(failure, CapacityError | QuotaError):
-            needed = {p.region for p in later if not refusal_covers(failure, place, p)}
-            needed |= {place.region} if can_retry_without_placement_group(failure) else set()
+        if goes_on(failure):
+            refusal = cast("CloudError", failure)
+            needed = {p.region for p in later if not refusal_covers(refusal, place, p)}
+            needed |= {place.region} if can_retry_without_placement_group(refusal) else set()
         unlisted = dict(launches.created)
 
         def find() -> Found:
@@ -336,9 +339,30 @@ def can_retry_without_placement_group(error: CloudError) -> bool:
     return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
 
 
+def lacks_room(error: BaseException) -> bool:
+    return isinstance(error, CapacityError | QuotaError)
+
+
+def goes_on(error: BaseException) -> bool:
+    """True if the next place is tried after this error: all but what the whole account is refused,
+    of which a lack of room may be unknown in another place. `check` and `check --deep` go by the
+    same rule.
+    """
+    return isinstance(error, CloudError) and (lacks_room(error) or error.scope != "account")
+
+
 def refusal_covers(error: CloudError, refused: Location, place: Location) -> bool:
     """True if the refusal received in `refused` applies to `place` too."""
     return error.scope == "account" or (error.scope == "region" and refused.region == place.region)
+
+
+def of_all(refusals: Sequence[CloudError]) -> type[CloudError]:
+    """Return the class of the error that lists these: a lack of room, if there is any, as it may
+    end; else that of the first.
+    """
+    if all(isinstance(e, QuotaError) for e in refusals):
+        return QuotaError
+    return CapacityError if any(map(lacks_room, refusals)) else type(refusals[0])
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
@@ -395,18 +419,21 @@ def _named(node: str, error: CloudError) -> CloudError:
 
 def _one_refusal(failure: BaseException) -> BaseException:
     """Merge the failures of several nodes into one if they are the same, as those of all hosts of a
-    TPU are, which one request creates; and lacks of capacity or quota, with the widest scope.
+    TPU are, which one request creates; and those after which the next place is tried, with the
+    widest scope.
     """
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())
     words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
     text = f"{some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
-    if all(isinstance(error, CapacityError | QuotaError) for error in errors):
+    if all(goes_on(error) for error in errors):
         refusals = cast("list[CloudError]", errors)
         widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
-        kind = QuotaError if all(isinstance(e, QuotaError) for e in refusals) else CapacityError
-        return kind(text, hint=widest.hint, scope=widest.scope, code=widest.code)
+        made = of_all(refusals)(text, hint=widest.hint, scope=widest.scope, code=widest.code)
+        if isinstance(made, CapacityError):
+            made.elsewhere = tuple(z for e in refusals for z in getattr(e, "elsewhere", ()))
+        return made
     first = errors[0]
     if not words and isinstance(first, CloudError) and len({type(error) for error in errors}) == 1:
         return first.copy_with(message=text)

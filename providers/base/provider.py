@@ -8,7 +8,7 @@ from typing import Generic
 
 from cloudtrain import awake, fence
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudError
 from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
@@ -25,6 +25,9 @@ from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
     Creation,
     can_retry_without_placement_group,
+    goes_on,
+    lacks_room,
+    of_all,
     refusal_covers,
 )
 from cloudtrain.providers.base.driver import (
@@ -115,19 +118,23 @@ class CloudProvider(Generic[NetworkT]):
             near=self._search(plan.config.name).where.places,
             generations=self._seen(plan.config.name),
         )
-        places = tuple({machine.place for machine in there.values()}) or spot_order.by_evidence(
-            self._account, plan, self._account.places(plan), journal
+        places = list({machine.place for machine in there.values()}) or list(
+            spot_order.by_evidence(self._account, plan, self._account.places(plan), journal)
         )
         refusals: list[tuple[Location, CloudError]] = []
-        for number, place in enumerate(places):
+        while places:
+            place, *places = places
             if any(refusal_covers(error, refused, place) for refused, error in refusals):
                 continue
             try:
-                made = self._fill(creation, place, places[number + 1 :], journal)
+                made = self._fill(creation, place, places, journal)
                 return tuple(made[node.name] for node in plan.nodes)
-            except (CapacityError, QuotaError) as error:
+            except CloudError as error:
+                if not goes_on(error):
+                    raise
                 _journal_refusal(journal, place, error)
                 refusals.append((place, error))
+                places = _with_room_first(places, getattr(error, "elsewhere", ()))
         failure = _no_placement(refusals)
         if not there:
             finder = self._finder(self._search(plan.config.name), owner=plan.owner)
@@ -430,9 +437,18 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
     journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
 
 
+def _with_room_first(places: Sequence[Location], zones: Collection[str]) -> list[Location]:
+    """Return the places, those first that have room according to the cloud."""
+    return sorted(places, key=lambda place: place.zone not in zones)
+
+
 def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
-    """Return an error that lists each placement's refusal in the cloud's own words."""
-    kind = QuotaError if all(isinstance(e, QuotaError) for _, e in refusals) else CapacityError
+    """Return an error that lists each placement's refusal in the cloud's own words; the refusal
+    itself if it is the only one, and no lack of room.
+    """
+    if len(refusals) == 1 and not lacks_room(refusals[0][1]):
+        return refusals[0][1]
+    kind = of_all([error for _, error in refusals]) if refusals else CapacityError
     lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
     hints = [error.hint for _, error in refusals if error.hint]
     hint = hints[0] if hints else "add zones or regions to `placement`, or choose another machine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import if_told
 from cloudtrain.events import SpotOrderChosen
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
@@ -35,10 +35,9 @@ def by_evidence(
     open_to_choice = [place for group in groups if len(group) > 1 for place in group]
     if not open_to_choice:
         return tuple(places)
-    try:
-        found = evidence(account, plan, open_to_choice)
-    except CloudtrainError:
-        return tuple(places)
+    found: tuple[SpotEvidence, ...] = if_told(
+        lambda: evidence(account, plan, open_to_choice), ()
+    )
     scores = {each.place: each.score for each in found}
     ordered = tuple(
         place

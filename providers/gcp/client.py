@@ -22,6 +22,7 @@ from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.per_thread import PerThread
 from cloudtrain.providers.base.timing import Timing
+from cloudtrain.providers.base.wishes import Wishes
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.credentials import Credentials
 from cloudtrain.providers.gcp.http import GOOGLE, SECONDS, WAITING, GcpConnection, endpoint
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 OPERATION = 300.0
 """Seconds to wait for an operation."""
+_PARTIAL_TOO = "returnPartialSuccess"
+WISHES = ("preemptionNoticeDuration", "requestValidForDuration", "nicType", "mtu", _PARTIAL_TOO)
+"""Fields that some endpoints and projects refuse, such as those that some pages call Beta."""
 BUSY = 120.0
 """Seconds to wait until a resource that blocks a request is gone."""
 
@@ -53,8 +57,8 @@ class GcpClient:
         self._connections = _connections(url, self.credentials, SECONDS)
         self.described: dict[str, Json] = {}
         """Machine types that Google has described, by name: they do not change during a command."""
+        self.wishes = Wishes(*WISHES)
         self._waits = True
-        self._no_partial: list[str] = []
         self._waiter = self.at(url, WAITING)
 
     def at(self, url: str, seconds: float = SECONDS, *, service: str = "") -> GcpClient:
@@ -117,14 +121,13 @@ class GcpClient:
         Not every version of the API supports the parameter:
         https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
         """
-        if not self._no_partial:
-            try:
-                return self.call(what, "GET", path, params={**params, _PARTIAL_TOO: "true"})
-            except CloudConfigError as error:
-                if _PARTIAL_TOO not in error.message:
-                    raise
-                self._no_partial.append(_PARTIAL_TOO)
-        return self.call(what, "GET", path, params=params)
+        wanted = self.wishes.without_refused({**params, _PARTIAL_TOO: "true"})
+        try:
+            return self.call(what, "GET", path, params=wanted)
+        except CloudConfigError as error:
+            if not self.wishes.refused(error, wanted):
+                raise
+            return self._partial_page(what, path, params)
 
     def call(
         self,
@@ -150,20 +153,28 @@ class GcpClient:
         accepted: Callable[[], bool] | None = None,
     ) -> Json:
         """Send a call that changes something and wait for its operation, or until `accepted` says
-        that the rest may take hours; call `undo` if it fails.
+        that the rest may take hours; call `undo` if it fails. A wish that is refused is left out.
 
         Raises BusyError for a transient failure, which `persist` retries. Each `run` has a new
         request ID, shared by its retries: for an old ID, Google would return an operation up to an
         hour old and create nothing.
         """
+        sent = self.wishes.without_refused(body)
         params = {"requestId": str(uuid.uuid4())}
-        operation = self.call(what, method, path, params=params, body=body)
-        operation = self._done(what, _scope(self.path(path)), operation, accepted)
-        error = self.failure(what, operation, self.path(path), new_vm=new_vm)
-        if error is not None:
-            if not isinstance(error, NameTakenError):
-                undo()
-            raise error
+        try:
+            operation = self.call(what, method, path, params=params, body=sent)
+            operation = self._done(what, _scope(self.path(path)), operation, accepted)
+            error = self.failure(what, operation, self.path(path), new_vm=new_vm)
+            if error is not None:
+                if not isinstance(error, NameTakenError):
+                    undo()
+                raise error
+        except CloudConfigError as error:
+            if not self.wishes.refused(error, sent):
+                raise
+            return self.run(
+                what, method, path, body=body, new_vm=new_vm, undo=undo, accepted=accepted
+            )
         return operation
 
     def persist(self, attempt: Callable[[], T], *, within: float = BUSY) -> T:
@@ -302,7 +313,6 @@ def _scope(path: str) -> str:
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
 
 
-_PARTIAL_TOO = "returnPartialSuccess"
 _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 

@@ -9,7 +9,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, TransientError
+from cloudtrain.errors import (
+    CapacityError,
+    CloudError,
+    NotFoundError,
+    PermissionsError,
+    TransientError,
+)
 from cloudtrain.model import ClusterConfig
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base.answers import objects, typed
@@ -113,11 +119,17 @@ class Tpus:
                 raise
 
     def lacks(self, zone: str, kind: str, name: str) -> bool:
-        """True if the zone has no such item of `acceleratorTypes` or `runtimeVersions`."""
+        """True if the zone has no such item of `acceleratorTypes` or `runtimeVersions`. What a zone
+        says of itself, such as that it has no TPUs, means the same.
+        """
         try:
             self._call(f"{name} in {zone}", "GET", f"locations/{zone}/{kind}/{name}")
         except NotFoundError as error:
             return not faults.is_unknown_question(error, "Resource '")
+        except (CapacityError, PermissionsError) as error:
+            if error.scope != "zone":
+                raise
+            return True
         return False
 
     def _call(

@@ -30,8 +30,10 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.gcp.http import GcpConnection
+from cloudtrain.retry import waits_reported_to
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
+from tests.support.fakes import make_identity
 from tests.support.gcp_parts import CALLER, KEY, PLACE, T4, Gcp, groups, order, standing_in
 
 NODES = ["mnist-chief0", "mnist-worker0", "mnist-worker1"]
@@ -450,13 +452,26 @@ def test_a_vm_gets_googles_network_card_only_if_its_image_has_the_driver(
     assert instance(gcp)["networkInterfaces"][0].get("nicType") == kind
 
 
-def test_a_network_card_that_the_image_cannot_drive_is_refused(gcp: Gcp) -> None:
-    """By the stand-in, as by Google."""
+@pytest.mark.parametrize("refused", ["preemptionNoticeDuration", "nicType"])
+def test_a_wish_that_is_refused_is_left_out_and_said_once(gcp: Gcp, refused: str) -> None:
+    gcp.app.unknown_fields = [refused]
+    account, plan = gcp.account(), gcp.plan(nodes=groups(provisioning=SPOT))
+    ground, said = gcp.ground(account, plan), list[str]()
+    with waits_reported_to(said.append):
+        for number in range(3):
+            account.launch(order(plan, ground, number))
+    assert refused not in str(instance(gcp))
+    assert [line for line in said if refused in line] == said
+    assert len(said) == 1
+    assert gcp.actions.count("instances.insert") == 4
+
+
+def test_a_network_card_that_the_image_cannot_drive_is_left_out(gcp: Gcp) -> None:
     account, plan = gcp.account(image="own-images/plain"), gcp.plan(image="own-images/plain")
     ground = gcp.ground(account, plan, PLACE)
     images = {name: replace(each, gvnic=True) for name, each in ground.images.items()}
-    with pytest.raises(CloudConfigError, match="GVNIC requires an image"):
-        account.launch(order(plan, replace(ground, images=images)))
+    account.launch(order(plan, replace(ground, images=images)))
+    assert "GVNIC" not in str(instance(gcp))
 
 
 def test_a_disk_that_outlived_its_vm_makes_room_for_the_new_one(gcp: Gcp) -> None:
@@ -504,6 +519,51 @@ def test_a_quota_reaches_over_its_region_or_over_all(gcp: Gcp, at_once: bool) ->
         with pytest.raises(QuotaError, match=metric.rpartition("/")[2]) as caught:
             account.launch(order(plan, ground))
         assert caught.value.scope == scope
+
+
+@pytest.mark.parametrize(
+    ("call", "refusal", "tried", "taken"),
+    [
+        # A policy on places names the zone; a full subnet is of the region.
+        ("instances.insert us-east4-*", "place-forbidden", "us-east4-a us-east4-b", "us-west1-a"),
+        ("instances.insert us-east4-*", "addresses-exhausted", "us-east4-a", "us-west1-a"),
+        ("instances.insert us-east4-a", "field-unknown", "us-east4-a", "us-east4-b"),
+    ],
+)
+def test_what_only_a_place_refuses_goes_on_to_the_next(
+    gcp: Gcp, tmp_path: Path, call: str, refusal: str, tried: str, taken: str
+) -> None:
+    gcp.app.refuses = {call: refusal}
+    plan = gcp.plan(
+        placement=("us-east4-a", "us-east4-b", "us-west1-a"),
+        nodes={"chief": NodeGroup(machine="n1-standard-8")},
+    )
+    provider = CloudProvider(gcp.account(), caller=lambda: CALLER, timing=gcp.timing())
+    made = provider.create(plan, make_identity(tmp_path, plan), gcp.journal)
+    refused = [line.split()[1] for line in gcp.journaled if line.startswith("refused")]
+    assert refused == tried.split()
+    assert [node.placement for node in made] == [taken]
+    gcp.app.refuses = {"instances.insert *": "place-forbidden"}
+    provider.destroy("mnist", gcp.journal)
+    with pytest.raises(PermissionsError, match="us-west1-a violates constraint") as caught:
+        provider.create(plan, make_identity(tmp_path, plan), gcp.journal)
+    assert caught.value.message.count("violates constraint") == 3
+    assert "describe gcp.resourceLocations --effective --project test-project" in str(
+        caught.value.hint
+    )
+    assert gcp.app.holdings() == []
+
+
+def test_a_zone_that_google_says_has_room_is_tried_next(gcp: Gcp, tmp_path: Path) -> None:
+    gcp.app.capacity = {"us-east4-a": 0}
+    gcp.app.capacity_elsewhere = ["us-east4-c"]
+    plan = gcp.plan(placement=("us-east4",))
+    provider = CloudProvider(gcp.account(), caller=lambda: CALLER, timing=gcp.timing())
+    made = provider.create(plan, make_identity(tmp_path, plan), gcp.journal)
+    assert {node.placement for node in made} == {"us-east4-c"}
+    said = next(line for line in gcp.journaled if line.startswith("refused"))
+    assert "A n1-standard-8 VM instance" in said
+    assert "currently unavailable in the us-east4-a zone" in said
 
 
 def test_an_operation_that_fails_in_passing_is_asked_for_again(gcp: Gcp) -> None:

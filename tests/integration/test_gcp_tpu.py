@@ -208,6 +208,13 @@ def test_check_says_what_is_there_and_what_google_does_not_report(gcp: Gcp) -> N
     assert (found["quota"].ok, found["quota"].told) == (True, False)
 
 
+def test_a_zone_of_a_region_that_has_no_tpus_is_passed_over(gcp: Gcp) -> None:
+    """It answers 403 or 404 for the whole location."""
+    changes = {"placement": ("us-central1", "us-west4")}
+    found = {each.what: each for each in provider(gcp, **changes).check(plan_of(gcp, **changes))}
+    assert found["machines"].text.endswith("in us-central1-a, us-west4-a")
+
+
 def test_a_zone_without_the_type_is_refused(gcp: Gcp) -> None:
     changes = {"placement": ("us-east4-a",)}
     with pytest.raises(CloudConfigError, match="us-east4-a has no TPU v5litepod-16"):

@@ -282,7 +282,7 @@ def test_a_zone_without_room(project: Project) -> None:
         {
             "code": "ZONE_RESOURCE_POOL_EXHAUSTED",
             "message": "The zone 'projects/test-project/zones/us-east4-c' does not have enough "
-            "resources available to fulfill the request.  Try a different zone, or try again "
+            "resources available to fulfill the request. Try a different zone, or try again "
             "later.",
         }
     ]

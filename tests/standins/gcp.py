@@ -7,6 +7,8 @@ so is every answer that leaves here. See README.md.
 from __future__ import annotations
 
 import copy
+import fnmatch
+import json
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,10 +30,19 @@ from tests.standins import (  # noqa: F401
 from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
 from tests.standins.gcp_catalog import IMAGES, REGIONS, ZONES
-from tests.standins.gcp_errors import REASONS, ApiError, answer, invalid, not_found
+from tests.standins.gcp_errors import (
+    REASONS,
+    ApiError,
+    answer,
+    invalid,
+    not_found,
+    real,
+    real_failure,
+)
 from tests.standins.gcp_tpu_api import STATUSES, TpuError, tpu_api
 from tests.standins.gcp_tpus import METADATA, TpuService, is_tpu_call, metadata, stop_hosts
 from tests.standins.gcp_world import HANDLERS, Body, Call, World
+from tests.standins.refusals import recorded
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -217,6 +228,7 @@ class GcpStandIn(World):
             raise ApiError(501, "notImplemented", message)
         self._check_place(method, given)
         self._check_permissions(method, given, body)
+        self._check_refused(method, given, body)
         call = Call(world=self, method=method.id, given=given, body=body, user=user)
         with self.changed:
             self.tick()
@@ -224,6 +236,23 @@ class GcpStandIn(World):
             if by_id and self.takes_ids:
                 given["instance"] = self._named(given["zone"], given["instance"])
             return copy.deepcopy(handler(call))
+
+    def _check_refused(self, method: Method, given: Body, body: Body) -> None:
+        """Refuse what a test wants refused, in the words of the corpus."""
+        place = given.get("zone") or given.get("region") or "global"
+        names = {"project": self.project, "zone": str(given.get("zone", ""))}
+        names["instance"] = str(body.get("name", ""))
+        for pattern, name in self.refuses.items():
+            if fnmatch.fnmatchcase(f"{method.id} {place}", pattern):
+                if recorded("gcp")[name].status != "operation":
+                    raise real(name, names)
+                failure = real_failure(name, names).fields()["error"]["errors"][0]
+                self.failures.append(
+                    {"action": method.id, "name": "", "times": 1, "status": 400, **failure}
+                )
+        for field in self.unknown_fields:
+            if field in json.dumps(body):
+                raise real("field-unknown", {"field": field})
 
     def _named(self, zone: str, id: str) -> str:
         """The name of the VM with this id; the id itself if there is none."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request
 
-from tests.standins.gcp_errors import ApiError, Failure
+from tests.standins.gcp_errors import ApiError, Failure, real_failure
 from tests.standins.gcp_world import Body, World
 
 _ACCOUNT = re.compile(r"/v1/projects/([^/]+)/serviceAccounts/([^/:]+)(:testIamPermissions)?")
@@ -59,22 +59,12 @@ def told(world: Any, request: Request) -> Body:
 
 
 def refusal(world: World, body: Body, user: str) -> Failure | None:
-    """How the operation of an insert fails whose service account cannot be attached.
-
-    The words are Google's (GoogleCloudPlatform/terraform-google-managed-instance-group#40 and
-    pubsec-declarative-toolkit#607); the codes are not quoted there, and likely at best.
-    """
+    """How the operation of an insert fails whose service account cannot be attached."""
     for account in body.get("serviceAccounts", ()):
         email = account.get("email", "default")
         known = world.service_accounts.get(email)
         if known is None:
-            words = f"The resource '{email}' of type 'serviceAccount' was not found."
-            return Failure(code="EXTERNAL_RESOURCE_NOT_FOUND", message=words, status=404)
+            return real_failure("service-account-absent", {"account": email}, 404)
         if not known.get("act_as", True):
-            words = (
-                f"The user does not have access to service account '{email}'.  User: '{user}'.  "
-                "Ask a project owner to grant you the iam.serviceAccountUser role on the service "
-                "account"
-            )
-            return Failure(code="SERVICE_ACCOUNT_ACCESS_DENIED", message=words, status=400)
+            return real_failure("service-account-denied", {"account": email, "user": user}, 400)
     return None

@@ -6,10 +6,13 @@ The shape and the reasons are those of https://cloud.google.com/compute/docs/api
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from werkzeug.wrappers import Response
+
+from tests.standins.refusals import Recorded, recorded
 
 REASONS = {
     400: "badRequest",
@@ -77,6 +80,37 @@ class Failure:
             "httpErrorStatusCode": self.status,
             "httpErrorMessage": STATUS_TEXTS.get(self.status, "ERROR"),
         }
+
+
+@dataclass
+class RecordedError(ApiError):
+    """A call that is refused as a real one was."""
+
+    whole: dict[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        return self.whole
+
+
+def real(name: str, names: Mapping[str, str]) -> ApiError:
+    """The refusal of that name in the corpus, with these names in the place of the recorded."""
+    entry = recorded("gcp")[name]
+    assert isinstance(entry.status, int), name
+    whole = entry.json(**_of(entry, names))
+    return RecordedError(entry.status, "", whole["error"]["message"], whole=whole)
+
+
+def real_failure(name: str, names: Mapping[str, str], status: int = 503) -> Failure:
+    """The same of an operation."""
+    entry = recorded("gcp")[name]
+    assert entry.status == "operation", name
+    told = entry.json(**_of(entry, names))
+    details = tuple(told.get("errorDetails", ()))
+    return Failure(code=told["code"], message=told["message"], status=status, details=details)
+
+
+def _of(entry: Recorded, names: Mapping[str, str]) -> dict[str, str]:
+    return {name: given for name, given in names.items() if name in entry.names}
 
 
 def answer(body: Any, code: int = 200) -> Response:

@@ -7,13 +7,14 @@ import ipaddress
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from tests.standins import gcp_accounts
 from tests.standins import gcp_errors as errors
 from tests.standins.gcp_addresses import addresses_in_use, taken_address
 from tests.standins.gcp_catalog import ZONES, region_of
-from tests.standins.gcp_errors import ApiError, Failure
+from tests.standins.gcp_errors import ApiError, Failure, real_failure
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import disk_need, exceeded, need
 from tests.standins.gcp_rules import BootDisk, Wish, check_metadata, checked, checked_scheduling
@@ -341,13 +342,11 @@ def _no_room(world: World, zone: str, wish: Wish) -> Failure | None:
             if thing.body["status"] != "TERMINATED"
         )
         if have >= room:
-            path = f"projects/{world.project}/zones/{zone}"
-            return Failure(
-                code=world.capacity_code,
-                message=f"The zone '{path}' does not have enough resources available to fulfill "
-                "the request.  Try a different zone, or try again later.",
-                status=503,
-            )
+            names = {"project": world.project, "zone": zone, "machine": wish.machine.name}
+            if world.capacity_elsewhere:
+                names["available"] = ",".join(world.capacity_elsewhere)
+                return real_failure("zone-exhausted-with-details", names)
+            return replace(real_failure("zone-exhausted", names), code=world.capacity_code)
     return None
 
 

@@ -16,7 +16,7 @@ from tests.standins.gcp_catalog import (
     REGION_QUOTAS,
     region_of,
 )
-from tests.standins.gcp_errors import Failure
+from tests.standins.gcp_errors import Failure, real_failure
 from tests.standins.gcp_world import Body, World
 
 STOPPED = ("TERMINATED", "SUSPENDED")
@@ -139,12 +139,12 @@ def exceeded(world: World, region: str, more: Counter[str]) -> Failure | None:
     for metric, count in sorted(more.items()):
         if metric.endswith("_ALL_REGIONS"):
             most: float | None = project_limit(world, metric)
-            have, place, where = everywhere[metric], "globally", {}
+            have, where = everywhere[metric], {}
         else:
             most = limit(world, region, metric)
-            have, place, where = used[metric], f"in region {region}", {"region": region}
+            have, where = used[metric], {"region": region}
         if most is not None and have + count > most:
-            return _failure(metric, most, place, where)
+            return _failure(metric, most, where)
     return None
 
 
@@ -152,23 +152,13 @@ def too_many(world: World, collection: str, metric: str) -> Failure | None:
     """Of a thing of the whole project, one more."""
     most = project_limit(world, metric)
     have = sum(1 for _ in world.under(collection))
-    return _failure(metric, most, "globally", {}) if have + 1 > most else None
+    return _failure(metric, most, {}) if have + 1 > most else None
 
 
-def _failure(metric: str, most: float, place: str, where: dict[str, str]) -> Failure:
-    scope = "per-project-region" if where else "per-project"
-    info = {
-        "metricName": f"compute.googleapis.com/{metric.lower()}",
-        "limitName": f"{metric.replace('_', '-')}-{scope}",
-        "limit": most,
-        "dimensions": where or {"global": "global"},
-    }
-    return Failure(
-        code="QUOTA_EXCEEDED",
-        message=f"Quota '{metric}' exceeded.  Limit: {most} {place}.",
-        status=403,
-        details=({"quotaInfo": info},),
-    )
+def _failure(metric: str, most: float, where: dict[str, str]) -> Failure:
+    names = {"metric": metric, "lower": metric.lower(), "dashed": metric.replace("_", "-")}
+    entry = "quota-of-region" if where else "quota-all-regions"
+    return real_failure(entry, {**names, "limit": str(float(most)), **where}, 403)
 
 
 def region_quotas(world: World, region: str) -> list[Body]:

@@ -13,7 +13,7 @@ from typing import Any
 from werkzeug.wrappers import Request, Response
 
 from tests.standins.gcp_catalog import ZONES, region_of
-from tests.standins.gcp_errors import ApiError, Failure, answer
+from tests.standins.gcp_errors import ApiError, Failure, answer, real
 from tests.standins.gcp_tpu_api import PREFIX, TpuError, tpu_api
 from tests.standins.gcp_world import Body, Thing, World, check_labels
 
@@ -72,7 +72,10 @@ class TpuService:
             raise TpuError(501, f"{method.id} is not acted out by this stand-in")
         zone = given.get("locationsId", "-")
         if zone not in (*ZONES, "-"):
-            raise TpuError(404, f"Location {zone} is not found or access is unauthorized.")
+            raise _as_told("location-not-found", {"zone": zone})
+        if zone not in (*OFFERED, "-"):  # either may be the answer of a zone without TPUs
+            entry = "place-denied-of-tpu" if zone.endswith("c") else "location-not-found"
+            raise _as_told(entry, {"zone": zone, "project": self.world.project})
         if zone in self.world.unreachable:
             raise TpuError(503, f"The zone '{zone}' does not answer.")
         with self.world.changed:
@@ -140,13 +143,13 @@ def metadata(request: Request) -> Response | None:
 
 
 def _disabled(project: str) -> TpuError:
-    message = f"Cloud TPU API has not been used in project {project} before or it is disabled."
-    info = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "SERVICE_DISABLED",
-        "domain": "googleapis.com",
-    }
-    return TpuError(403, message, details=(info,))
+    names = {"title": "Cloud TPU API", "service": "tpu.googleapis.com", "number": project}
+    return _as_told("api-disabled", names)
+
+
+def _as_told(name: str, names: dict[str, str]) -> TpuError:
+    error = real(name, names).body()["error"]
+    return TpuError(error["code"], error["message"], details=tuple(error.get("details", ())))
 
 
 def _create(service: TpuService, given: Body, body: Body) -> Body:

@@ -98,6 +98,15 @@ class World:
     capacity_code: str = "ZONE_RESOURCE_POOL_EXHAUSTED"
     """How a lack of room is told; `insufficientCapacity` is a 503 at once, any other is the code
     of the operation that fails."""
+    capacity_elsewhere: list[str] = field(default_factory=list)
+    """Zones of which a refusal says that they have room."""
+    refuses: dict[str, str] = field(default_factory=dict)
+    """Refusals of the corpus by call and place: `{"* *": "project-suspended"}`, or
+    `{"instances.insert us-east4-*": "place-forbidden"}`."""
+    unknown_fields: list[str] = field(default_factory=list)
+    """Fields of VMs that this API lacks: `["preemptionNoticeDuration"]`."""
+    at_once: int = 6
+    """One of so many operations is done when it is told, as in recordings."""
     flex_start: dict[str, float] = field(default_factory=dict)
     """Seconds until there is capacity for a flex-start VM, by its name; "" for any other."""
     reservations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -273,6 +282,11 @@ class World:
             body[where.removesuffix("s")] = self.link(f"projects/{self.project}/{thing.scope}")
         operation = Operation(body, path, ends, finish, waits_for)
         self.operations[path] = operation
+        is_free = begins <= self.now() and takes is None and waits_for()
+        if is_free and self.at_once and len(self.operations) % self.at_once == 0:
+            thing.busy_until = begins
+            self._end(operation)
+            return operation
         self.at(begins + self.delay / 3, lambda: self._begin(operation))
         self.at(ends, lambda: self._end(operation))
         return operation
@@ -307,7 +321,10 @@ class World:
                 if not wanted["times"]:
                     self.failures.remove(wanted)
                 return Failure(
-                    code=wanted["code"], message=wanted["message"], status=wanted["status"]
+                    code=wanted["code"],
+                    message=wanted["message"],
+                    status=wanted["status"],
+                    details=tuple(wanted.get("errorDetails", ())),
                 )
         return None
 

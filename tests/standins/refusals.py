@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,11 +35,12 @@ class Recorded:
         """Return the body with a stand-in's own names in the place of the recorded ones."""
         unknown = names.keys() - self.names.keys()
         assert not unknown, f"{unknown} is not in `names`"
-        found = self.body
-        for name, recorded in self.names.items():
-            assert recorded in found, f"{name}: {recorded} is not in the body"
-            found = found.replace(recorded, json.dumps(names.get(name, recorded))[1:-1])
-        return found
+        own = {self.names[name]: json.dumps(given)[1:-1] for name, given in names.items()}
+        for recorded in self.names.values():
+            assert recorded in self.body, f"{recorded} is not in the body"
+        longest = sorted(own, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, longest))
+        return re.sub(pattern, lambda found: own[found[0]], self.body) if own else self.body
 
     def json(self, **names: str) -> dict[str, Any]:
         return dict(json.loads(self.text(**names)))

@@ -138,6 +138,58 @@ def test_credentials_and_config_do_not_tour_the_places(rig: Rig, error: Exceptio
     assert rig.account.holds() == []
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionsError("places of the organization", scope="zone", hint="other places"),
+        CloudConfigError("no such disk there", scope="zone"),
+        TransientError("no answer for 90 s", scope="zone"),
+        CloudError("a code that nobody knows", scope="zone"),
+    ],
+)
+def test_whatever_only_a_place_refuses_the_next_one_is_tried(rig: Rig, error: CloudError) -> None:
+    rig.refuse("east-a", error, "mnist-worker0")
+    rig.refuse("east-a", error)
+    assert rig.create()[0] == "mnist-chief0 east-b"
+    assert {m.place.zone for m in rig.account.machines()} == {"east-b"}
+
+
+def test_what_every_place_refuses_is_listed_as_the_kind_that_may_end(rig: Rig) -> None:
+    rig.refuse("east-a", PermissionsError("a policy", scope="region", hint="other places"))
+    rig.refuse("west-a", PermissionsError("a policy, too", scope="zone"))
+    with pytest.raises(PermissionsError) as alone:
+        rig.create()
+    assert alone.value.message.split("\n")[1:] == [
+        "east-a: mnist-worker1: a policy",
+        "west-a: mnist-worker1: a policy, too",
+    ]
+    assert alone.value.hint == "other places"
+    rig.refuse("west-a", CapacityError("no T4", scope="zone"))
+    with pytest.raises(CapacityError, match="a policy"):
+        rig.create()
+    assert rig.account.holds() == []
+
+
+def test_a_zone_that_has_room_as_the_cloud_says_is_tried_next(rig: Rig) -> None:
+    full = CapacityError("none", scope="zone")
+    full.elsewhere = ("west-a",)
+    rig.refuse("east-a", full)
+    assert rig.create()[0] == "mnist-chief0 west-a"
+    assert {str(order.place) for order in rig.account.orders} == {"east-a", "west-a"}
+
+
+def test_where_a_refused_place_cannot_be_cleaned_up_the_next_one_is_not_tried(rig: Rig) -> None:
+    rig.refuse("east-a", PermissionsError("a policy", scope="zone"))
+
+    def cannot(machines: list[Vm], resources: list[Resource]) -> None:
+        raise CredentialsError("expired")
+
+    rig.account.delete = cannot  # type: ignore[method-assign,assignment]
+    with pytest.raises(PermissionsError, match="a policy"):
+        rig.create()
+    assert {str(order.place) for order in rig.account.orders} == {"east-a"}
+
+
 def test_several_refused_nodes_are_one_refusal_as_wide_as_the_widest(rig: Rig) -> None:
     rig.refuse("east-a", CapacityError("none", scope="zone"), "mnist-worker0")
     rig.refuse("east-a", QuotaError("8 of 8", scope="region"), "mnist-worker1")
