@@ -189,7 +189,8 @@ class NotFoundError(CloudError):
 
 
 class BusyError(CloudError):
-    pass
+    lasting = False
+    """Whether it stays so until somebody has done what the hint says."""
 
 
 class LookAgainError(CloudError):

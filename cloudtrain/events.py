@@ -166,6 +166,7 @@ class PlacementRefused(Event, word="refused"):
     error: str = ""
     """Class of the error."""
     text: str = ""
+    """Empty if the error ends the command, which then shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -494,7 +495,12 @@ def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
 def lacks_room(lines: Iterable[Line]) -> bool:
     """True if a placement has refused the nodes and none has taken them since."""
     told = [e for e in _of_this_cluster(lines) if isinstance(e, PlacementRefused | NodesPlaced)]
-    return bool(told) and isinstance(told[-1], PlacementRefused)
+    last = told[-1] if told else None
+    return isinstance(last, PlacementRefused) and last.error in _NO_ROOM
+
+
+_NO_ROOM = ("", "CapacityError", "QuotaError")
+"""Classes of `PlacementRefused.error`; earlier versions recorded none."""
 
 
 def made_here(lines: Iterable[Line]) -> bool:

@@ -39,7 +39,7 @@ TEXTS: dict[type[Event], str] = {
     events.UpCompleted: "up: every node is ready",
     events.SpotOrderChosen: "spot: {text}",
     events.PlacementTried: "creating nodes in {placement}",
-    events.PlacementRefused: "refused in {placement}: {text}",
+    events.PlacementRefused: "refused in {placement}: {error} {text}",
     events.CleanupFailed: "a rollback failed: {text}",
     events.RequestDenied: "denied: {text}",
     events.AttemptBegun: "run {run}: starting attempt {attempt}",

@@ -347,7 +347,7 @@ def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> J
             stage.node(event.name, f"creating the {event.what}")
         elif isinstance(event, SpotOrderChosen):
             session.console.say(f"spot: {event.text}: tried in this order")
-        elif isinstance(event, PlacementRefused):
+        elif isinstance(event, PlacementRefused) and event.text:
             session.console.warn(f"{event.placement}: {event.text}")
         elif isinstance(event, NodesShareFiles):
             session.console.warn(

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -92,7 +93,10 @@ class _Bucket:
         import google.auth
 
         try:
-            credentials, project = google.auth.default(scopes=(SCOPE,))
+            with warnings.catch_warnings():
+                # Of user credentials without a quota project, which the store needs none of.
+                warnings.simplefilter("ignore", UserWarning)
+                credentials, project = google.auth.default(scopes=(SCOPE,))
         except self._auth.GoogleAuthError as error:
             # Some have the error that caused them as a second argument.
             words = ": ".join(str(part).partition(" Details: ")[0] for part in error.args)
@@ -264,7 +268,8 @@ class _Bucket:
         if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
             return CredentialsError(text, hint=LOGIN)
         if isinstance(error, self._api.Forbidden):
-            return PermissionsError(text, hint="grant roles/storage.objectUser on the bucket")
+            hint = "grant roles/storage.objectUser on the bucket"
+            return PermissionsError(text, hint=_hint(text) or hint)
         if isinstance(error, self._api.NotFound):
             hint = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
             return NoBucketError(text, hint=hint)
@@ -273,7 +278,7 @@ class _Bucket:
         if isinstance(error, self._api.RetryError):
             return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._api.GoogleAPIError):  # a permanent one: 400, 409, 412
-            return StoreError(text)
+            return StoreError(text, hint=_hint(text))
         if isinstance(error, self._requests.ConnectionError | self._requests.Timeout):
             return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
@@ -288,6 +293,40 @@ def heard(response: Any, *_: Any, **__: Any) -> None:
 def region(location: str) -> str:
     """Region of a zone (us-east4-c), as buckets are in regions; other locations are unchanged."""
     return re.sub(r"^([a-z]+-[a-z]+\d+)-[a-z]$", r"\1", location)
+
+
+_HINTS = (
+    # https://cloud.google.com/storage/docs/bucket-lock and …/requester-pays, read 2026-11-26
+    (
+        r"retention policy|object retention|temporary hold|event-based hold",
+        "the bucket keeps each object until then: write to one without a retention policy, or lift "
+        "it by `gcloud storage buckets update gs://B --clear-retention-period`",
+    ),
+    (
+        r"requester pays",
+        "its owner has whoever reads pay, which cloudtrain cannot: copy it by `gcloud storage cp "
+        "-r --billing-project=PROJECT` to a bucket of yours",
+    ),
+    (
+        r"[Bb]illing account|billing is disabled|absent billing",
+        "link an active billing account: `gcloud billing projects link PROJECT --billing-account "
+        "ID`, with an ID of `gcloud billing accounts list`",
+    ),
+    (
+        r"serviceusage\.services\.use|use project",
+        "you may not use the quota project of your login: `gcloud auth application-default "
+        "set-quota-project PROJECT`",
+    ),
+    (
+        r"publicAccessPrevention|VPC Service Controls|organization's policy",
+        "a policy of your organization forbids it (docs/companies.md)",
+    ),
+)
+
+
+def _hint(text: str) -> str | None:
+    """What to do where a refusal is not about roles on the bucket."""
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), None)
 
 
 def _words(error: Exception) -> str:

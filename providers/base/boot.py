@@ -114,13 +114,19 @@ _NO_UPGRADES = (
     ">/dev/null 2>&1 || true",
 )
 
-# On GCE, google_guest_agent generates its own host keys on a new instance unless this file
-# disables it (google/guest-agent, instance_setup.go). It starts after this.
+# On GCE, each of Google's agents (google_guest_agent, and the plugin agent of 2025, which may be
+# there alone) generates its own host keys on a new instance unless its configuration disables it.
+# Of its three files, in this order, the last one counts, and packages bring `= true`
+# (GoogleCloudPlatform/guest-agent, google_guest_agent/cfg/cfg.go). They start after this; on other
+# clouds nothing reads the file.
+_GOOGLE = "/etc/default/instance_configs.cfg"
 _NO_OTHER_HOST_KEYS = (
-    "{ [ ! -e /usr/bin/google_guest_agent ] || "
-    "grep -qs '^set_host_keys' /etc/default/instance_configs.cfg || "
+    "{ mkdir -p /etc/default; "
+    f"for file in {_GOOGLE}.distro {_GOOGLE} {_GOOGLE}.template; do [ ! -e $file ] || "
+    "sed -i 's/^[[:space:]]*set_host_keys[[:space:]]*=.*/set_host_keys = false/' $file; done; "
+    f"grep -qs '^set_host_keys = false' {_GOOGLE} || "
     "printf '%s\\n' '[InstanceSetup]' 'set_host_keys = false' "
-    ">>/etc/default/instance_configs.cfg; } >/dev/null 2>&1 || true"
+    f">>{_GOOGLE}; }} >/dev/null 2>&1 || true"
 )
 
 

@@ -8,7 +8,7 @@ from typing import Generic
 
 from cloudtrain import awake, fence
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudError
+from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, NodesError
 from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
 from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
@@ -129,8 +129,11 @@ class CloudProvider(Generic[NetworkT]):
             try:
                 made = self._fill(creation, place, places, journal)
                 return tuple(made[node.name] for node in plan.nodes)
-            except CloudError as error:
-                if not goes_on(error):
+            except (CloudError, NodesError) as error:
+                if isinstance(error, NodesError) or not goes_on(error):
+                    # Its requests came to nothing: a later `down` need not wait for any.
+                    kind = type(error).__name__
+                    journal(PlacementRefused(placement=str(place), error=kind))
                     raise
                 _journal_refusal(journal, place, error)
                 refusals.append((place, error))

@@ -35,9 +35,7 @@ def by_evidence(
     open_to_choice = [place for group in groups if len(group) > 1 for place in group]
     if not open_to_choice:
         return tuple(places)
-    found: tuple[SpotEvidence, ...] = if_told(
-        lambda: evidence(account, plan, open_to_choice), ()
-    )
+    found: tuple[SpotEvidence, ...] = if_told(lambda: evidence(account, plan, open_to_choice), ())
     scores = {each.place: each.score for each in found}
     ordered = tuple(
         place

@@ -92,7 +92,8 @@ class Teardown:
 
     def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
         kinds = _kinds(failure)
-        if any(issubclass(kind, PermissionsError | NameTakenError) for kind in kinds):
+        firm = PermissionsError | NameTakenError
+        if any(issubclass(kind, firm) for kind in kinds) or _is_lasting(failure):
             return True
         if any(issubclass(kind, CredentialsError) for kind in kinds):
             return rounds > 1  # a token may have been renewed meanwhile
@@ -147,6 +148,11 @@ class Teardown:
             if machine.id not in self._announced:
                 self._announced.add(machine.id)
                 self._journal(NodeDeletionBegun(node=machine.node.name))
+
+
+def _is_lasting(failure: CloudtrainError | None) -> bool:
+    every = failure.failures.values() if isinstance(failure, NodesError) else [failure]
+    return any(isinstance(each, BusyError) and each.lasting for each in every)
 
 
 def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:

@@ -155,6 +155,9 @@ FACTS = Cloud(
         value=r"[a-z0-9_\u0080-\U0010ffff-]{0,63}",
         words="up to 63 lower-case letters, digits, `_` and `-`, its name beginning with a letter",
         most=54,
+        # Labels that Google's own services set: https://cloud.google.com/compute/docs/
+        # labeling-resources, "goog-…", by general knowledge
+        reserved=("goog-",),
         # Resource Manager's "Requirements for labels": 64 labels each
         source="https://cloud.google.com/resource-manager/docs/labels-overview, 2026-11-24",
     ),

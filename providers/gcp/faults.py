@@ -71,8 +71,7 @@ PLACES = (
 IMAGES = (
     "your organization allows images of other projects: `gcloud org-policies describe "
     "compute.trustedImageProjects --effective --project {project}` shows which; `image: "
-    "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts` works with GPUs, too "
-    "(docs/companies.md)"
+    "ubuntu-22.04` (project ubuntu-os-cloud) works with GPUs, too (docs/companies.md)"
 )
 FLOW_LOGS = (
     "your organization requires VPC flow logs, which the network that `up` creates has not: name a "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -13,12 +14,15 @@ from cloudtrain.errors import (
     NodesError,
     NotFoundError,
     PermissionsError,
+    if_told,
 )
 from cloudtrain.parallel import fan_out
+from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource, Vm
 from cloudtrain.providers.gcp import tpu_hosts
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.faults import is_unknown_question
+from cloudtrain.providers.gcp.requests import read_description
 from cloudtrain.providers.gcp.tpus import Tpus
 
 PATHS = {
@@ -56,13 +60,46 @@ def delete_all(
     _side_by_side(works, failures)
     for kinds in () if failures else ORDER:  # keep what a remaining VM uses
         ours = [r for r in resources if r.kind in kinds]
-        _side_by_side(
-            {str(r): partial(delete, api, str(r), PATHS[r.kind].format(r)) for r in ours}, failures
-        )
+        paths = {str(r): PATHS[r.kind].format(r) for r in ours}
+        works = {what: partial(delete, api, what, path) for what, path in paths.items()}
+        _side_by_side(works, failures)
+    for what, error in failures.items():
+        failures[what] = _blocked(api, error)
     if len(failures) == 1:
         raise next(iter(failures.values()))
     if failures:
         raise NodesError(failures)
+
+
+def _blocked(api: GcpClient, error: BaseException) -> BaseException:
+    """Return the error with what blocks a deletion, if that is not ours: no wait ends it."""
+    used = _USER.search(str(error)) if isinstance(error, BusyError) else None
+    there = if_told(lambda: api.find("its user", used[1]), None) if used else None
+    if used is None or there is None or labels.read(there.get("labels") or {}):
+        return error
+    if read_description(str(there.get("description") or "")):
+        return error
+    kind, name = used[1].split("/")[-2:]
+    command = _COMMANDS.get(kind, f"gcloud compute {kind}")
+    where = re.search(r"(zone|region)s/([^/]+)/", used[1])
+    place = f" --{where[1]} {where[2]}" if where else ""
+    hint = (
+        f"{kind.rstrip('s')} {name} is in the way, and not of cloudtrain: ask who made it "
+        f"({str(there.get('creationTimestamp', ''))[:10]}), or run `{command} delete {name} "
+        f"--project {api.project}{place}`, then `cloudtrain down` again"
+    )
+    blocked = error.copy_with(hint=hint) if isinstance(error, BusyError) else error
+    vars(blocked)["lasting"] = True
+    return blocked
+
+
+_USER = re.compile(r"already being used by '(projects/[^']+)'")
+"""https://cloud.google.com/vpc/docs/create-modify-vpc-networks#deleting_a_network"""
+_COMMANDS = {
+    "firewalls": "gcloud compute firewall-rules",
+    "forwardingRules": "gcloud compute forwarding-rules",
+    "subnetworks": "gcloud compute networks subnets",
+}
 
 
 def delete_from_inside(

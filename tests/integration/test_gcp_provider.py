@@ -16,6 +16,7 @@ from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
     CredentialsError,
+    LeftoverError,
     NameTakenError,
     NodesError,
     NotAskedError,
@@ -788,6 +789,26 @@ def test_a_network_in_use_is_tried_again_and_told_in_the_end(gcp: Gcp) -> None:
         "network cloudtrain-mnist",
     ]
     account.delete([machine], account.resources("mnist"))
+    assert gcp.cloud.holdings() == []
+
+
+def test_a_rule_of_somebody_else_in_our_network_is_named_at_once(gcp: Gcp, tmp_path: Path) -> None:
+    plan = gcp.plan(placement=("us-east4-c",))
+    provider = CloudProvider(gcp.account(), caller=lambda: CALLER, timing=gcp.timing())
+    provider.create(plan, make_identity(tmp_path, plan), gcp.journal)
+    network = gcp.app.things["projects/test-project/global/networks/cloudtrain-mnist"]
+    body = {"name": "tensorboard", "network": network.body["selfLink"]}
+    path = "projects/test-project/global/firewalls/tensorboard"
+    gcp.app.add(path, "firewall", {**body, "direction": "INGRESS", "allowed": []})
+    slept = gcp.slept
+    with pytest.raises(LeftoverError, match=r"already being used by '.*/tensorboard'") as caught:
+        provider.destroy("mnist", gcp.journal)
+    assert gcp.slept - slept < 30
+    assert "run `gcloud compute firewall-rules delete tensorboard --project test-project`" in str(
+        caught.value.hint
+    )
+    del gcp.app.things[path]
+    provider.destroy("mnist", gcp.journal)
     assert gcp.cloud.holdings() == []
 
 

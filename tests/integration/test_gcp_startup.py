@@ -73,6 +73,49 @@ def test_it_does_what_the_cloud_config_says(machine: Machine) -> None:
     assert "systemctl restart ssh" in log
 
 
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        # The plugin agent alone: no file, no /usr/bin/google_guest_agent.
+        ({}, {"": "[InstanceSetup]\nset_host_keys = false\n"}),
+        # Google's deb and rpm.
+        (
+            {".distro": "[InstanceSetup]\nset_host_keys = true\n", "": "[Daemons]\nx = 1\n"},
+            {
+                ".distro": "[InstanceSetup]\nset_host_keys = false\n",
+                "": "[Daemons]\nx = 1\n[InstanceSetup]\nset_host_keys = false\n",
+            },
+        ),
+        (
+            {
+                "": "[InstanceSetup]\nset_host_keys=true\n",
+                ".template": "[InstanceSetup]\n  set_host_keys = true\nset_multiqueue = true\n",
+            },
+            {
+                "": "[InstanceSetup]\nset_host_keys = false\n",
+                ".template": "[InstanceSetup]\nset_host_keys = false\nset_multiqueue = true\n",
+            },
+        ),
+    ],
+)
+def test_no_agent_of_googles_replaces_our_host_key(
+    machine: Machine, present: dict[str, str], expected: dict[str, str]
+) -> None:
+    """Whichever is installed, and again at each boot: a package may come with an update."""
+    folder = machine.root / "etc/default"
+    folder.mkdir()
+    for ending, text in present.items():
+        (folder / f"instance_configs.cfg{ending}").write_text(text)
+    for _ in range(2):
+        for line in yaml.safe_load(DATA)["bootcmd"]:
+            if "instance_configs" in line:
+                machine.boot(line)
+        found = {
+            path.name[len("instance_configs.cfg") :]: path.read_text() for path in folder.iterdir()
+        }
+        assert found == expected
+
+
 def test_a_second_boot_puts_no_old_host_key_back(machine: Machine) -> None:
     machine.boot(startup_script(DATA))
     (machine.root / HOST_KEY).write_text("a newer one")

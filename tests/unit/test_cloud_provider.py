@@ -25,7 +25,15 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import CreationBegun, Event, Line, NodesPlaced, to_line
+from cloudtrain.events import (
+    CreationBegun,
+    Event,
+    Line,
+    NodesPlaced,
+    lacks_room,
+    pending_nodes,
+    to_line,
+)
 from cloudtrain.model import SPOT, Identity, Owner, Plan, Provisioning
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base import create, labels
@@ -136,6 +144,17 @@ def test_credentials_and_config_do_not_tour_the_places(rig: Rig, error: Exceptio
         rig.create()
     assert {str(order.place) for order in rig.account.orders} == {"east-a"}
     assert rig.account.holds() == []
+
+
+def test_nothing_is_waited_for_after_requests_that_were_refused(rig: Rig) -> None:
+    """The record says that they came to nothing: `down` does not wait for late nodes."""
+    events: list[Event] = []
+    rig.refuse("east-a", PermissionsError("not authorized"))
+    with pytest.raises(PermissionsError):
+        rig.provider.create(rig.plan, rig.identity, events.append)
+    lines: list[Line] = [to_line(event, time=1.0, pid=1) for event in events]
+    assert pending_nodes(lines) == {}
+    assert not lacks_room(lines)
 
 
 @pytest.mark.parametrize(

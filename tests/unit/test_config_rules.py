@@ -559,6 +559,7 @@ def test_tags_are_texts_as_their_cloud_takes_them(
         ("aws", "Name: mine", "is set by cloudtrain, to the node's name"),
         ("aws", "'te#am': vision", "a tag on AWS must have letters, digits, spaces"),
         ("azure", "'te/am': vision", "a tag on Azure must have no `<>%&"),
+        ("gcp", "goog-team: vision", "reserves names that begin so"),
         ("azure", "windowsteam: vision", "Azure reserves names that begin so"),
         ("aws", "cloudtrain-owner: me", "names that begin with cloudtrain are reserved"),
         ("azure", "Cloudtrain-owner: me", "names that begin with cloudtrain are reserved"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from google.api_core.exceptions import from_http_status
 
 from cloudtrain.errors import CredentialsError
 from cloudtrain.stores import open_store
+from cloudtrain.stores.data import open_data
 from cloudtrain.stores.gs import region
 from cloudtrain.stores.presign.gs_tokens import within
 
@@ -35,6 +38,40 @@ def test_a_condition_quotes_names(folder: str) -> None:
 )
 def test_a_bucket_is_in_the_region_of_a_zone(location: str, where: str) -> None:
     assert region(location) == where
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "hint"),
+    [
+        # Google's words, by general knowledge.
+        (403, "Object 'b/x' is subject to bucket's retention policy", "--clear-retention-period"),
+        (400, "Bucket is a requester pays bucket but no user project provided.", "gcloud storage"),
+        (403, "The billing account for the owning project is disabled", "gcloud billing projects"),
+        (403, "me does not have storage.objects.create access", "roles/storage.objectUser"),
+    ],
+)
+def test_a_refusal_says_what_stands_against_it(
+    monkeypatch: pytest.MonkeyPatch, status: int, words: str, hint: str
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    bucket = open_store("gs://bucket/x").bucket  # type: ignore[attr-defined]
+    error = bucket.explain(from_http_status(status, words))
+    assert hint in str(error.hint)
+
+
+def test_data_is_read_without_the_right_to_ask_where_its_bucket_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """storage.buckets.get is in none of the roles that read objects."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    data = open_data("gs://bucket/x")
+    refusal = from_http_status(403, "me does not have storage.buckets.get access")
+
+    def refused() -> str:
+        raise refusal
+
+    with patch.object(data._bucket, "location", refused):  # type: ignore[attr-defined]
+        assert data.location() == ""
 
 
 def test_who_has_no_credentials_is_told_how_to_get_some(
