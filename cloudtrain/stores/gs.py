@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -21,6 +20,7 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
+from cloudtrain.identities import google as identity
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
@@ -33,13 +33,8 @@ PART = 8 << 20
 AT_ONCE = 32
 """Connections to keep open: the number of files transferred in parallel."""
 
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-"""OAuth scope; tokens with a narrower scope cannot be downscoped."""
-
 EMULATOR = "STORAGE_EMULATOR_HOST"
 AGAIN = "run the command again to continue"
-KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
-LOGIN = "run `gcloud auth application-default login`"
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> GoogleStore:
@@ -90,22 +85,7 @@ class _Bucket:
         """Credentials and project. Emulators are used without credentials."""
         if os.environ.get(EMULATOR):
             return None, os.environ.get("GOOGLE_CLOUD_PROJECT")
-        import google.auth
-
-        try:
-            with warnings.catch_warnings():
-                # Of user credentials without a quota project, which the store needs none of.
-                warnings.simplefilter("ignore", UserWarning)
-                credentials, project = google.auth.default(scopes=(SCOPE,))
-        except self._auth.GoogleAuthError as error:
-            # Some have the error that caused them as a second argument.
-            words = ": ".join(str(part).partition(" Details: ")[0] for part in error.args)
-            hint = f"check the file that {KEY_FILE} names, or {LOGIN}"
-            raise CredentialsError(
-                f"Google Cloud Storage: {words}",
-                hint=hint if os.environ.get(KEY_FILE) else LOGIN,
-            ) from error
-        return credentials, project
+        return identity.find()
 
     def _connected(self, credentials: Any, project: str | None = None) -> Any:
         from requests.adapters import HTTPAdapter
@@ -265,8 +245,11 @@ class _Bucket:
         text = _words(error)
         if isinstance(error, self._auth.TransportError):  # of the service that renews tokens
             return StoreAway(text, hint=AGAIN)
-        if isinstance(error, self._auth.GoogleAuthError | self._api.Unauthorized):
-            return CredentialsError(text, hint=LOGIN)
+        if isinstance(error, self._auth.GoogleAuthError):
+            found = identity.explained("signing in to Google", error)
+            return found if isinstance(found, CloudtrainError) else StoreAway(text, hint=AGAIN)
+        if isinstance(error, self._api.Unauthorized):
+            return CredentialsError(text, hint=identity.LOGIN)
         if isinstance(error, self._api.Forbidden):
             hint = "grant roles/storage.objectUser on the bucket"
             return PermissionsError(text, hint=_hint(text) or hint)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
+from cloudtrain.errors import CloudConfigError, CloudError
+from cloudtrain.identities import google
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Principal
 from cloudtrain.providers.base.timing import require_network
@@ -15,7 +15,6 @@ from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.facts import FACTS
 from cloudtrain.service_hosts import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
 """Scopes for reading the account's e-mail address; `gcloud auth application-default login` requests
 both: https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login
@@ -63,7 +62,7 @@ class Credentials:
         try:
             found[0].apply(headers)
         except Exception as error:
-            raise _refused("signing in to Google", error) from error
+            raise _mapped("signing in to Google", error) from error
         return headers
 
     def _signed_in(self, ended: int, renew: bool) -> tuple[Any, str | None]:
@@ -90,10 +89,8 @@ class Credentials:
 
                 _require_network(credentials)
                 credentials.refresh(Request())
-        except CloudError:
-            raise
         except Exception as error:
-            raise _refused("signing in to Google", error) from error
+            raise _mapped("signing in to Google", error) from error
 
     def principal(self) -> Principal | None:
         """Identify the account by its e-mail address. Raises CredentialsError, TransientError."""
@@ -103,20 +100,12 @@ class Credentials:
             try:
                 email = _email(credentials)
             except Exception as error:
-                raise _refused("asking Google for the account's e-mail address", error) from error
+                raise _mapped("asking Google for the account's e-mail address", error) from error
         return Principal(id=email, name=email.partition("@")[0]) if email else None
 
     def _default(self) -> tuple[Any, str | None]:
         if self._found is None:
-            import google.auth
-
-            try:
-                with warnings.catch_warnings():
-                    # It warns about user credentials without a quota project; we send none.
-                    warnings.simplefilter("ignore", UserWarning)
-                    credentials, project = google.auth.default(scopes=(SCOPE,))
-            except Exception as error:
-                raise _refused("looking for Google credentials", error) from error
+            credentials, project = google.find()
             uri = self._config.endpoints.auth
             if uri is not None and hasattr(credentials, "with_token_uri"):
                 _refuse_other_issuer(credentials, uri)
@@ -190,11 +179,6 @@ def _email(credentials: Any) -> str | None:
     return str(claims["email"]) if claims.get("email") else None
 
 
-def _refused(what: str, error: Exception) -> CloudError:
-    """Return a CredentialsError for a refusal. What google-auth does not foresee is an unreadable
-    key or file; its text is not shown, as it may contain parts of the key.
-    """
-    found = faults.of_exception(what, error)
-    if type(found) is not CloudError:
-        return found
-    return CredentialsError(f"{what}: a key cannot be read", hint=faults.LOGIN)
+def _mapped(what: str, error: Exception) -> CloudError:
+    """Return a CredentialsError with its cure, or a TransientError for a lost connection."""
+    return faults.of_exception(what, google.explained(what, error))

@@ -21,9 +21,9 @@ from cloudtrain.errors import (
     Scope,
     TransientError,
 )
+from cloudtrain.identities.google import LOGIN
 from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, redacted, seconds
 
-LOGIN = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
 ENABLE = "run `gcloud services enable {api} --project {consumer}`, then wait a minute"
 SET_QUOTA_PROJECT = (
     "your login names no project whose quota and services it uses: run `gcloud auth "
