@@ -126,7 +126,7 @@ def permissions(api: GcpClient, plan: Plan, *, tpus: bool = False) -> str:
     more = (*bought, *(WITH_IDENTITY if plan.config.identity else ()), *(TPU_MORE if tpus else ()))
     proxy = plan.config.network.ssh_proxy
     by_iap = ssh_service.PERMISSIONS if proxy is not None and proxy.iap else ()
-    lacking = missing(api, (*more, *by_iap), unneeded(plan))
+    lacking = missing(api, (*more, *by_iap), unneeded(plan.config.network))
     if isinstance(lacking, str):
         return lacking
     if lacking:

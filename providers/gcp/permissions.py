@@ -10,9 +10,10 @@ import os
 from collections.abc import Mapping
 
 from cloudtrain.errors import CloudError
-from cloudtrain.model import Market, Plan
+from cloudtrain.model import ClusterConfig, Market, Network
 from cloudtrain.providers.gcp import ssh_service
 from cloudtrain.providers.gcp.client import GcpClient
+from cloudtrain.strategies import STRATEGIES
 
 NOT_REPORTED = "not reported by this endpoint"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
@@ -119,9 +120,8 @@ FIREWALLS = (
 """Permissions that an existing firewall makes superfluous."""
 
 
-def unneeded(plan: Plan) -> frozenset[str]:
+def unneeded(network: Network) -> frozenset[str]:
     """Permissions of NEEDED that an existing network, or firewall, makes superfluous."""
-    network = plan.config.network
     if not (network.subnet or network.vpc):
         return frozenset()
     more = FIREWALLS if network.firewall is not None else ()
@@ -163,6 +163,43 @@ def role() -> str:
     """Return a custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
     return "\n".join([*lines, *(f"- {permission}" for permission in sorted(_ALL))]) + "\n"
+
+
+def least(config: ClusterConfig) -> tuple[str, ...]:
+    """Return the permissions in the project that this file needs."""
+    groups = [group.provisioning for group in config.nodes.values()]
+    found = set(NEEDED) - unneeded(config.network)
+    found |= {each for bought in groups for each in BY_MARKET.get(bought.market, ())}
+    found |= {*EVIDENCE} if any(bought.spot for bought in groups) else set()
+    found |= {*WITH_IDENTITY} if config.identity else set()
+    found |= {*TPU_MORE} if STRATEGIES[config.strategy].tpus else set()
+    proxy = config.network.ssh_proxy
+    return tuple(sorted(found | ({*ssh_service.PERMISSIONS} if proxy and proxy.iap else set())))
+
+
+def commands(config: ClusterConfig) -> str:
+    """Return the commands that give all that this file needs, and no more, to paste."""
+    project = config.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or "PROJECT"
+    member = "--member=user:YOU@example.com"
+    bind = "add-iam-policy-binding"
+    lines = [
+        f"gcloud iam roles create cloudtrain --project={project} --title=cloudtrain \\",
+        f"  --permissions={','.join(least(config))}",
+        f"gcloud projects {bind} {project} {member} --role=projects/{project}/roles/cloudtrain",
+    ]
+    if config.identity:
+        account = f"gcloud iam service-accounts {bind} {config.identity}"
+        lines.append(f"{account} {member} --role=roles/iam.serviceAccountUser")
+    if config.network.subnet and "/" in config.network.subnet:
+        subnet = f"gcloud compute networks subnets {bind} {config.network.subnet}"
+        lines.append(f"{subnet} {member} --role=roles/compute.networkUser")
+    stores = [(config.artifacts.store, "storage.objectUser")]
+    stores += [(each.source, "storage.objectViewer") for each in config.data.values()]
+    for uri, role in stores:
+        if (uri or "").startswith("gs://"):
+            bucket = "/".join(str(uri).split("/")[:3])
+            lines.append(f"gcloud storage buckets {bind} {bucket} {member} --role=roles/{role}")
+    return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
 def block() -> str:

@@ -21,6 +21,7 @@ from cloudtrain.providers.gcp import (
     advice,
     checks,
     machine_types,
+    permissions,
     quota,
     resources,
     ssh_service,
@@ -76,6 +77,10 @@ class GcpDriver:
         if self._tpus.needed:
             return tpu_checks.check(self._api, self._tpus, plan)
         return checks.check(self._api, plan)
+
+    def policy(self, config: ClusterConfig) -> str:
+        """Return the commands that give a user the least role for this file."""
+        return permissions.commands(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return no_dry_run(self.name)

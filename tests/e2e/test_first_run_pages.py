@@ -65,6 +65,9 @@ def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_p
             account.set(account_plan="FREE")  # as of an account made today
         if cloud == "gcp":
             project.environment["GOOGLE_CLOUD_PROJECT"] = str(DESCRIPTIONS[cloud].project)
+            # A project made today, and a zone that is full.
+            new = {"GPUS_ALL_REGIONS": 0, "NVIDIA_T4_GPUS": 0}
+            account.set(quotas=new, capacity={"us-central1-a": 0})
         for commands, words in steps(cloud):
             for command in commands:
                 done = subprocess.run(

@@ -43,7 +43,7 @@ def test_nodes_join_a_shared_vpc_by_network_tags_and_no_rule_is_created(
 ) -> None:
     plan = gcp.plan(network=Network(**network, firewall=firewall), placement=("us-east4-c",))
     before = in_host(gcp)
-    needless = gcp_permissions.unneeded(plan)
+    needless = gcp_permissions.unneeded(plan.config.network)
     if not firewall:
         needless |= {"compute.instances.setTags"}
     gcp.app.granted = [each for each in gcp_permissions.NEEDED if each not in needless]

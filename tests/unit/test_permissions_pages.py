@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.cloud import clouds
+from cloudtrain.config import load
 from cloudtrain.model import (
     SPOT,
     ArtifactRules,
@@ -20,6 +22,8 @@ from cloudtrain.model import (
     SshProxy,
 )
 from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.gcp import permissions
+from cloudtrain.providers.gcp.provider import GcpDriver
 from tests.unit.test_config_page import ROOT, generate
 
 
@@ -92,3 +96,54 @@ def test_the_rights_on_a_bucket_are_those_of_the_table() -> None:
     listed = {action for row in rows for action in re.findall(r"`(s3:\w+)`", row)}
     given = rights(artifacts=STORE, tags={"team": "vision"})
     assert listed == {action for action, _ in given if action.startswith("s3:")}
+
+
+SMALL = """\
+name: small
+provider: gcp
+project: my-project
+placement: [us-east4]
+strategy: custom
+nodes: {worker: {machine: n1-standard-4}}
+train: {command: "true"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "has", "lacks"),
+    [
+        (
+            "",
+            "--permissions=compute.acceleratorTypes.get,",
+            "advice.capacity setServiceAccount tpu.",
+        ),
+        (
+            "artifacts: {store: gs://my-bucket/first}\ndata: {d: gs://digits/a/b}\n",
+            "buckets add-iam-policy-binding gs://my-bucket --member=user:YOU@example.com "
+            "--role=roles/storage.objectUser|gs://digits --member=user:YOU@example.com "
+            "--role=roles/storage.objectViewer",
+            "gs://my-bucket/first",
+        ),
+        ("identity: a@my-project.iam.gserviceaccount.com\n", "instances.setServiceAccount", ""),
+        (
+            "network: {subnet: projects/h/regions/us-east4/subnetworks/s, firewall: existing}\n",
+            "roles/compute.networkUser",
+            "compute.networks.create compute.firewalls.create",
+        ),
+        ("network: {private: true, ssh_proxy: iap}\n", "iap.tunnelInstances.accessViaIAP", ""),
+    ],
+)
+def test_the_least_role_on_google_is_a_command_with_what_the_file_uses(
+    tmp_path: Path, more: str, has: str, lacks: str
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL + more)
+    config = load(path)
+    text = GcpDriver(config).policy(config)
+    assert "gcloud iam roles create cloudtrain --project=my-project" in text
+    for part in has.split("|"):
+        assert part in text
+    for part in lacks.split():
+        assert part not in text
+    given = text.partition("--permissions=")[2].partition("\n")[0].split(",")
+    assert tuple(given) == permissions.least(config)
