@@ -289,10 +289,10 @@ def _told(body: str) -> tuple[str, str]:
     """
     try:
         answer = xml.tree(body)
-    except ValueError:
+        errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
+        return xml.text(errors[0], "Code"), xml.text(errors[0], "Message")
+    except (ValueError, TypeError, AttributeError):  # no XML, or of another shape
         return "", plain(body)
-    errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
-    return xml.text(errors[0], "Code"), xml.text(errors[0], "Message")
 
 
 def _error(refusal: Refusal) -> CloudError:

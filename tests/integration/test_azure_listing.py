@@ -23,7 +23,9 @@ TAGS = {"cloudtrain-cluster": "mnist", "cloudtrain-role": "worker", "cloudtrain-
 
 
 def recorded(name: str) -> Any:
-    return json.loads((RECORDED / f"{name}.json").read_text())
+    """With the names that our VMs have."""
+    text = (RECORDED / f"{name}.json").read_text()
+    return json.loads(text.replace("test-node-", "mnist-worker"))
 
 
 def test_libclouds_recorded_answers_are_read_as_ours() -> None:
@@ -31,7 +33,7 @@ def test_libclouds_recorded_answers_are_read_as_ours() -> None:
     pages = [recorded(VMS), recorded(f"{VMS}_1")]
     for page in pages:
         for vm in page["value"]:
-            vm["tags"] = TAGS
+            vm["tags"] = {**TAGS, "cloudtrain-index": vm["name"][-1]}
             vm["properties"]["timeCreated"] = "2026-11-21T13:30:00.1234567+00:00"
     nics = [
         recorded(f"{IN_GROUP}_Microsoft_Network_networkInterfaces_test_node_{number}_nic")
@@ -50,7 +52,7 @@ def test_libclouds_recorded_answers_are_read_as_ours() -> None:
         for vm in (vm for page in pages for vm in page["value"]):
             view = recorded(
                 f"{IN_GROUP}_Microsoft_Compute_virtualMachines_"
-                f"{vm['name'].replace('-', '_')}_InstanceView"
+                f"test_node_{vm['name'][-1]}_InstanceView"
             )
             script.on(f"GET {vm['id']}/instanceView", told(view))
         network = f"GET /subscriptions/{NUMBER}/providers/Microsoft.Network"
@@ -67,13 +69,13 @@ def test_libclouds_recorded_answers_are_read_as_ours() -> None:
         )
         found = AzureDriver(config, timing=Clock().timing()).machines()
     first, second = sorted(found, key=lambda machine: machine.node.name)
-    assert first.node.name == "test-node-1"
+    assert first.node.name == "mnist-worker1"
     assert (first.node.state, first.node.internal) == ("running", "10.0.0.1")
     assert first.node.address == "10.0.0.1"
     assert first.node.machine == "Standard_A1"
     assert first.node.created == pytest.approx(1795267800.123456)
     assert first.place == Location(region="eastus")
     assert first.id == f"/subscriptions/{NUMBER}/resourceGroups/000000/providers/" + (
-        "Microsoft.Compute/virtualMachines/test-node-1"
+        "Microsoft.Compute/virtualMachines/mnist-worker1"
     )
-    assert second.node.name == "test-node-2"
+    assert second.node.name == "mnist-worker2"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, LeftoverError
 from cloudtrain.model import Network, NodeGroup, Plan
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.azure.http import ArmResponse
@@ -298,3 +298,26 @@ def test_an_answer_of_another_shape_is_an_error_of_the_cloud_and_hides_no_machin
         lost = [n for n in world.plan.names if n not in seen and n not in named]
         # Azure lists what has no tags with null for them.
         assert not lost or other is None, (world.name, ask, path, other, lost)
+
+
+def test_a_resource_group_with_a_vm_that_cannot_be_ours_stays_and_our_vms_in_it_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure deletes a group with all that is in it."""
+    with ExitStack() as stack:
+        world = started("azure", tmp_path, stack, monkeypatch)
+
+        def change(answer: Any) -> Any:
+            for id, thing in things(answer):
+                if id.endswith("/virtualmachines/mnist-worker0"):
+                    label(thing, labels.INDEX, "-1")
+            return answer
+
+        world.change = change
+        with pytest.raises(LeftoverError) as left:
+            world.provider().destroy("mnist", no_journal)
+        assert "mnist-worker0 has cloudtrain labels that cloudtrain never wrote" in str(left.value)
+        world.change = lambda answer: answer
+        assert [node.name for node in world.provider().nodes("mnist")] == ["mnist-worker0"]
+        world.provider().destroy("mnist", no_journal)
+        assert world.provider().sweep() == ()

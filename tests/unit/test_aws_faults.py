@@ -354,3 +354,17 @@ def test_an_answer_with_a_code_is_an_answer_whatever_its_status() -> None:
     assert type(refusal("SomethingNobodyKnows", status=503)) is CloudError
     assert isinstance(refusal("", status=503), TransientError)
     assert isinstance(refusal("InternalError", status=500), TransientError)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<Response><Errors>x</Errors></Response>",
+        "<Response><Errors><Error>x</Error></Errors></Response>",
+        "<Response><Errors><Error><Code><a/></Code></Error></Errors></Response>",
+        "<Response><Errors><Error><Message><b>x</b></Message></Error></Errors></Response>",
+    ],
+)
+def test_an_error_of_another_shape_is_told_by_its_status(body: str) -> None:
+    error = faults.of_answer("RunInstances in x", status=503, headers={}, body=body)
+    assert isinstance(error, TransientError)
