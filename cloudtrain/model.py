@@ -557,6 +557,15 @@ class Cluster:
     nodes: tuple[Node, ...]
 
 
+LONGEST_CREATION = 86400.0
+"""Seconds: more than any creation takes. A label with a later time is not of a creation at work."""
+
+
+def is_being_created(until: float | None, now: float) -> bool:
+    """True if a creation may be at work, by the time in its label."""
+    return until is not None and now < until < now + LONGEST_CREATION
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holding:
     """What an account holds of one cluster, by labels alone; no record is needed."""

@@ -13,7 +13,7 @@ from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
 from cloudtrain.errors import CloudError, LeasedError, UsageError
 from cloudtrain.events import generations, made_here
-from cloudtrain.model import Node, Owner
+from cloudtrain.model import Node, Owner, is_being_created
 from cloudtrain.owner import login, machine_id, matches_owner, owner_of
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.state import Records, home
@@ -130,7 +130,9 @@ def refuse_being_created(
     if not others:
         return
     where = ", ".join(sorted({described(node.owner) for node in others}))
-    until = max((node.creating_until or 0.0 for node in others), default=0.0)
+    now = moments.now()
+    times = [node.creating_until or 0.0 for node in others]
+    until = max((each for each in times if is_being_created(each, now)), default=0.0)
     if discard and owner is None and not is_recorded(records, nodes):
         raise LeasedError(
             f"{records.name} is another cluster by now than the one on record here: owned by "
@@ -138,7 +140,7 @@ def refuse_being_created(
             hint=f"end it there; `cloudtrain down {records.name} --owner WHO --discard` destroys "
             "it all the same",
         )
-    if until > moments.now() and owner is None:
+    if until and owner is None:
         raise LeasedError(
             f"{records.name} is being created until {clock(until)} at the latest: owned by {where}",
             hint=f"end it there, or wait until then; `cloudtrain down {records.name} --owner WHO "

@@ -20,7 +20,7 @@ from cloudtrain.errors import (
     NotAskedError,
 )
 from cloudtrain.events import Event
-from cloudtrain.model import ClusterConfig, Holding, Node
+from cloudtrain.model import ClusterConfig, Holding, Node, is_being_created
 from cloudtrain.owner import matches_owner
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked
@@ -77,8 +77,7 @@ class HeldCluster:
     @property
     def being_created(self) -> bool:
         """True if a command, perhaps on another machine, may be creating it."""
-        until = self.holding.creating_until
-        return until is not None and until > moments.now()
+        return is_being_created(self.holding.creating_until, moments.now())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from cloudtrain.errors import CreatedAnewError
-from cloudtrain.model import Owner
+from cloudtrain.model import Owner, is_being_created
 from cloudtrain.providers.base.driver import Resource, Vm
 from cloudtrain.words import some
 
@@ -36,7 +36,8 @@ class SeenGenerations:
         """
         if not self.looked:
             self.known |= {m.generation for m in machines if m.node.state != "gone"}
-            self.known |= {r.generation for r in resources if (r.creating_until or 0.0) <= now}
+            old = (r for r in resources if not is_being_created(r.creating_until, now))
+            self.known |= {r.generation for r in old}
         self.looked = True
 
     def is_other(self, generation: str) -> bool:
@@ -52,7 +53,8 @@ class SeenGenerations:
         return (*nodes, *(r for r in resources if self._is_being_made(r, now)))
 
     def _is_being_made(self, resource: Resource, now: float) -> bool:
-        return self.is_other(resource.generation) and (resource.creating_until or 0.0) > now
+        at_work = is_being_created(resource.creating_until, now)
+        return self.is_other(resource.generation) and at_work
 
     def of_these(
         self, machines: Sequence[Vm], resources: Sequence[Resource], now: float
