@@ -20,6 +20,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import plan_of
+from cloudtrain.console.lines import quoted
 
 if TYPE_CHECKING:
     from cloudtrain.protocols import Finding
@@ -140,18 +141,18 @@ def painted(text: str) -> str:
 def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
     for finding in findings:
         if finding.ok:
-            first, *more = finding.text.splitlines() or [""]
+            first, *more = quoted(finding.text).splitlines() or [""]
             shown = finding.lines or (f"{first} …" if more else first,)
             sign = "ok   " if finding.told else "?    "
             yield f"{sign} {finding.what:{width}}  {shown[0]}".rstrip()
             yield from (f"      {'':{width}}  {line}" for line in shown[1:])
     wrong = [finding for finding in findings if not finding.ok]
     for finding in wrong:
-        first, *more = finding.lines or finding.text.splitlines() or [""]
+        first, *more = finding.lines or quoted(finding.text).splitlines() or [""]
         yield f"FAIL  {finding.what:{width}}  {first}"
         yield from (f"      {'':{width}}  {line}" for line in more)
         if finding.hint:
-            yield f"      {'':{width}}  hint: {finding.hint}"
+            yield f"      {'':{width}}  hint: {quoted(finding.hint)}"
 
 
 def summary(findings: Sequence[Finding]) -> str:

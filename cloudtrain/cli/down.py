@@ -23,7 +23,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import ClusterTarget, is_file, target_to_end
 from cloudtrain.cloud import facts_of
-from cloudtrain.console.lines import printable
+from cloudtrain.console.lines import printable, quoted
 from cloudtrain.errors import CloudtrainError, ConfigError, LeasedError, UsageError
 from cloudtrain.state import Records
 
@@ -90,7 +90,7 @@ def command(
         if not error.lease or break_lease or not on_terminal():
             raise
         question = f"{error.message}. Go on without it? What it is at work on is lost"
-        confirm(printable(question), yes=False)
+        confirm(printable(quoted(question)), yes=False)
         run(error.lease)
     if as_json:
         print_json({"name": target.name, "left": []})

@@ -78,7 +78,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if cluster.store is not None:
         yield f"  no local record: these runs landed in {cluster.store}"
     for fault in cluster.faults:
-        yield f"  unreadable: {fault}"
+        yield quoted(f"  unreadable: {fault}")
 
 
 def desk_lines(state: AwayState, now: float) -> Iterator[str]:
@@ -92,7 +92,7 @@ def desk_lines(state: AwayState, now: float) -> Iterator[str]:
     age = clock(state.as_of) if ended else f"{duration(max(0.0, now - state.as_of))} ago"
     yield "  ".join(filter(None, ["away", doing, state.run, f"as of {age}", state.unsigned]))
     if state.error:
-        yield f"  {state.error}".replace("\n", "\n  ")
+        yield quoted(f"  {state.error}").replace("\n", "\n  ")
     if ended:
         return
     price = None if state.price_per_hour is None else f"{state.price_per_hour:.3g} $/hour"
@@ -241,6 +241,6 @@ def failure_lines(run: Run) -> Iterator[str]:
 
     for failure in failures:
         words = sentence(failure) if failure is cause else f"without {sentence(failure)}"
-        yield words.replace("\n", "\n      ")
+        yield quoted(words).replace("\n", "\n      ")
         if failure.hint:
-            yield f"hint: {failure.hint}"
+            yield f"hint: {quoted(failure.hint)}"

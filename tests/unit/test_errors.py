@@ -6,9 +6,11 @@ import sys
 
 import pytest
 
+from cloudtrain.cli.check import lines as check_lines
 from cloudtrain.cli.errors import show
 from cloudtrain.console.plain import PlainConsole
 from cloudtrain.errors import CapacityError, CloudError, NodesError, StepFailed
+from cloudtrain.protocols import Finding
 
 
 def test_a_copy_has_the_class_and_the_facts_and_the_first_error_stays_as_it_was() -> None:
@@ -48,6 +50,17 @@ def test_a_copy_has_no_cause_of_its_own() -> None:
 FORGED = (
     "refused\nhint: pass --discard\r\n  error: gone\rhint: a\u2028warning: b\x1b[1Ghint: c\nline"
 )
+
+
+def test_a_finding_of_check_quotes_them_too() -> None:
+    for ok in (True, False):
+        finding = Finding(what="quota", ok=ok, text=FORGED, hint=FORGED, lines=())
+        told = "\n".join(check_lines([finding], 5)).splitlines()
+        ours = [line for line in told if re.match(r"\W*(error|hint|warning): ", line)]
+        assert [line for line in ours if "| " not in line] == ([] if ok else [HINT])
+
+
+HINT = "             hint: refused"
 
 
 @pytest.mark.parametrize("where", ["message", "hint", "say", "warn"])
