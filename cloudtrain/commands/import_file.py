@@ -9,6 +9,7 @@ from cloudtrain.commands.script_code import facts_in, scripts_of
 from cloudtrain.config import refuse_url
 from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.importers import Imported, Options, import_job
+from cloudtrain.importers.source_files import LARGEST
 from cloudtrain.importers.submit_line import WHERE, config_of
 from cloudtrain.model import ClusterConfig
 from cloudtrain.script.strategy import strategy_in
@@ -71,9 +72,13 @@ def _one_of(name: str, value: str | None, known: tuple[str, ...]) -> None:
 def _read(path: Path) -> bytes:
     refuse_url(path)
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "invalid file name"
         raise UsageError(f"cannot read {path}: {why}") from None
+    if len(data) > LARGEST:
+        raise UsageError(f"cannot read {path}: it is larger than {LARGEST >> 20} MB")
+    return data

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.source_files import text_of
 from cloudtrain.importers.values import Value
 
 _TENSORFLOW = re.compile(r"tensorflow(-cpu|-gpu|_cpu|_gpu)?(\[[^\]]*\])?\s*(==\s*(?P<at>[\d.]+))?")
@@ -68,7 +69,7 @@ def put_setup_py(draft: Draft, folder: Path) -> None:
     """Add the `install_requires` of the folder's setup.py, as AI Platform installs them."""
     path = folder / "setup.py"
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(text_of(folder, path))
     except FileNotFoundError:
         return
     except (OSError, ValueError, SyntaxError, RecursionError) as error:

@@ -35,6 +35,7 @@ from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.placed_code import Copy
+from cloudtrain.importers.source_files import below
 from cloudtrain.importers.values import Value, Values, refuse
 
 NO_COUNTERPART = (
@@ -164,7 +165,7 @@ def _environment(draft: Draft, service: Values, folder: Path) -> dict[str, Value
         entry = service.take(*at) or service.take(*at, "path")
         service.drop(*at)
         if entry is not None:
-            found.update(environment_file(draft, folder / entry.text, entry))
+            found.update(environment_file(draft, folder, entry))
     for key in service.names("environment"):
         where = service.whole("environment", key)
         value = service.take("environment", key)
@@ -285,7 +286,14 @@ def _put_code(
             _put_argument(draft, service, key)
         if build is None:
             continue
-        folder = (options.folder / build.text).resolve()
+        folder = below(options.folder.resolve(), build.text)
+        if folder is None:
+            draft.lose(
+                build,
+                f"{build.text} is outside of {options.folder}, or a link: not read; import a file "
+                "that stands above it, or set code.path",
+            )
+            continue
         if origin is None:
             origin, context = build, folder
             dockerfile = read_dockerfile(draft, folder / name, folder)
@@ -333,9 +341,9 @@ def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Co
                 volume.drop()
             if where is None:
                 continue
-            path = Path(os.path.normpath(folder / source)).resolve()
+            path = below(folder.resolve(), source)
             near = target.startswith("/") and _is_near(posixpath.normpath(target), workdir)
-            if source.startswith(".") and near and path.is_dir():
+            if path is not None and source.startswith(".") and near and path.is_dir():
                 target = posixpath.normpath(target)
                 code.setdefault((path, target), Copy(source=path, target=target, origin=where))
             else:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.source_files import NotInside, text_of
 from cloudtrain.importers.values import Value
 from cloudtrain.node.key_shapes import looks_like_key, looks_like_key_name
 
@@ -85,22 +86,24 @@ def split_words(text: str) -> list[str]:
 def read_variables(draft: Draft, folder: Path) -> None:
     """Take the variables of compose's `.env`, which stands beside its file."""
     path = folder / ".env"
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         return
     named = Value(text=".env", file=str(path), line=None, field=".env")
-    for name, value in environment_file(draft, path, named).items():
+    for name, value in environment_file(draft, folder, named).items():
         if looks_like_key_name(name) or looks_like_key(value.text):
             draft.lose(value, f"looks like a secret: export {name}; its value is not copied")
         else:
             draft.variables[name] = shell_words.with_defaults(value.text)
 
 
-def environment_file(draft: Draft, path: Path, named: Value) -> dict[str, Value]:
-    """Variables of an `env_file`; a missing one is reported."""
+def environment_file(draft: Draft, folder: Path, named: Value) -> dict[str, Value]:
+    """Variables of an `env_file` below the folder; one that cannot be read is reported."""
+    path = folder / named.text
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError):
-        draft.lose(named, f"cannot read {named.text}: write its variables under train.env")
+        text = text_of(folder, named.text)
+    except (OSError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, NotInside) else ""
+        draft.lose(named, f"cannot read {named.text}{why}: write its variables under train.env")
         return {}
     found: dict[str, Value] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -6,7 +6,6 @@ https://docs.docker.com/reference/dockerfile/
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import add_packages, put_image
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.placed_code import Copy
+from cloudtrain.importers.source_files import below, text_of
 from cloudtrain.importers.values import Value
 
 _NAMELESS = ("LABEL", "MAINTAINER", "EXPOSE", "USER", "SHELL", "STOPSIGNAL", "VOLUME")
@@ -57,11 +57,12 @@ def read_dockerfile(draft: Draft, path: Path, context: Path | None = None) -> Do
     """Map FROM, pip and apt-get; report what else it does to the image. None if there is no such
     file. `context` is the folder that it copies from.
     """
+    context = context or path.parent
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(context, path)
     except (OSError, ValueError):
         return None
-    reading = _Reading(draft=draft, context=context or path.parent)
+    reading = _Reading(draft=draft, context=context)
     for line, name, rest in _instructions(text):
         _instruction(reading, Value(text=rest, file=str(path), line=line, field=name))
     return reading.found
@@ -106,8 +107,10 @@ def _instruction(reading: _Reading, value: Value) -> None:
         found.entrypoint, found.command = _exec_form(value.text), ()
     elif value.field == "CMD":
         found.command = _exec_form(value.text)
-    elif value.field not in _NAMELESS:
+    elif value.field in ("HEALTHCHECK", "ONBUILD"):
         draft.lose(value, f"not mapped: {value.text}")
+    elif value.field not in _NAMELESS:
+        draft.lose(replace(value, text="", field=""), "is no instruction of a Dockerfile")
 
 
 def _from(reading: _Reading, value: Value) -> None:
@@ -158,11 +161,9 @@ def _has_glob(word: str) -> bool:
 
 def _sources(reading: _Reading, value: Value, word: str) -> list[Path]:
     name = posixpath.normpath(word.lstrip("/")) if word.strip("/") else "."
-    if _has_glob(name):
-        found = sorted(reading.context.glob(name))
-    else:
-        path = Path(os.path.normpath(reading.context / name))
-        found = [path] if path.exists() and path.is_relative_to(reading.context) else []
+    named = sorted(reading.context.glob(name)) if _has_glob(name) else [reading.context / name]
+    inside = (below(reading.context, each) for each in named)
+    found = [each for each in inside if each is not None and each.exists()]
     if not found:
         reading.draft.lose(value, f"{word} is not in {reading.context}: not mapped")
     return found

@@ -10,6 +10,7 @@ from cloudtrain.config.yaml_source import Path, dotted
 from cloudtrain.importers.placed_code import PlacedCode
 from cloudtrain.importers.values import Value
 from cloudtrain.model import Problem
+from cloudtrain.node.key_shapes import without_keys
 
 Plain = str | int | bool | list[Any] | dict[str, Any]
 
@@ -73,7 +74,7 @@ class Draft:
 
     def lose(self, origin: Value, text: str) -> None:
         """Report what the source says and the config does not."""
-        self.problems.append(origin.problem(text))
+        self.problems.append(origin.problem(without_keys(text)))
 
     def counts(self) -> dict[str, int]:
         """Number of nodes by role; 0 for a role that is explicitly off."""
