@@ -15,7 +15,7 @@ JOBS ?= 2
 TOOLS := ssh sshd rsync tmux zsh fish mmdebstrap gcc ip
 DEMO := $(HOME)/cloudtrain-artifacts/digits
 
-.PHONY: demo quick units matrix sweeps test prepared coverage test-times check tools docs dist clean
+.PHONY: demo quick units matrix sweeps test prepared coverage test-times check audit tools docs dist clean
 
 demo: $(VENV)/.made
 	@$(BIN)/cloudtrain run configs/local.yaml
@@ -74,6 +74,13 @@ check: $(VENV)/.made-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Known vulnerabilities of what is installed; asks the package index, with pip-audit in an environment
+# of its own. Without an answer it says so and succeeds; with a vulnerability it fails.
+audit: $(VENV)/.made-dev
+	@[ -x build/audit/bin/pip-audit ] || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install --quiet pip-audit; } \
+		|| { echo "not audited: pip-audit could not be installed"; exit 0; }; \
+	$(BIN)/python tools/audit.py build/audit/bin/pip-audit
 
 # Not part of `make test`: on most machines, an installed openssh-server is a running one.
 tools:
