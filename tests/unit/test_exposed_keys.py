@@ -20,7 +20,9 @@ from cloudtrain.report.landed import to_json as report_to_json
 from cloudtrain.report.page import page
 from cloudtrain.run_record import Run
 from tests.unit.test_config_page import PAGE
-from tests.unit.test_report import RUN, made
+from tests.unit.test_report import RUN, made, without_drawing
+
+__all__ = ["without_drawing"]
 
 LOCAL = "provider: local\nstrategy: mirrored\n"
 TOKEN = "ghp_" + "aB3dE5gH7jK9mN1pQ3sT5vW7yZ" * 2
@@ -129,25 +131,27 @@ secrets: {{API_KEY: "${{API_KEY}}"}}
 
 
 def canary_fields(folder: Path) -> list[tuple[str, ClusterConfig]]:
-    """Each value of the documentation's big example that takes other text, as a variable of it."""
+    """Each value of the documentation's big example that takes other text, as a variable of it, and
+    of fields that a record has in another form.
+    """
     text = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    whole = yaml.safe_load(text)
+    cases = [(whole, path) for path in leaves(whole) if path[0] != "secrets"]
     more = {"train": {"command": {"default": "x", "chief": "y"}}, "placement": "us-east1"}
     more |= {"setup": {"install": "."}, "data": {"short": "gs://b/x"}, "tags": {"a/b~c": "x"}}
     more |= {"nodes": {"chief": {"provisioning": {"reservation": "mine"}}}}
-    found = []
-    trees = [yaml.safe_load(text)]
     for key, value in more.items():
-        tree = yaml.safe_load(text)
-        tree[key] = {**tree[key], **value} if isinstance(value, dict) else value
-        trees.append(tree)
+        merged = {**whole[key], **value} if isinstance(value, dict) else value
+        cases += [({**whole, key: merged}, (key, *path)) for path in leaves(value)]
     any_of = [{"provider": "gcp", "placement": ["us-east1"]}, {"provider": "aws"}]
     any_of[1] |= {"placement": ["us-east-1"], "tags": {"b": "x"}}
-    trees.append({"any_of": any_of, "strategy": "mirrored", "nodes": {"chief": {"machine": "x"}}})
-    for tree in trees:
-        for path in leaves(tree):
-            if path[0] != "secrets":
-                found += [(".".join(map(str, path)), each) for each in loaded(folder, tree, path)]
-    return found
+    several = {"any_of": any_of, "strategy": "mirrored", "nodes": {"chief": {"machine": "x"}}}
+    cases += [(several, path) for path in leaves(several)]
+    return [
+        (".".join(map(str, path)), each)
+        for tree, path in cases
+        for each in loaded(folder, tree, path)
+    ]
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
