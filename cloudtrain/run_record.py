@@ -208,7 +208,7 @@ class Run:
         rows = {
             "run": f"{self.id} of {self.cluster}",
             "state": f"{self.state}{end}",
-            "command": self.command,
+            "command": published(self).command,  # a notebook is passed on with its outputs
             "tasks": ", ".join(task.task for task in self.tasks),
             "attempts": str(len(self.attempts)),
             "started": _utc(self.created),

@@ -196,6 +196,7 @@ def test_the_record_in_the_store_and_the_report_have_the_command_as_written(tmp_
     run = replace(RUN, command=command, written={"": f"{own['']} --epochs 3"})
     report = made(run, config=json.loads(json.dumps(to_json(config))))
     published = [record_of(run).decode(), page(report), json.dumps(report_to_json(report))]
+    published.append(run._repr_html_())
     for each in published:
         assert "canary" not in each
         assert "python x.py --id ${ID} --epochs 3" in each
