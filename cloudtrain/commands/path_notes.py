@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from cloudtrain.cloud import facts_of
+from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.commands.bucket_notes import at_field
 from cloudtrain.model import ClusterConfig
 
@@ -49,8 +49,12 @@ class AbsolutePath:
 
     @property
     def is_written(self) -> bool:
-        """Whether the option's name says that the script writes there."""
-        return bool(_WRITTEN.search(self.option)) and not _READ.search(self.option)
+        return says_written(self.option)
+
+
+def says_written(option: str) -> bool:
+    """Whether the name of an option or variable says that the script writes there."""
+    return bool(_WRITTEN.search(option)) and not _READ.search(option)
 
 
 def path_notes(config: ClusterConfig) -> tuple[str, ...]:
@@ -112,7 +116,8 @@ def _note(config: ClusterConfig, each: AbsolutePath) -> str | None:
         if kind == "file":
             return f"{_ONLY_HERE}: {_DELIVER}"
         several = sum(group.count for group in config.nodes.values()) > 1
-        return _written(config) if each.is_written and several else None
+        is_lost = several or is_cloud(config.provider)
+        return _written(config) if each.is_written and is_lost else None
     if each.path.split("/")[1] in SYSTEM or _made_by_setup(config, each.path):
         return None
     if _PYTHON.fullmatch(Path(each.path).name):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from cloudtrain.catalog import interconnect
 from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.commands.bucket_notes import INSTEAD
+from cloudtrain.commands.path_notes import says_written
 from cloudtrain.commands.script_code import (
     StartedScript,
     command_lines,
@@ -16,6 +17,7 @@ from cloudtrain.commands.script_code import (
     scripts_of,
 )
 from cloudtrain.model import ClusterConfig
+from cloudtrain.paths import shown
 from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.runs.log_text import NCCL, OLD_NCCL
 from cloudtrain.script import saving
@@ -198,6 +200,36 @@ def _saves_on_ps(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 PARTS = "each ps writes its part of a checkpoint to its own disk"
 
 
+def _written_elsewhere(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """A rented node's disk is deleted with it; of it land the work folder and the home."""
+    if not is_cloud(config.provider):
+        return
+    lines = command_lines(config).values()
+    for option in facts.arguments.options:
+        name = max(option.names, key=len, default="")
+        passed = any(each in line for each in option.names for line in lines)
+        path = option.default_path
+        if path is not None and not passed and says_written(name) and not _is_kept(path):
+            yield (
+                f"{option.file}:{option.line}: {name} is {shown(path)} by default, which is lost "
+                f"with its node: add `{name} {{output}}` to train.command"
+            )
+    for use in _first_of_each(facts.written):
+        if not _is_kept(use.name):
+            yield (
+                f"{use}: writes to {shown(use.name)}, which is lost with its node: what lands is "
+                "the work folder and the home; write to a relative path, or to a folder that is "
+                "passed as `{output}`"
+            )
+
+
+def _is_kept(path: str) -> bool:
+    """True for what may be in a home, or is no file of a disk."""
+    return path.startswith(("/home/", "/root/", "/dev/", "/proc/")) and not path.startswith(
+        "/dev/shm/"
+    )
+
+
 def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     own = [use for use in facts.names if ".estimator." in use.name]
     version = config.setup.tensorflow
@@ -294,6 +326,7 @@ _NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
     _by_index,
     _own_addresses,
     _saves_on_ps,
+    _written_elsewhere,
     _evaluator,
     _restores,
     _tf_config,

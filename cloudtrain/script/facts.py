@@ -44,6 +44,8 @@ class Option:
     settings: Mapping[str, object] = field(default_factory=dict)
     """argparse: `nargs`, `action`, … as `add_argument` takes them."""
     default_uri: str | None = None
+    default_path: str | None = None
+    """An absolute one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,8 @@ class ScriptFacts:
     """What is decided by `index == 0` alone, if nothing speaks of roles."""
     own_addresses: tuple[Use, ...] = ()
     """`localhost:PORT` that the script gives to its own tasks."""
+    written: tuple[Use, ...] = ()
+    """Absolute paths that calls write to (`script/written`)."""
     saves: tuple[Use, ...] = ()
     """Calls by which TensorFlow writes checkpoints from where the variables are
     (`script/saving`)."""
@@ -115,6 +119,7 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
         own_addresses=tuple(
             dict.fromkeys(use for facts in programs for use in facts.own_addresses)
         ),
+        written=tuple(dict.fromkeys(use for facts in programs for use in facts.written)),
         saves=tuple(dict.fromkeys(use for facts in programs for use in facts.saves)),
         reads_back=any(facts.reads_back for facts in programs),
         default_collectives=tuple(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cloudtrain.script import addresses, decides, roles, saving
+from cloudtrain.script import addresses, decides, roles, saving, written
 from cloudtrain.script.facts import Option, Use
 from cloudtrain.script.names import absolute, aliases
 from cloudtrain.script.options import OptionReader
@@ -61,6 +61,7 @@ class ModuleFacts:
     roles: roles.Roles = field(default_factory=roles.Roles)
     tf_config: list[Use] = field(default_factory=list)
     own_addresses: list[Use] = field(default_factory=list)
+    written: list[Use] = field(default_factory=list)
     saves: list[Use] = field(default_factory=list)
     reads_back: bool = False
     default_collectives: list[Use] = field(default_factory=list)
@@ -306,6 +307,8 @@ class _Reader(ast.NodeVisitor):
         self.tf_config.asks(node)
         self._collectives(node)
         self._saving(node, name)
+        for path, line in written.written(node, name, self.literals):
+            self.facts.written.append(Use(name=path, file=self.facts.file, line=line))
         if name == "ClusterSpec":
             for value in node.args[:1]:
                 self._own_addresses(value)

@@ -172,6 +172,7 @@ class OptionReader:
                 flag=flag,
                 settings=settings or {},
                 default_uri=value if isinstance(value, str) and "://" in value else None,
+                default_path=value if isinstance(value, str) and value.startswith("/") else None,
             )
         )
 

@@ -108,6 +108,7 @@ def _together(
         uris=tuple(use for module in modules for use in module.uris),
         by_index=() if spoken else tuple(use for each in roles for use in each.by_index),
         own_addresses=tuple(use for module in modules for use in module.own_addresses),
+        written=tuple(use for module in modules for use in module.written),
         saves=tuple(use for module in modules for use in module.saves),
         reads_back=any(module.reads_back for module in modules),
         chief_only=() if any(each.first_worker for each in roles) else tuple(chiefs),

@@ -11,6 +11,7 @@ import pytest
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.check import noted
+from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config import load
@@ -393,3 +394,49 @@ def test_scripts_without_a_row_are_left_in_peace_with_their_own_strategy(tmp_pat
 def test_the_example_configs_have_no_such_note(name: str) -> None:
     path = ROOT / "configs" / f"{name}.yaml"
     assert script_notes(load(path, {"HOME": "/home/user"})) == ()
+
+
+SAVES_ELSEWHERE = """
+    import argparse
+    import os
+    import tensorflow as tf
+    from pathlib import Path
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model_dir", default="/tmp/mnist")
+    parser.add_argument("--data_dir", default="/tmp/data")
+    args = parser.parse_args()
+    LOGS = "/var/tmp/logs"
+    model.save("/mnt/model.keras")
+    model.save(args.model_dir)
+    tf.keras.callbacks.TensorBoard(log_dir=os.path.join(LOGS, "fit"))
+    tf.keras.callbacks.ModelCheckpoint(f"/opt/ckpt/{run}")
+    model.save_weights(Path("/data") / "weights.h5")
+    model.save("./model"); model.save(args.out); model.save("/home/ubuntu/model")
+    open("/tmp/scratch", "w")
+"""
+
+
+def test_what_a_script_saves_outside_its_work_folder_and_home_is_said_on_clouds(
+    tmp_path: Path,
+) -> None:
+    def said(arguments: str, **values: Any) -> list[str]:
+        found = notes_of(tmp_path, SAVES_ELSEWHERE, arguments, **values)
+        return [note.partition(", which")[0] for note in found if "lost with its node" in note]
+
+    of_calls = [
+        "train.py:11: writes to /mnt/model.keras",
+        "train.py:13: writes to /var/tmp/logs",
+        "train.py:14: writes to /opt/ckpt/",
+        "train.py:15: writes to /data",
+    ]
+    by_default = "train.py:7: --model_dir is /tmp/mnist by default"
+    assert said("", **CLOUD) == [by_default, *of_calls]
+    assert said("--model_dir {output}", **CLOUD) == of_calls
+    assert said("") == []
+
+
+def test_a_tmp_folder_in_the_command_is_lost_with_the_only_node_too(tmp_path: Path) -> None:
+    alone = {**CLOUD, "nodes": {"chief": MACHINE}, "strategy": "mirrored"}
+    config = coded(tmp_path, "", "--model_dir /tmp/model --data_dir /tmp/data", **alone)
+    (note,) = path_notes(config)
+    assert "/tmp/model: each node has its own, and nothing of it is kept" in note
