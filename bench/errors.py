@@ -364,8 +364,8 @@ CASES += (
     # Ctrl-C
     rented(
         *("gcp", "Ctrl-C while nodes are created", "up --yes", 130),
-        attributes={"delay": 0.7},
-        interrupt="nodes on gcp",
+        attributes={"delay": 2.0},  # the stage says something while it goes on, after 5 s
+        interrupt="nodes on gcp: 0 of 2",
         said="no node of demo exists, nothing is billed",
     ),
     slow("Ctrl-C during setup", "up demo.yaml", "sleep 20", 130, setup=20),
