@@ -109,8 +109,10 @@ def go_on_in_child() -> None:
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 os._exit(code if code >= 0 else 128 - code)
-        elif seen.si_code <= 0:  # of a process: what the terminal sends has reached the child, too
-            os.kill(child, seen.si_signo)
+        else:
+            if seen.si_code <= 0:  # of a process; what a terminal sends has reached the child
+                os.kill(child, seen.si_signo)
+            os.kill(child, signal.SIGCONT)
 
 
 def stdout_is_lost() -> bool:

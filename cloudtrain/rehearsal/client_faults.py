@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from cloudtrain import wait_limits
 from cloudtrain.cluster import lease
@@ -24,19 +25,26 @@ JUMPS = (5 * 3600.0, -3 * 86400.0, 86400.0)
 BETWEEN = 10.0
 """Seconds between two jumps."""
 
+POLL = 0.2
+"""Seconds between two looks whether it is over."""
+
 FAULTS = {
     "lid": "this process stands still, as under a closed lid, for longer than anything waits",
     "clock": "this machine's clock jumps 5 h ahead, 3 days back, and 1 day ahead, as seen from "
     "this process",
 }
 
-STOPPING = 'kill -STOP "$1" && sleep "$2"; kill -CONT "$1"'
+STOPPING = """
+kill -STOP "$1"; left=$2
+while [ "$left" -gt 0 ] && kill -0 "$1"; do sleep 1; left=$((left - 1)); done
+kill -CONT "$1"
+"""
 
 
 def inject(fault: str, train: Train, over: threading.Event) -> None:
     """Do it to this process. Blocks while the fault lasts, or until `over`."""
     if fault == "lid":
-        stand_still(longest_silence(train))
+        stand_still(longest_silence(train), over)
     else:
         with jumping_clock() as jump:
             for seconds in JUMPS:
@@ -52,10 +60,19 @@ def longest_silence(train: Train) -> float:
     return max(lease.LASTS, *limits, train.stall_timeout or 0.0) + BEYOND
 
 
-def stand_still(seconds: float) -> None:
-    """Stop this process, with all its threads, for so long: SIGSTOP, which none can refuse."""
-    words = ["sh", "-c", STOPPING, "sh", str(os.getpid()), f"{seconds:g}"]
-    subprocess.run(words, check=False, start_new_session=True)
+def stand_still(seconds: float, over: threading.Event) -> None:
+    """Stop this process, with all its threads, for so long, or until a SIGCONT (Ctrl-C sends one:
+    `cli/process`): SIGSTOP, which none can refuse.
+    """
+    words = ["sh", "-c", STOPPING, "sh", str(os.getpid()), f"{seconds:.0f}"]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ) as stopping:
+        while stopping.poll() is None:
+            if over.wait(POLL):
+                with suppress(ProcessLookupError):
+                    os.killpg(stopping.pid, signal.SIGKILL)
 
 
 @contextmanager

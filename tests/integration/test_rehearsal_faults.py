@@ -50,12 +50,19 @@ def test_a_task_on_a_node_without_a_disk_of_its_own_cannot_make_a_file_longer(
 
 
 STANDING = """
-import os, sys
+import os, signal, sys, threading
 from cloudtrain.cli.process import go_on_in_child
 from cloudtrain.rehearsal.client_faults import stand_still
+signal.signal(signal.SIGINT, signal.default_int_handler)  # xdist's workers ignore it
 go_on_in_child()
 print(os.getpid(), flush=True)
-stand_still(float(sys.argv[1]))
+over = threading.Event()
+standing = threading.Thread(target=stand_still, args=(float(sys.argv[1]), over))
+standing.start()
+try:
+    standing.join()
+finally:
+    over.set()
 print("goes on", flush=True)
 sys.stdin.readline()
 sys.exit(7)
@@ -86,16 +93,16 @@ def test_a_process_stands_still_and_its_shell_does_not_see_it() -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -9)],
 )
-def test_a_child_gets_the_signals_of_its_first_process_and_ends_with_it(
+def test_a_child_that_stands_still_gets_the_signals_of_its_first_process_and_ends_with_it(
     number: signal.Signals, code: int
 ) -> None:
-    words = [sys.executable, "-c", STANDING, "0"]
+    words = [sys.executable, "-c", STANDING, "500"]
     with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as first:
         assert first.stdout
         child = int(first.stdout.readline())
-        assert first.stdout.readline() == "goes on\n"
+        until(lambda: state(child) == "T", 20.0)
         first.send_signal(number)
         assert first.wait(20) == code
         until(lambda: state(child) in ("Z", ""), 20.0)
