@@ -63,7 +63,7 @@ class Account:
         )
         plan = Plan(config=config, nodes=(planned,))
         keys = self.folder / f"keys of {name} {role}"
-        keys.mkdir()
+        keys.mkdir(exist_ok=True)
         self.provider().create(plan, make_identity(keys, plan), no_journal)
         return self.held()[name]
 
@@ -98,7 +98,7 @@ def account(
         artifacts = ArtifactRules(store=(tmp_path / "store").as_uri())
         made = Account(config=replace(config, name="small", artifacts=artifacts), folder=tmp_path)
         yield made
-        for name in made.held():
+        for name in made.held() if request.param == "local" else ():
             made.provider().destroy(name, no_journal)
 
 
@@ -149,3 +149,10 @@ def test_a_desk_is_known_by_its_label_on_all_that_was_created_for_it(account: Ac
     assert set(account.held()) == {"prod", "small", "small-desk"}
     account.down(discard=True, owner=login())  # else it waits until its creation is over
     assert set(account.held()) == {"prod"}
+    account.create("small-desk", "desk", mark)  # its client was killed before it had a machine
+    account.provider().remove("small-desk", [node.name], no_journal)
+    assert {name: bool(nodes) for name, nodes in account.held().items()} == {
+        "prod": True,
+        "small-desk": False,
+    }
+    assert own_desk(account.config) is not None
