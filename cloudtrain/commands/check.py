@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from cloudtrain import catalog
@@ -90,6 +91,9 @@ def check(
             found = (Finding(what="provider", ok=False, text=text, hint=hint, error=kind),)
         return tuple(replace(each, place=place) for each in found)
 
+    for config in read:  # in this thread, where an MFA code may be asked for
+        with suppress(CloudtrainError):
+            open_provider(config)
     data = checked_data(handle.plan, priced=False)
     asked = ask_all(read, of_place, name=lambda config: config.provider)
     places = [
