@@ -85,10 +85,8 @@ class Credentials:
         credentials, _ = self._default()
         try:
             if renew or not credentials.valid:
-                from google.auth.transport.requests import Request
-
                 _require_network(credentials)
-                credentials.refresh(Request())
+                credentials.refresh(_direct())
         except Exception as error:
             raise _mapped("signing in to Google", error) from error
 
@@ -136,6 +134,16 @@ def _refuse_other_issuer(credentials: Any, uri: str) -> None:
         )
 
 
+def _direct() -> Any:
+    """What google-auth sends requests with; a redirect would take a refresh token, which is in the
+    body of a POST, to another host (RFC 9110, 15.4.8)."""
+    from google.auth.transport.requests import Request
+
+    request = Request()
+    request.session.max_redirects = 0
+    return request
+
+
 def _require_network(credentials: Any) -> None:
     """Refuse to sign in without a network; what a metadata server signs in needs no such host."""
     uri = getattr(credentials, "token_uri", None) or getattr(credentials, "_token_uri", None)
@@ -151,10 +159,9 @@ def _email(credentials: Any) -> str | None:
     https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload
     """
     from google.auth import exceptions, jwt
-    from google.auth.transport.requests import Request
 
     if getattr(credentials, "service_account_email", None) == "default":
-        credentials.refresh(Request())
+        credentials.refresh(_direct())
     email = getattr(credentials, "service_account_email", None) or getattr(
         credentials, "account", None
     )
@@ -171,7 +178,7 @@ def _email(credentials: Any) -> str | None:
         scopes=EMAIL,
     )
     try:
-        asked.refresh(Request())  # type: ignore[no-untyped-call]
+        asked.refresh(_direct())  # type: ignore[no-untyped-call]
     except exceptions.RefreshError:  # these credentials were issued for other scopes only
         return None
     decode: Any = jwt.decode
