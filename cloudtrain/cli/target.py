@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import given_settings, is_yaml
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.cloud import is_cloud
+from cloudtrain.errors import ConfigError, UntrustedError, UsageError
 from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ def target_to_end(argument: str | None, *, adopt: bool = False) -> ClusterTarget
         if not given.trust and open_facts(config, given.trusted_hosts):
             refuse_other_folder(config, Records(name), adopt=adopt)
             return ClusterTarget(name, None)
-    return target_of(argument)
+    try:
+        return target_of(argument)
+    except UntrustedError as error:
+        if config is None or not is_cloud(config.provider):
+            raise
+        way = f"`cloudtrain down {name} --provider {config.provider}` ends it without the file"
+        raise error.copy_with(hint=f"{way}; {error.hint}") from None
 
 
 def read_target(argument: str | None) -> ClusterTarget:

@@ -46,7 +46,7 @@ class FileFact:
     """One thing that needs the user's consent."""
 
     kind: str
-    """`credentials`, `variable`, `program`, `login` or `file`."""
+    """`credentials`, `identity`, `variable`, `program`, `login` or `file`."""
     field: str
     """Where the file says so: `endpoints.auth`."""
     what: str
@@ -80,6 +80,9 @@ def file_facts(config: ClusterConfig) -> tuple[FileFact, ...]:
 
 def _of_reading(config: ClusterConfig) -> Iterator[FileFact]:
     yield from _endpoints(config)
+    if config.identity is not None and "identity" not in config.defaults:
+        text = f"lets its program on the nodes act as {config.identity} of your account"
+        yield FileFact(kind="identity", field="identity", what=config.identity, text=text)
     proxy = config.network.ssh_proxy
     if proxy is not None and proxy.command:
         yield FileFact(

@@ -42,7 +42,7 @@ class Elsewhere:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            do_GET = do_POST = do_PUT = answer  # noqa: N815
+            do_GET = do_POST = do_PUT = answer
 
             def log_message(self, *_: object) -> None: ...
 
@@ -55,7 +55,7 @@ class Elsewhere:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            do_GET = do_POST = do_PUT = answer  # noqa: N815
+            do_GET = do_POST = do_PUT = answer
 
         self.second = ThreadingHTTPServer(("127.0.0.2", 0), Second)
         self.first = ThreadingHTTPServer(("127.0.0.1", 0), First)

@@ -131,6 +131,14 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             "code.token",
             "sends your ${ANY} to evil.example",
         ),
+        *(
+            (cloud, {"identity": name}, "identity", f"act as {name} of your account")
+            for cloud, name in (
+                ("gcp", "p@appspot.gserviceaccount.com"),
+                ("aws", "ecsInstanceRole"),
+                ("azure", "group/name"),
+            )
+        ),
         (
             "aws",
             {"secrets": {"X": "${AWS_SECRET_ACCESS_KEY}"}},
@@ -262,7 +270,10 @@ def test_no_home_folder_is_the_project_of_what_is_below_it() -> None:
 
 def test_what_the_users_own_defaults_say_is_the_users(tmp_path: Path) -> None:
     defaults = tmp_path / "config.yaml"
-    defaults.write_text("provider: gcp\nendpoints: {auth: https://login.corp.example/}\n")
+    defaults.write_text(
+        "provider: gcp\nendpoints: {auth: https://login.corp.example/}\n"
+        "identity: trainer@p.iam.gserviceaccount.com\n"
+    )
     assert file_facts(load(write(), defaults=defaults)) == ()
 
 
@@ -284,6 +295,8 @@ def test_no_settings_are_read_from_the_folder_of_a_repository(
 def test_a_command_on_such_a_file_does_nothing_before_it_is_trusted(command: str) -> None:
     path = write("azure", endpoints=EVIL)
     done = run(command, str(path))
+    if command in ("down", "stop-run"):
+        assert "`cloudtrain down m --provider azure` ends it" in " ".join(done.stderr.split())
     assert refused(done) == ["endpoints.auth: sends your Azure credentials to evil.example"]
 
 
