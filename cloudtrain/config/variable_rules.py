@@ -31,10 +31,7 @@ def _wrong(field: str, variable: str, value: Scalar, is_secret: bool) -> str:
     if not kind and not looks_like_key_name(variable):
         return ""
     why = f"the value of {variable} looks like {kind}" if kind else f"{variable} is a credential"
-    if field.startswith("code.git"):
-        way = f"write `token: {variable}` under `code`, and"
-    else:
-        way = "for the task, write"
+    way = f"write `token: {variable}` under `code`, and" if field == "code.git" else "there, write"
     name = field.removeprefix("train.env.") if field.startswith("train.env.") else variable
-    line = f'`{name}: "${{{variable}}}"` under `secrets`'
-    return f"{why}, which no other field may have: {way} {line}"
+    line = f'`{name}: "${{{variable}}}"`'
+    return f"{why}, and may be used only under `secrets`: {way} {line}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shlex
 import socket
@@ -39,6 +40,11 @@ PROJECT = (".git", ".hg", "pyproject.toml", "setup.py")
 """What the top folder of a project has: paths of a config may lead anywhere below it."""
 KEYS = re.compile(r"id_(rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk)")
 """Keys in ~/.ssh that OpenSSH offers to any host by itself (ssh_config(5), IdentityFile)."""
+
+
+OUTSIDE = "which is outside of its project"
+MOST_LOOKED_AT = 100_000
+"""Entries of a folder of data inside of the project; one with more needs consent as others do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +173,13 @@ def _files(config: ClusterConfig) -> Iterator[FileFact]:
     top = project_of(config)
     for field, path in _paths(config):
         resolved = _resolved(path)
+        what, text = str(resolved or path), ""
         if resolved is None or not resolved.is_relative_to(top):
-            shown = str(resolved or path)
-            text = f"reads {shown}, which is outside of its project"
-            yield FileFact(kind="file", field=field, what=shown, text=text)
+            text = f"reads {what}, {OUTSIDE}"
+        elif field.startswith("data."):
+            text = _way_out(resolved, top)
+        if text:
+            yield FileFact(kind="file", field=field, what=f"{what} {text}", text=text)
     yield from _store(config, top)
     yield from _hosts(config, top)
 
@@ -222,7 +231,7 @@ def _hosts(config: ClusterConfig, top: Path) -> Iterator[FileFact]:
             own = resolved and resolved.parent == _home() / ".ssh" and KEYS.fullmatch(resolved.name)
             if not inside and not own:
                 shown = str(resolved or host.key)
-                text = f"logs in with the key {shown}, which is outside of its project"
+                text = f"logs in with the key {shown}, {OUTSIDE}"
                 yield FileFact(kind="file", field=f"{field}.key", what=f"key {shown}", text=text)
         if _is_here(host.address):
             yield FileFact(
@@ -265,6 +274,22 @@ def project_of(config: ClusterConfig) -> Path:
         if any((each / mark).exists() for mark in PROJECT):
             return each
     return folder
+
+
+def _way_out(folder: Path, top: Path) -> str:
+    """What is wrong with a folder of data, whose links are followed; "" if none leads out of the
+    project."""
+    looked = 0
+    for place, folders, files in os.walk(folder):
+        looked += len(folders) + len(files)
+        if looked > MOST_LOOKED_AT:
+            return f"reads {folder}, where links may lead out of its project: it is large"
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                target = _resolved(path)
+                if target is None or not target.is_relative_to(top):
+                    return f"reads {target or path}, {OUTSIDE}"
+    return ""
 
 
 def _home() -> Path:

@@ -158,6 +158,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         ("local", {"code": {"git": "file:///etc"}}, "code.git", "/etc"),
         ("local", {"data": {"d": "file:///etc"}}, "data.d", "reads /etc"),
         ("local", {"data": {"d": "file:///%65tc"}}, "data.d", "reads /etc"),
+        ("local", {"data": {"d": "file://${PWD}/job"}}, "data.d", "/.ssh, which is outside"),
         ("local", {"setup": {"requirements": "r.txt"}}, "setup.requirements", "/.ssh/config"),
         (
             "local",
@@ -186,8 +187,13 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_uses_the_users_rights_is_found(
-    provider: str, sections: dict[str, object], field: str, words: str
+    provider: str,
+    sections: dict[str, object],
+    field: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PWD", str(Path.cwd()))
     (Path.home() / "other").mkdir()
     Path("job/link").symlink_to(Path.home() / ".ssh")
     Path("job/r.txt").write_text("-r ../../.ssh/config\n")
