@@ -62,7 +62,8 @@ class FileFact:
     host: ServiceHost | None = None
     """The host that it is about; the user may have named it elsewhere."""
     content: str = ""
-    """SHA-256 of the project's own files that a program is made of."""
+    """What else it is about: SHA-256 of the project's own files that a program is made of, the
+    target of a link."""
 
     @property
     def key(self) -> str:
@@ -179,7 +180,9 @@ def _files(config: ClusterConfig) -> Iterator[FileFact]:
         elif field.startswith("data."):
             text = _way_out(resolved, top)
         if text:
-            yield FileFact(kind="file", field=field, what=f"{what} {text}", text=text)
+            outside = text.endswith(f"{what}, {OUTSIDE}")
+            content = "" if outside else text
+            yield FileFact(kind="file", field=field, what=what, text=text, content=content)
     yield from _store(config, top)
     yield from _hosts(config, top)
 
