@@ -25,6 +25,7 @@ import pwd
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from cloudtrain.providers.local import confined, mounts
@@ -81,19 +82,20 @@ def enter(view: View, folder: Path) -> None:
     Returns in another process than it was called in, which has ended. Raises OSError, in one or the
     other: it may then have half a view and must end.
     """
-    as_root = os.geteuid() == 0
-    with _owner_map(as_root) as owner_map:
-        flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if as_root else CLONE_NEWUSER)
-        _unshare(flags, os.geteuid(), os.getegid())
-        mounts.mount("none", "/", mounts.MS_REC | mounts.MS_SLAVE)
-        with _cloned(view, folder, owner_map) as shown:
-            mounts.change("/", set_flags=mounts.RDONLY)
-            groups = _devices()
-            empty = _place(view, shown)
-        if view.disk:
-            _mount_disk(folder / "home", view.disk, as_root)
-        for target in empty:
-            mounts.change(target, set_flags=mounts.RDONLY, deep=False)
+    as_root, owners = os.geteuid() == 0, owner_map()
+    flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if as_root else CLONE_NEWUSER)
+    _unshare(flags, os.geteuid(), os.getegid())
+    mounts.mount("none", "/", mounts.MS_REC | mounts.MS_SLAVE)
+    with _cloned(view, folder, owners) as shown:
+        mounts.change("/", set_flags=mounts.RDONLY)
+        groups = _devices()
+        empty = _place(view, shown)
+    if owners is not None:
+        os.close(owners)
+    if view.disk:
+        _mount_disk(folder / "home", view.disk, as_root)
+    for target in empty:
+        mounts.change(target, set_flags=mounts.RDONLY, deep=False)
     if os.fork():
         os._exit(0)
     # A /proc shows the processes of the namespace that its mounter is in.
@@ -104,6 +106,35 @@ def enter(view: View, folder: Path) -> None:
         os.setresgid(NODE_USER, NODE_USER, NODE_USER)
         os.setresuid(NODE_USER, NODE_USER, NODE_USER)
     confined.confine()
+
+
+@cache
+def owner_map() -> int | None:
+    """A user namespace in which root of a disk is the node's user, for `enter` as root; None if
+    there is none. For a process that then forks all nodes: it is the same for all.
+    """
+    if os.geteuid() != 0:
+        return None
+    wait, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        refused = libc().unshare(CLONE_NEWUSER)
+        os.write(ready[1], b"n" if refused else b"y")
+        os.close(wait[1])
+        os.read(wait[0], 1)
+        os._exit(0)
+    try:
+        if os.read(ready[0], 1) != b"y":
+            return None
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{child}/{name}").write_text(f"0 {NODE_USER} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # root of a container that may not map users
+        return None
+    finally:
+        for end in (*wait, *ready):
+            os.close(end)
+        os.waitpid(child, 0)
 
 
 def _unshare(flags: int, user: int, group: int) -> None:
@@ -118,7 +149,7 @@ def _unshare(flags: int, user: int, group: int) -> None:
 
 
 @contextlib.contextmanager
-def _cloned(view: View, folder: Path, owner_map: int | None) -> Iterator[Mapping[str, int]]:
+def _cloned(view: View, folder: Path, owners: int | None) -> Iterator[Mapping[str, int]]:
     """Detached copies, by path, of the mounts of what is shown.
 
     Made before anything is hidden. A path that does not exist is left out.
@@ -141,7 +172,7 @@ def _cloned(view: View, folder: Path, owner_map: int | None) -> Iterator[Mapping
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 cloned[path] = mounts.clone(source)
                 # Everybody may write to temporary folders, also root, to make places for mounts.
-                mapped = path in TEMPORARY or _belongs_to_node(cloned[path], owner_map)
+                mapped = path in TEMPORARY or _belongs_to_node(cloned[path], owners)
                 if not mapped and path in given:
                     os.chown(source, NODE_USER, NODE_USER)
                 flags = mounts.NOSUID | mounts.NODEV | (0 if writable else mounts.RDONLY)
@@ -164,42 +195,15 @@ def _accounts(folder: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def _owner_map(as_root: bool) -> Iterator[int | None]:
-    """A user namespace in which root of a disk is the node's user; None if there is none."""
-    if not as_root:
-        yield None
-        return
-    wait, ready = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = libc().unshare(CLONE_NEWUSER)
-        os.write(ready[1], b"n" if code else b"y")
-        os.close(wait[1])
-        os.read(wait[0], 1)
-        os._exit(0)
-    descriptor = None
-    try:
-        if os.read(ready[0], 1) == b"y":
-            for name in ("uid_map", "gid_map"):
-                Path(f"/proc/{child}/{name}").write_text(f"0 {NODE_USER} 1")
-            descriptor = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        yield descriptor
-    finally:
-        for end in (*wait, *ready, *([] if descriptor is None else [descriptor])):
-            os.close(end)
-        os.waitpid(child, 0)
-
-
-def _belongs_to_node(cloned: int, owner_map: int | None) -> bool:
+def _belongs_to_node(cloned: int, owners: int | None) -> bool:
     """Let what is root's in this copy be the node's user's; False where the file system cannot do
     that, such as overlayfs.
     """
     if os.geteuid() != 0:
         return True
-    if owner_map is not None:
+    if owners is not None:
         with contextlib.suppress(OSError):
-            mounts.change(cloned, set_flags=mounts.IDMAP, user_namespace=owner_map)
+            mounts.change(cloned, set_flags=mounts.IDMAP, user_namespace=owners)
             return True
     return False
 
