@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError
+from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
 from cloudtrain.identities import google
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import Principal
