@@ -1,4 +1,7 @@
-"""Refuses keys that stand elsewhere than under `secrets:`, where records and reports keep them."""
+"""Refuses keys that stand elsewhere than under `secrets:`, where records and reports keep them.
+
+Variables that are called like keys, or have one, are refused before (variable_rules).
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,6 @@ def _fault(path: Path, value: Scalar) -> str:
         fault = _of_variable(str(path[2]), value, text)
         if fault:
             return fault
-    if path[0] == "tags":
-        keys = sorted(filter(looks_like_key_name, variables(value.source)))
-        if keys:
-            return f"has the value of {keys[0]}: tags are no place for a key"
     kind = kind_of_key(text)
     if path[:2] == ("train", "command"):
         return f"has {kind} in it, {_KEPT}: {_in_line('NAME')}" if kind else _of_line(text)
@@ -58,11 +57,10 @@ def _fault(path: Path, value: Scalar) -> str:
 
 
 def _of_variable(name: str, value: Scalar, text: str) -> str:
-    used = sorted(filter(looks_like_key_name, variables(value.source)))
-    if not used and not looks_like_key_name(name):
+    if not looks_like_key_name(name):
         kind = kind_of_key(text)
         return f"has {kind} in it, {_KEPT}: {_way(name, value)}" if kind else ""
-    if not used and is_no_key(text):
+    if not variables(value.source) and is_no_key(text):
         return ""
     return f"looks like a key, {_KEPT}: {_way(name, value)}"
 

@@ -43,6 +43,9 @@ def problems(folder: Path, text: str, *given: str, **environ: str) -> list[str]:
 KEPT = "which records, reports and process lists would keep"
 
 
+NO_OTHER = "and may be used only under `secrets`: there, write"
+
+
 def env(name: str, value: str) -> str:
     return f"{LOCAL}train:\n  command: x\n  env:\n    {name}: {json.dumps(value)}\n"
 
@@ -52,8 +55,8 @@ def env(name: str, value: str) -> str:
     [
         (
             env("WANDB_API_KEY", "${WANDB_API_KEY}"),
-            f"c.yaml:6: train.env.WANDB_API_KEY: looks like a key, {KEPT}: write `WANDB_API_KEY: "
-            "${WANDB_API_KEY}` under `secrets:` instead",
+            f"c.yaml:6: train.env.WANDB_API_KEY: WANDB_API_KEY is a credential, {NO_OTHER} "
+            '`WANDB_API_KEY: "${WANDB_API_KEY}"`',
         ),
         (
             env("HF_TOKEN", "hunter2"),
@@ -62,13 +65,18 @@ def env(name: str, value: str) -> str:
         ),
         (
             env("X", "${MY_PASSWORD}"),
-            f"c.yaml:6: train.env.X: looks like a key, {KEPT}: write `X: ${{MY_PASSWORD}}` under "
-            "`secrets:` instead",
+            f"c.yaml:6: train.env.X: MY_PASSWORD is a credential, {NO_OTHER} "
+            '`X: "${MY_PASSWORD}"`',
         ),
         (
             env("X", "${PLAIN}"),
-            f"c.yaml:6: train.env.X: has a GitHub token in it, {KEPT}: write `X: ${{PLAIN}}` under "
-            "`secrets:` instead",
+            f"c.yaml:6: train.env.X: the value of PLAIN looks like a GitHub token, {NO_OTHER} "
+            '`X: "${PLAIN}"`',
+        ),
+        (
+            env("HF_TOKEN", "${OTHER}"),
+            f"c.yaml:6: train.env.HF_TOKEN: looks like a key, {KEPT}: write `HF_TOKEN: "
+            "${OTHER}` under `secrets:` instead",
         ),
         (
             env("X", f"a {TOKEN}"),
@@ -91,7 +99,8 @@ def env(name: str, value: str) -> str:
         ),
         (
             "provider: gcp\nplacement: [a1]\nstrategy: mirrored\ntags: {team: '${GH_TOKEN}'}\n",
-            "c.yaml:4: tags.team: has the value of GH_TOKEN: tags are no place for a key",
+            f"c.yaml:4: tags.team: GH_TOKEN is a credential, {NO_OTHER} "
+            '`GH_TOKEN: "${GH_TOKEN}"`',
         ),
     ],
     ids=lambda each: each.rpartition(":")[2][:20],
@@ -99,7 +108,7 @@ def env(name: str, value: str) -> str:
 def test_a_key_elsewhere_than_under_secrets_is_refused_with_the_line_to_write(
     tmp_path: Path, text: str, problem: str
 ) -> None:
-    values = dict.fromkeys(("WANDB_API_KEY", "MY_PASSWORD", "GH_TOKEN"), "hunter2")
+    values = dict.fromkeys(("WANDB_API_KEY", "MY_PASSWORD", "GH_TOKEN", "OTHER"), "hunter2")
     said = problems(tmp_path, text, **values, PLAIN=TOKEN)
     assert problem in said
     assert len(said) == 1
@@ -137,7 +146,10 @@ def canary_fields(folder: Path) -> list[tuple[str, ClusterConfig]]:
     text = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     whole = yaml.safe_load(text)
     cases = [(whole, path) for path in leaves(whole) if path[0] != "secrets"]
-    more = {"train": {"command": {"default": "x", "chief": "y"}}, "placement": "us-east1"}
+    more: dict[str, Any] = {
+        "train": {"command": {"default": "x", "chief": "y"}},
+        "placement": "us-east1",
+    }
     more |= {"setup": {"install": "."}, "data": {"short": "gs://b/x"}, "tags": {"a/b~c": "x"}}
     more |= {"nodes": {"chief": {"provisioning": {"reservation": "mine"}}}}
     for key, value in more.items():
