@@ -238,6 +238,10 @@ RESOURCE_MANAGER = (
 )
 
 
+STOPPING = ("BILLING_DISABLED", "CONSUMER_SUSPENDED", "USER_PROJECT_DENIED")
+"""Reasons for which every other service refuses, too."""
+
+
 def missing(
     api: GcpClient, more: tuple[str, ...] = (), less: frozenset[str] = frozenset()
 ) -> tuple[str, ...] | str:
@@ -261,6 +265,8 @@ def missing(
     except CloudError as error:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):
             return RESOURCE_MANAGER.format(api.project)
-        return f"{NOT_REPORTED}: {error.message}"
+        if error.code in STOPPING:
+            raise
+        return f"{NOT_REPORTED}: {error.message}{f'; {error.hint}' if error.hint else ''}"
     given = set(answer.get("permissions") or ())
     return tuple(permission for permission in wanted if permission not in given)

@@ -26,6 +26,7 @@ from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.permissions import NEEDED, OVERRIDE
 from tests.standins import serve
 from tests.standins.gcp_catalog import IMAGES
+from tests.standins.gcp_errors import real
 from tests.support.gcp_parts import T4, Gcp, groups, order, standing_in
 
 ON_SPOT = {"accelerator": T4, "provisioning": SPOT}
@@ -256,22 +257,30 @@ def test_an_image_whose_end_is_only_announced_is_still_taken(
         assert ("cu129" in found.text) == taken
 
 
-def test_a_resource_manager_that_is_off_is_told_as_such(
-    gcp: Gcp, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("refusal", "ok", "cure"),
+    [
+        (
+            "api-disabled",
+            True,
+            "gcloud services enable cloudresourcemanager.googleapis.com --project test-project",
+        ),
+        # Not of the project that is meant, but of gcloud's own.
+        ("quota-project-not-set", True, "set-quota-project test-project"),
+        ("project-suspended", False, "appeal?project=test-project"),
+    ],
+)
+def test_what_resource_manager_refuses_is_told_with_its_cure(
+    gcp: Gcp, monkeypatch: pytest.MonkeyPatch, refusal: str, ok: bool, cure: str
 ) -> None:
     def answer(request: Request) -> Response:
-        words = (
-            "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
-        )
-        error = {"code": 403, "message": words, "status": "PERMISSION_DENIED"}
-        error |= {"details": [{"reason": "SERVICE_DISABLED"}]}
-        return Response(json.dumps({"error": error}), status=403, content_type="application/json")
+        return real(refusal, {}).response()
 
     with serve.serving(Request.application(answer)) as url:
         monkeypatch.setenv(OVERRIDE, url)
         found = check(gcp)["permissions"]
-    assert found.ok
-    assert "gcloud services enable cloudresourcemanager.googleapis.com" in found.text
+    assert found.ok == ok
+    assert cure in f"{found.text} {found.hint}"
 
 
 def test_nodes_that_exist_need_nothing_more(gcp: Gcp) -> None:

@@ -30,12 +30,13 @@ from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_fr
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
+from cloudtrain.identities.google import SCOPE
 from cloudtrain.node.listing import File
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.shell import Secret
-from cloudtrain.stores import gs, open_store
+from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
 from cloudtrain.stores.presign.gs_tokens import SPARE, DownscopedTokens
@@ -421,7 +422,7 @@ def test_what_its_token_may_not_replace_comes_another_way(owned: Place) -> None:
 
 def test_a_token_is_used_until_shortly_before_its_end(google: Google) -> None:
     now, opened = [time.time()], list[str]()
-    credentials, _ = google_auth.default(scopes=(gs.SCOPE,))
+    credentials, _ = google_auth.default(scopes=(SCOPE,))
     rights = DownscopedTokens(
         credentials, "bucket", lambda _, key: opened.append(key), lambda: now[0]
     )

@@ -114,4 +114,4 @@ def test_a_key_file_that_is_broken_is_told_in_words(
         open_store("gs://some-bucket/x")
     assert words in str(caught.value)
     assert "Storage: ('" not in str(caught.value)
-    assert "GOOGLE_APPLICATION_CREDENTIALS names" in (caught.value.hint or "")
+    assert f"correct {path}" in (caught.value.hint or "")
