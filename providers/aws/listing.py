@@ -35,7 +35,7 @@ def listed_vm(
     """Convert an instance, `of` one cluster alone; NotAsked if its labels cannot be ours. Its name
     is that of its labels: anyone may have changed the tag `Name`.
     """
-    ours = labels.read(xml.tags(instance), of=of, named="")
+    ours = labels.read(xml.tags(instance), of=of)
     id = xml.text(instance, "instanceId")
     if isinstance(ours, labels.NotOurs):
         return None if _state(instance) == "gone" else ours.on(f"instance {id} in {region}")

@@ -61,10 +61,10 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
     where = paths.vm_of(typed(vm, "id", str))
     if where is None:
         raise ValueError(f"a VM has no ID: {vm.get('id')!r:.60}")
-    group, name = where
+    group, name = where[0], where[1].lower()  # ours are; ARM does not preserve the case of IDs
     known = labels.read(typed(vm, "tags", dict, null=True), of=of, named=name)
     if isinstance(known, labels.NotOurs):
-        return known.on(f"VM {name} in resource group {group.name}")
+        return known.on(f"VM {where[1]} in resource group {group.name}")
     if known is None:
         return None
     properties: Mapping[str, Any] = vm.get("properties") or {}

@@ -106,6 +106,7 @@ class NotOurs:
 
 _WORD = re.compile(r"[a-z0-9_-]{1,63}\Z")
 """`owner.label`: what a display name, a login name or a machine becomes."""
+_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 _TIME = re.compile(r"[0-9]{1,11}\Z")
 _FORMS: Mapping[str, re.Pattern[str]] = {
     CLUSTER: CLUSTER_NAME,
@@ -128,8 +129,8 @@ _SHOWN = 40
 def read(
     labels: Mapping[str, str], *, of: str | None = None, named: str | None = None
 ) -> Labels | NotOurs | None:
-    """Parse labels; None without ours. `of`: this cluster's alone. `named`: the labels are those of
-    a node, which has this name at its cloud (""  if the cloud gives it none).
+    """Parse labels; None without ours. `of`: this cluster's alone. `named`: name of a
+    node at its cloud, which has to be that of its role and index.
     """
     if CLUSTER not in labels or of not in (None, labels[CLUSTER]):
         return None
@@ -148,13 +149,10 @@ def read(
         hosts=int(labels.get(HOSTS, "0")),
         desk=labels.get(DESK, ""),
     )
-    if named is None:
-        return found
-    if ROLE not in labels or INDEX not in labels:
-        return NotOurs(reason=f"has {CLUSTER}: {found.cluster}, but no role and index")
-    name = found.node_name(found.cluster)
-    if named not in ("", name):
-        return NotOurs(reason=f"has the cloudtrain labels of {name}, which is not its name")
+    whole = found.node_name(found.cluster) if ROLE in labels and INDEX in labels else named
+    if named and (named != whole or not _NAME.match(named)):
+        whose = f" of {whole}, which is not its name" if whole != named else ", and no name of ours"
+        return NotOurs(reason=f"has the cloudtrain labels{whose}")
     return found
 
 

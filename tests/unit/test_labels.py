@@ -29,7 +29,7 @@ def test_everything_that_this_program_writes_is_read_as_its_own(tmp_path: Path) 
     plan = cloud_plan(plan_of("a" * 30))
     plan = plan_with(plan, Owner(id="0123456789ab", name="x" * 63, machine=machine_id(tmp_path)))
     for task in (*plan.nodes, TaskId(role="x" * 15, index=99_999)):
-        told = labels.read(labels.on_node(plan, task, 2e9), of="a" * 30, named="")
+        told = labels.read(labels.on_node(plan, task, 2e9), of="a" * 30)
         assert isinstance(told, labels.Labels), told
         assert (told.cluster, told.rank, told.expires) == ("a" * 30, task.rank, 2e9)
         assert (told.owner, told.generation) == (plan.owner, plan.generation)
@@ -90,6 +90,11 @@ def test_a_vm_is_ours_by_its_labels_and_by_no_other_name() -> None:
         "VM -oX in resource group g has the cloudtrain labels of mnist-worker3, which is not its "
         "name"
     ]
+    id = id.replace("-oX", "MNIST-Worker3")
+    lists = Lists(vms={id.lower(): {"id": id, "tags": OURS}}, views={}, nics={}, addresses={})
+    (found,) = to_vms(lists)
+    assert isinstance(found, Vm)
+    assert found.node.name == "mnist-worker3"
     tpu = {"name": "projects/p/locations/z/nodes/mnist-worker3", "labels": OURS, "state": "READY"}
     assert [each.node.name for each in listed_hosts(tpu) if isinstance(each, Vm)] == [
         "mnist-worker0"
@@ -99,7 +104,8 @@ def test_a_vm_is_ours_by_its_labels_and_by_no_other_name() -> None:
         "TPU mnist-worker3 in z"
     ]
     bare = {labels.CLUSTER: "mnist"}
-    assert "but no role and index" in str(gcp_vm({"name": "x", "labels": bare, "zone": "z"}))
+    assert isinstance(gcp_vm({"name": "x", "labels": bare, "zone": "z"}), Vm)
+    assert "and no name of ours" in str(gcp_vm({"name": "-x", "labels": bare, "zone": "z"}))
 
 
 @pytest.mark.parametrize("address", ["-oProxyCommand=touch x", "a b", "example.com", "1.2.3.4\n"])

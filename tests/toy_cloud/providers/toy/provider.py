@@ -15,9 +15,10 @@ from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudError, CredentialsError, TransientError
 from cloudtrain.events import ResourceRequested
 from cloudtrain.model import ClusterConfig, Node, Plan
-from cloudtrain.partial_list import PartialList
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.spot_evidence import SpotEvidence
@@ -29,6 +30,7 @@ def provider(config: ClusterConfig) -> CloudProvider[str]:
     return CloudProvider(ToyAccount(config), caller=lambda: "127.0.0.1/32")
 
 
+@answers_by_shape
 class ToyAccount:
     """One room."""
 
@@ -85,12 +87,8 @@ class ToyAccount:
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
     ) -> PartialList[Vm]:
-        found = [machine for vm in self._ask("GET", "vms") if (machine := _machine(vm))]
-        return PartialList(
-            machine
-            for machine in found
-            if cluster in (None, machine.cluster) and place in (None, machine.place)
-        )
+        found = PartialList.of_read(_machine(vm, cluster) for vm in self._ask("GET", "vms"))
+        return PartialList((m for m in found if place in (None, m.place)), found.not_asked)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
@@ -121,7 +119,7 @@ class ToyAccount:
             "user_data": order.user_data,
         }
         machine = _machine(self._ask("POST", "vms", wish))
-        assert machine is not None
+        assert isinstance(machine, Vm)
         return machine
 
     def refusal(self, machine: Vm) -> CloudError | None:
@@ -153,8 +151,10 @@ def _place(text: str) -> Location:
     return Location(region=region, zone=text if text != region else "")
 
 
-def _machine(vm: dict[str, Any]) -> Vm | None:
-    told = labels.read(vm["labels"])
+def _machine(vm: dict[str, Any], of: str | None = None) -> Vm | NotAsked | None:
+    told = labels.read(vm["labels"], of=of, named=vm["name"])
+    if isinstance(told, labels.NotOurs):
+        return told.on(f"machine {vm['name']}")
     if told is None:
         return None
     node = Node(
