@@ -132,10 +132,6 @@ def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
         ) from error
 
 
-def write_manifest(store: ArtifactStore, manifest: Manifest) -> None:
-    store.upload(f"{manifest.run}/{NAME}", [to_bytes(manifest)])
-
-
 def to_bytes(manifest: Manifest) -> bytes:
     """Return the manifest as JSON, one line for each file.
 

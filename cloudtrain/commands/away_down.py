@@ -76,7 +76,7 @@ def is_over(
     """
     name, has_signed = desk.config.name, state is not None and not state.unsigned
     has_ended = state is not None and state.phase == "ended"
-    if has_signed and state is not None and not has_ended and not state.is_silent(clock.now()):
+    if state is not None and has_signed and is_working(state, clock.now()):
         return False
     if is_gone(desk, config):
         if state is not None and not has_ended:
@@ -95,6 +95,13 @@ def is_over(
         why = f"what the store has of {name} is {state.unsigned}"
     refuse_to_lose_keys(config, why)
     return True
+
+
+def is_working(state: AwayState, now: float) -> bool:
+    """True by a report of the desk's own. "starting" is what its client says before it starts the
+    process: only the machine knows whether it has.
+    """
+    return state.phase not in ("starting", "ended") and not state.is_silent(now)
 
 
 def process_there(desk: Handle, console: Console) -> Process | None:

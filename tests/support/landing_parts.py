@@ -17,7 +17,7 @@ from typing import IO, Any
 from cloudtrain import layout, ship
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.manifest import NAME, Manifest, to_bytes
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.errors import NodeUnreachable, StoreError
@@ -210,6 +210,11 @@ def land_logs(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> Mani
 def land_logs_so_far(run: Run, files: Mapping[str, Path], store: ArtifactStore) -> None:
     land_so_far(without_nodes(run, store), run, {}, files)
     store_record(run, store, time.time())
+
+
+def write_manifest(store: ArtifactStore, manifest: Manifest) -> None:
+    """As another machine does."""
+    store.upload(f"{manifest.run}/{NAME}", [to_bytes(manifest)])
 
 
 def without_nodes(run: Run, store: ArtifactStore) -> Landing:

@@ -528,6 +528,19 @@ def test_a_desk_that_the_store_wrongly_calls_ended_is_ordered_and_not_deleted(
     assert cloud.deeds == [("destroy", "mnist-desk-desk0")]
 
 
+def test_a_desk_whose_client_was_killed_before_it_was_started_is_deleted_and_not_ordered(
+    away: Away, cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away.sent_from_here()
+    record_desk(away.config)
+    away.reports("starting", run=None)
+    cloud.cloud["mnist-desk"] = away.node
+    monkeypatch.setattr(away_down, "process_there", lambda desk, console: "none")
+    go_down(away)
+    assert cloud.cloud == {}
+    assert not [line for line in away.console.said if "ordered" in line]
+
+
 def test_a_forged_end_ends_no_following_and_no_exit_code_is_taken_from_it(
     away: Away, cloud: FakeProvider
 ) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.manifest import Manifest, write_manifest
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.events import AttemptBegun, DownBegun, Event, RemovalBegun
 from cloudtrain.model import Artifact
 from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 from tests.support.drift_parts import User, cloudtrain, user
+from tests.support.landing_parts import write_manifest
 
 __all__ = ["user"]
 

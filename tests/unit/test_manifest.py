@@ -17,12 +17,12 @@ from cloudtrain.artifacts.manifest import (
     from_json,
     read_manifest,
     to_json,
-    write_manifest,
 )
 from cloudtrain.errors import StoreError
 from cloudtrain.model import Artifact
 from cloudtrain.paths import is_inside
 from cloudtrain.stores import open_store
+from tests.support.landing_parts import write_manifest
 
 DIGEST = "0" * 64
 PATHS = st.text(

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.artifacts.manifest import Manifest, write_manifest
+from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cli import report as report_command
 from cloudtrain.cli.app import cli
 from cloudtrain.codec import decode
@@ -49,6 +49,7 @@ from cloudtrain.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.spent import CostSoFar
 from cloudtrain.state import Records
 from cloudtrain.stores.file import FileStore
+from tests.support.landing_parts import write_manifest
 
 START = 1_790_000_000.0
 NODES = ("mnist-chief0", "mnist-worker0")
