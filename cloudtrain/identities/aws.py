@@ -50,6 +50,11 @@ def _files() -> tuple[str, str]:
     )
 
 
+def _profile_variable() -> str:
+    """Return the profile of the environment (botocore/configprovider.py has this order)."""
+    return os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE") or ""
+
+
 def _changed(path: str) -> int:
     try:
         return Path(path).expanduser().stat().st_mtime_ns
@@ -68,9 +73,7 @@ class AwsIdentity:
         self._may_ask = False
 
     def session(self) -> Any:
-        """Return boto3's session, whose clients sign with `credentials()` of the moment. What it
-        creates may raise for a profile that cannot be read: use `explained`.
-        """
+        """Return boto3's session, whose clients sign with `credentials()` of the moment."""
         with self._lock:
             if self._session is None:
                 try:
@@ -78,6 +81,16 @@ class AwsIdentity:
                 except Exception as error:
                     raise self._explained(error) from error
             return self._session
+
+    def client(self, service: str, **given: Any) -> Any:
+        """Return boto3's client of a service, made by this session."""
+        from botocore.exceptions import BotoCoreError
+
+        session = self.session()
+        try:
+            return session.client(service, **given)
+        except BotoCoreError as error:  # a region or a setting of the profile
+            raise self._explained(error) from error
 
     def credentials(self) -> Any:
         """Return current credentials, frozen. botocore renews those that expire. Failures are not
@@ -169,7 +182,7 @@ class AwsIdentity:
 
     @property
     def _name(self) -> str:
-        profile = self.profile or os.environ.get("AWS_PROFILE")
+        profile = self.profile or _profile_variable()
         return f"AWS profile {profile}" if profile else "AWS"
 
     def _command(self, words: str) -> str:
@@ -177,7 +190,8 @@ class AwsIdentity:
 
     @property
     def _profile(self) -> str:
-        return self.profile or os.environ.get("AWS_PROFILE") or "default"
+        given = self.profile or _profile_variable()
+        return given or "default"
 
     def _setting(self, name: str, profile: str = "") -> str:
         """Return a setting of the profile in ~/.aws/config, "" if it has none."""
@@ -242,12 +256,15 @@ class AwsIdentity:
             return 'run `pip install "botocore[crt]"`, which `aws login` needs, then run it again'
         if isinstance(error, boto.ProfileNotFound):
             return "`aws configure list-profiles` shows the profiles"
+        if isinstance(error, boto.InvalidRegionError | boto.NoRegionError):
+            return f"correct `region` of that profile in {config}, or AWS_DEFAULT_REGION"
         if isinstance(error, boto.ConfigParseError):
             return "correct that file: https://docs.aws.amazon.com/cli/latest/userguide/cli-configure-files.html"
         if isinstance(error, boto.RefreshWithMFAUnsupportedError):
             return self._session_by_cli()
         if isinstance(error, boto.PartialCredentialsError | boto.InvalidConfigError):
-            return f"complete that profile in {config}: a role needs `source_profile`"
+            role = ": a role needs `source_profile`" if self._setting("role_arn") else ""
+            return f"complete that profile in {config}{role}"
         words = str(error)
         if "MultiFactorAuthentication" in words or "TokenCode" in words:
             return "wait for the next code of the MFA device (six digits), then run it again"

@@ -123,7 +123,7 @@ class _Bucket:
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
 
-        return self._identity.session().client(
+        return self._identity.client(
             "s3",
             endpoint_url=self._endpoint,
             region_name=region,

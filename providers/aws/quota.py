@@ -107,7 +107,7 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
         return None
     quick = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 3})
     with ec2.mapped(f"{name} in {region}"):
-        return ec2.session().client(name, region_name=region, endpoint_url=url, config=quick)
+        return ec2.identity.client(name, region_name=region, endpoint_url=url, config=quick)
 
 
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:

@@ -31,6 +31,8 @@ from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records
+from cloudtrain.stores import open_store
+from cloudtrain.stores.data import open_data
 from tests.standins.cloud import Cloud, start
 from tests.support.aws_parts import FAST
 from tests.support.lanes import Cases
@@ -121,6 +123,11 @@ STATES = {
     ),
     "a role of a profile that is not there": State(
         config=profile(f"{ROLE}source_profile = gone\n"),
+        says="gone",
+        cure="complete that profile in {config}",
+    ),
+    "SSO of a session that is not there": State(
+        config=profile(f"sso_session = gone\n{SSO}"),
         says="gone",
         cure="complete that profile in {config}",
     ),
@@ -418,3 +425,14 @@ def test_credentials_that_die_between_request_and_rollback_leave_a_name(
     assert done.exit_code == CredentialsError.exit_code, text
     assert f"may still exist and be billed: instance job-worker0 ({instance.id})" in text, text
     assert "set new ones" in text or "set AWS_ACCESS_KEY_ID" in text
+
+
+def test_a_region_that_is_none_is_named_with_its_file(desk: Desk) -> None:
+    """It is found as a store is opened, where no error of S3 can come yet."""
+    desk.be_in(State(config="[profile work]\noutput = json\n", says="", cure=""))
+    config = desk.folder / "user/.aws/config"
+    config.write_text("[profile work]\nregion = us east 1\n")
+    for opened in (open_store, open_data):
+        with pytest.raises(CredentialsError, match="us east 1") as raised:
+            opened("s3://bucket/x", project="work")
+        assert f"`region` of that profile in {config}" in str(raised.value.hint)
