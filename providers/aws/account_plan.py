@@ -13,6 +13,7 @@ from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
+from cloudtrain.providers.aws.facts import FACTS
 
 HOME = "us-east-1"
 """The only region of the service `freetier` (botocore's endpoints)."""
@@ -31,6 +32,8 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     except CloudError:
         return  # asked out of interest: EC2's own refusal says the same
     machines = {node.machine for node in plan.nodes if node.machine}
+    if plan.config.away.identity:  # `run --away` adds its desk
+        machines.add(plan.config.away.machine or FACTS.desk_machine)
     refused = sorted(machines - set(eligible))
     text = "this account is on the Free plan"
     if not refused:

@@ -24,7 +24,17 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.model import SPOT, Accelerator, HostKey, Limits, Network, NodeGroup, Plan, Secret
+from cloudtrain.model import (
+    SPOT,
+    Accelerator,
+    Away,
+    HostKey,
+    Limits,
+    Network,
+    NodeGroup,
+    Plan,
+    Secret,
+)
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
@@ -1324,19 +1334,23 @@ def launched_on(account: AwsDriver, plan: Plan, place: Location) -> list[Vm]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "accelerator", "said"),
+    ("machine", "more", "said"),
     [
         ("m7i-flex.large", None, ""),
+        ("m7i-flex.large", "away", "cannot launch t3.medium, only"),
         ("m6i.large", None, "cannot launch m6i.large, only c7i-flex.large, m7i-flex.large, t3."),
         ("g4dn.xlarge", T4, "none of them has a GPU"),
     ],
 )
 def test_check_says_what_the_free_plan_cannot_launch(
-    aws: Cloud, machine: str, accelerator: Accelerator | None, said: str
+    aws: Cloud, machine: str, more: Accelerator | str | None, said: str
 ) -> None:
-    """Before anything is created; EC2's own refusal says it, too, where nobody may ask."""
-    group = NodeGroup(machine=machine, accelerator=accelerator)
-    plan = plan_of(aws, strategy="one_device", nodes={"chief": group})
+    """Before anything is created; EC2's own refusal says it, too, where nobody may ask. The desk of
+    `run --away` is a machine as well.
+    """
+    group = NodeGroup(machine=machine, accelerator=None if isinstance(more, str) else more)
+    away = Away(identity="desk" if more == "away" else None)
+    plan = plan_of(aws, strategy="one_device", nodes={"chief": group}, away=away)
     assert "account" not in findings(plan)
     aws.set(account_plan="FREE")
     (finding,) = findings(plan)["account"]
@@ -1345,7 +1359,7 @@ def test_check_says_what_the_free_plan_cannot_launch(
     assert not said or "freetier/upgrade" in str(finding.hint)
     account = account_of(plan)
     ground = account.create_network(plan, HERE, CALLER, silent)
-    if said:
+    if said and more != "away":
         with pytest.raises(PermissionsError, match="not eligible for Free Tier") as raised:
             account.launch(order_of(plan, plan.nodes[0], ground))
         assert "upgrade" in str(raised.value.hint)
