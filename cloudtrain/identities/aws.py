@@ -21,8 +21,9 @@ CACHE = "~/.aws/cli/cache"
 """Where the AWS CLI keeps sessions of roles, MFA and SSO, under keys that botocore derives alike
 (awscli/customizations/assumerole.py)."""
 
-PROCESS_LIMIT = 120.0
-"""Seconds for a `credential_process`, which may wait for a login in a browser."""
+PROCESS_LIMIT = 60.0
+"""Seconds for a `credential_process`, which may wait for a login in a browser; one that hung is not
+started again for as long."""
 
 SKEW = 240.0
 """Seconds from which a wrong clock explains a refused signature: AWS takes 5 minutes (IAM user
@@ -71,6 +72,8 @@ class AwsIdentity:
         self._session: Any = None
         self._found: Any = None
         self._may_ask = False
+        self._hung: tuple[float, Exception] | None = None
+        """When a process hung (since boot), and what was raised."""
 
     def session(self) -> Any:
         """Return boto3's session, whose clients sign with `credentials()` of the moment."""
@@ -98,6 +101,8 @@ class AwsIdentity:
         """
         try:
             with self._lock:
+                if self._hung and moments.since_boot() - self._hung[0] < PROCESS_LIMIT:
+                    raise self._hung[1]
                 if self._found is None:
                     self._found = self._load()
                 found = self._found
@@ -105,6 +110,9 @@ class AwsIdentity:
         except Exception as error:
             with self._lock:
                 self._found = None
+                is_new = self._hung is None or error is not self._hung[1]
+                if is_new and isinstance(error.__cause__, subprocess.TimeoutExpired):
+                    self._hung = moments.since_boot(), error
             raise self._explained(error) from error
 
     def ask_ahead(self) -> None:
@@ -349,11 +357,11 @@ class _Limited(subprocess.Popen[bytes]):
 
         try:
             return super().communicate(timeout=PROCESS_LIMIT)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
             self.kill()
             raise CredentialRetrievalError(
                 provider="custom-process", error_msg=f"no answer within {PROCESS_LIMIT:.0f} s"
-            ) from None
+            ) from error
 
 
 def heard(http_response: Any, **_: Any) -> None:

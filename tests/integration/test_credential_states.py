@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -436,3 +437,19 @@ def test_a_region_that_is_none_is_named_with_its_file(desk: Desk) -> None:
         with pytest.raises(CredentialsError, match="us east 1") as raised:
             opened("s3://bucket/x", project="work")
         assert f"`region` of that profile in {config}" in str(raised.value.hint)
+
+
+def test_a_process_that_hangs_is_waited_for_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` asks for credentials several times; each would wait as long again."""
+    state = STATES["a process that hangs"]
+    desk.be_in(replace(state, files=process('echo x >>"$HOME/started"; exec sleep 30')))
+    now = itertools.count(100.0, 0.03)
+    monkeypatch.setattr("cloudtrain.moments.since_boot", lambda: next(now))
+    its = AwsIdentity("work")
+    for _ in range(9):  # which takes longer than the limit
+        with pytest.raises(CredentialsError, match="no answer within") as raised:
+            its.credentials()
+        assert "/bin/login" in str(raised.value.hint)
+    assert (desk.folder / "user/started").read_text() == "x\nx\n", "and again after the limit"
