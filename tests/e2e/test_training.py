@@ -73,7 +73,7 @@ def test_the_demo_lands_a_model_with_the_loss_of_one_process(
     values = {**LOCAL, "name": project.name}
     values["artifacts"] = {**LOCAL["artifacts"], "store": project.store.as_uri()}
     values["code"] = {"path": str(ROOT / "examples")}
-    done = project.cloudtrain("run", project.config(**values), timeout=LIMIT)
+    done = project.cloudtrain("run", project.config(**values), "--trust", timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert list(project.store.glob("*/chief0/output/model/saved_model.pb"))
     assert len(re.findall("final loss", done.stdout)) == 3
@@ -345,7 +345,7 @@ def test_a_strangers_script_trains_as_it_is(
         code={"path": str(STRANGERS / folder.split("/")[0])},
         train={"command": f"python {program} {arguments}"},
     )
-    done = project.cloudtrain("run", config, timeout=LIMIT)
+    done = project.cloudtrain("run", config, "--trust", timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     assert list(project.store.glob(f"*/*0/{made}"))
 
@@ -387,7 +387,7 @@ def test_a_script_that_takes_tf_config_away_trained_alone_on_each_node(project: 
         code={"path": str(STRANGERS)},
         train={"command": "python tf_config_popped.py"},
     )
-    done = project.cloudtrain("run", config, timeout=LIMIT)
+    done = project.cloudtrain("run", config, "--trust", timeout=LIMIT)
     assert done.returncode == 1
     assert "the tasks never formed a cluster: 2 separate trainings" in done.stderr
     assert len(list(project.store.glob("*/*0/output/m/saved_model.pb"))) == 2
@@ -400,7 +400,7 @@ def test_a_script_for_an_older_tensorflow_fails_with_the_cause_and_what_to_do(
     config = project.config(
         setup=SETUP, code={"path": str(STRANGERS)}, train={"command": "python estimator.py"}
     )
-    done = project.cloudtrain("run", config, timeout=LIMIT)
+    done = project.cloudtrain("run", config, "--trust", timeout=LIMIT)
     assert done.returncode == 1
     assert "AttributeError: module 'tensorflow' has no attribute 'estimator'" in done.stderr
     assert 'hint: TensorFlow no longer has this: set `setup.tensorflow: "2.15"`' in done.stderr
