@@ -64,7 +64,7 @@ def test_a_change_that_nodes_cannot_follow_is_refused_with_its_line(
     before = dict(user.cloud.cloud["deep"])
     user.write(**changes)
     line = f"deep.yaml:{user.line(at)} says {wanted}"
-    done = user.up()
+    done = user.up("--trust")  # an identity needs it
     assert done.exit_code == 2
     assert f"deep-worker0, deep-worker1: {there}, {line}" in done.stderr
     assert "`cloudtrain up --replace`" in done.stderr
