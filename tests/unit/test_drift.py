@@ -71,13 +71,13 @@ def test_a_change_that_nodes_cannot_follow_is_refused_with_its_line(
     assert "`cloudtrain down deep` first" in done.stderr
     assert user.cloud.cloud["deep"] == before
     for command in ("train", "run"):
-        done = cloudtrain(command, "deep.yaml")
+        done = cloudtrain(command, "deep.yaml", "--trust")
         assert (done.exit_code, line in done.stderr) == (2, True)
     assert user.cloud.cloud["deep"] == before
     assert line in cloudtrain("plan", "deep.yaml").stdout
     (told,) = json.loads(cloudtrain("plan", "deep.yaml", "--json").stdout)["differs"]
     assert line in told
-    checked = cloudtrain("check", "deep.yaml")
+    checked = cloudtrain("check", "deep.yaml", "--trust")
     assert line in checked.stdout + checked.stderr
     assert checked.exit_code == 2
 
