@@ -891,6 +891,7 @@ def test_a_stopped_node_is_started_again_once_it_has_stopped(aws: Cloud) -> None
     ec2().stop_instances(InstanceIds=[machine.id])
     (stopping,) = account.machines("mnist", HERE)
     assert stopping.node.state == "stopped"
+    aws.set(delay=3.0)  # of what begins from now on: it is not running before it is looked at
     account.start(stopping, stopping.node.expires)
     (started,) = account.machines("mnist", HERE)
     assert started.node.state == "starting"

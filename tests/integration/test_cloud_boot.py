@@ -14,6 +14,7 @@ import yaml
 from cloudtrain.model import HostKey
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.shell import Secret
+from cloudtrain.state.files import write_whole
 from tests.support.fakes import eventually, key_pair
 
 PRIVATE, PUBLIC = key_pair()
@@ -86,10 +87,10 @@ def test_an_end_that_was_moved_counts_and_is_read_while_it_waits(tmp_path: Path)
     run_boot_commands(made(expires=time.time() - 5), tmp_path, sleep="touch")
     eventually((tmp_path / "slept").exists)
     assert not (tmp_path / "shutdown.called").exists()
-    place.write_text("off\n")
+    write_whole(place, b"off\n")
     time.sleep(0.2)
     assert not (tmp_path / "shutdown.called").exists()
-    place.write_text(f"{int(time.time())}\n")
+    write_whole(place, f"{int(time.time())}\n".encode())
     eventually((tmp_path / "shutdown.called").exists)
 
 

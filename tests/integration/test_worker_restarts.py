@@ -84,7 +84,9 @@ class Job:
         raise ValueError(f"no server of {task}")
 
     def end(self, task: str, code: int = 0) -> None:
-        (self.ends / task).write_text(str(code))
+        whole = self.ends.with_name("written")
+        whole.write_text(str(code))
+        whole.replace(self.ends / task)
 
     def record(self) -> dict[str, Any]:
         (record,) = self.project.runs()

@@ -59,7 +59,7 @@ class Haste:
 
 
 TIMING = Haste().timing()
-ANSWER = 0.4
+ANSWER = 1.0
 """Seconds after which a call counts as not answered."""
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
