@@ -15,7 +15,7 @@ from tests.standins import (
     aws_reservations,
     aws_subnets,
 )
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import Refused, real
 from tests.standins.aws_world import World
 
 
@@ -72,13 +72,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
             500,
         )
     if there - taken < given["MinCount"]:
-        raise Refused(
-            "InsufficientInstanceCapacity",
-            f"We currently do not have sufficient {machine} capacity in the Availability Zone "
-            f"you requested ({zone}). Our system will be working on provisioning additional "
-            "capacity.",
-            500,
-        )
+        raise real("no-capacity-in-zone", {"machine": machine, "zone": zone, "others": "others"})
     return min(wanted, there - taken)
 
 
@@ -252,13 +246,7 @@ def _within_quota(
     if allowed < given["MinCount"]:
         if spot:
             raise Refused("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-        raise Refused(
-            "VcpuLimitExceeded",
-            "You have requested more vCPU capacity than your current vCPU limit of "
-            f"{world.quotas[code]:.0f} allows for the instance bucket that the specified "
-            "instance type belongs to. Please visit http://aws.amazon.com/contact-us/"
-            "ec2-request to request an adjustment to this limit.",
-        )
+        raise real("vcpu-limit", {"limit": f"limit of {world.quotas[code]:.0f}"})
     return min(allowed, int(given["MaxCount"]))
 
 

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from botocore.loaders import Loader
 from botocore.model import ListShape, OperationModel, ServiceModel, Shape, StructureShape
+
+from tests.standins.refusals import recorded
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
@@ -25,6 +28,15 @@ class Refused(Exception):
     code: str
     message: str
     status: int = 400
+
+
+def real(name: str, names: Mapping[str, str]) -> Refused:
+    """The refusal of that name in the corpus, with these names in the place of the recorded."""
+    entry = recorded("aws")[name]
+    error = ElementTree.fromstring(entry.text(**names)).find("Errors/Error")
+    assert error is not None
+    code, message = error.findtext("Code", ""), error.findtext("Message", "")
+    return Refused(code, message, int(entry.status))
 
 
 def params_of(request: Request) -> dict[str, str]:

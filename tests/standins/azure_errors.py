@@ -8,6 +8,8 @@ from typing import Any
 
 from werkzeug.wrappers import Response
 
+from tests.standins.refusals import recorded
+
 Body = dict[str, Any]
 
 BY_STATUS = {
@@ -61,6 +63,15 @@ class Refusal(Exception):
         response = Response(text, self.status, content_type="application/json; charset=utf-8")
         response.headers.update({"x-ms-failure-cause": "gateway", **self.headers})
         return response
+
+
+def real(name: str, names: Mapping[str, str] | None = None) -> Refusal:
+    """The refusal of that name in the corpus, with these names in the place of the recorded."""
+    entry = recorded("azure")[name]
+    told = entry.json(**(names or {}))
+    error = told.get("error", told)
+    status = entry.status if isinstance(entry.status, int) else 409
+    return Refusal(status, error["code"], error["message"], details=error.get("details", ()))
 
 
 def of_status(status: int, code: str, message: str) -> Refusal:

@@ -8,7 +8,7 @@ from collections import Counter
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, Refusal, real
 from tests.standins.azure_machine_rules import VMS, size_of
 from tests.standins.azure_offer import (
     COMPUTE_QUOTAS,
@@ -42,8 +42,7 @@ def check_room(world: World, given: Body) -> None:
         return
     name, region = given["properties"]["hardwareProfile"]["vmSize"], given["location"]
     if world.capacity_code == AT_ONCE and _exceeded(world, given):
-        zones = given.get("zones") or []
-        raise _not_available(name, [f"{region}-{zone}" for zone in zones] or [region])
+        raise real("sku-not-available", {"size": name, "region": region})
     used = usage(world, region)
     for what, number in needed(given).items():
         most = limit(world, region, what)
@@ -59,19 +58,7 @@ def check_sold(world: World, given: Body) -> None:
     places = [f"{region}-{zone}" for zone in zones] or [region]
     sold = region in size.regions and all(zone in size.zones_in(region) for zone in zones)
     if not sold or any(restricted(world, place, name) for place in places):
-        raise _not_available(name, places)
-
-
-def _not_available(name: str, places: list[str]) -> Refusal:
-    region, _, zone = places[0].partition("-")
-    where = f"location '{region}'" + (f" zones '{zone}'" if zone else "")
-    text = (
-        "The requested VM size for resource 'Following SKUs have failed for Capacity "
-        f"Restrictions: {name}' is currently not available in {where}. Please try another "
-        "size or deploy to a different location or different zone. See "
-        "https://aka.ms/azureskunotavailable for details."
-    )
-    return Refusal(409, AT_ONCE, text)
+        raise real("sku-not-available", {"size": name, "region": region})
 
 
 def restricted(world: World, place: str, size: str) -> bool:
@@ -87,20 +74,15 @@ def no_room(world: World, thing: Thing) -> Refusal | None:
     if is_reserved(world, thing.given, thing) or not _exceeded(world, thing.given):
         return None
     zonal = bool(thing.given.get("zones"))
-    code = world.capacity_code or ("ZonalAllocationFailed" if zonal else "AllocationFailed")
-    if "Overconstrained" in code:
-        text = (
-            "Allocation failed. VM(s) with the following constraints cannot be "
-            "allocated, because the condition is too restrictive. Please remove some "
-            "constraints and try again. Constraints applied are: - VM Size."
-        )
-    else:
-        where = "zone" if zonal else "region"
-        text = (
-            "Allocation failed. We do not have sufficient capacity for the requested VM "
-            f"size in this {where}. Read more about improving likelihood of allocation "
-            "success at http://aka.ms/allocation-guidance"
-        )
+    found = real("zonal-allocation-failed" if zonal else "allocation-failed")
+    code = world.capacity_code or found.code
+    if "Overconstrained" not in code:
+        return Refusal(409, code, found.message)
+    text = (
+        "Allocation failed. VM(s) with the following constraints cannot be "
+        "allocated, because the condition is too restrictive. Please remove some "
+        "constraints and try again. Constraints applied are: - VM Size."
+    )
     return Refusal(409, code, text)
 
 
