@@ -29,13 +29,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     if market.get("SpotOptions", {}).get("SpotInstanceType", "one-time") != "one-time":
         raise Refused("Unsupported", "This stand-in knows one-time spot requests only.")
     if world.account_plan == "FREE" and not INSTANCE_TYPES[machine].get("FreeTierEligible"):
-        # LinkedInLearning/learning-terraform-3087701#345 quotes it, 2026-01-20.
-        raise Refused(
-            "InvalidParameterCombination",
-            "The specified instance type is not eligible for Free Tier. For a list of Free Tier "
-            "instance types, run 'describe-instance-types' with the filter "
-            "'free-tier-eligible=true'.",
-        )
+        raise real("not-eligible-for-free-tier")
     zone = _zone(world, region, given, machine)
     _check_image(world, region, given, machine)
     _check_others(world, region, given, machine)
@@ -64,15 +58,11 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     )
     if given.get("Placement", {}).get("GroupName") and zone in world.no_room_close:
         there = taken
-    if there - taken < given["MinCount"] and world.capacity_code == "UnfulfillableCapacity":
-        raise Refused(  # mludvig/aws-ethereum-miner#23, 2021-12-06
-            world.capacity_code,
-            "Unable to fulfill capacity due to your request configuration. Please adjust your "
-            "request and try again.",
-            500,
-        )
     if there - taken < given["MinCount"]:
-        raise real("no-capacity-in-zone", {"machine": machine, "zone": zone, "others": "others"})
+        if world.capacity_code == "UnfulfillableCapacity":
+            raise real("unfulfillable")
+        others = ", ".join(each for each in _offers(region, machine) if each != zone)
+        raise real("no-capacity-in-zone", machine=machine, zone=zone, others=others)
     return min(wanted, there - taken)
 
 
@@ -111,11 +101,7 @@ def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str
     placed = given.get("Placement", {}).get("AvailabilityZone")
     if subnet:
         placed = backend.get_subnet(subnet).availability_zone
-    offers = sorted(
-        offer["Location"]
-        for offer in INSTANCE_TYPE_OFFERINGS["availability-zone"][region]
-        if offer["InstanceType"] == machine
-    )
+    offers = _offers(region, machine)
     if not offers:
         raise Refused("InvalidParameterValue", f"Invalid value '{machine}' for InstanceType.")
     if placed and placed not in offers:
@@ -126,6 +112,15 @@ def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str
             f"Availability Zone or choosing {', '.join(offers)}.",
         )
     return str(placed or f"{region}a")
+
+
+def _offers(region: str, machine: str) -> list[str]:
+    """The zones that have this type."""
+    return sorted(
+        offer["Location"]
+        for offer in INSTANCE_TYPE_OFFERINGS["availability-zone"][region]
+        if offer["InstanceType"] == machine
+    )
 
 
 def _check_image(world: World, region: str, given: dict[str, Any], machine: str) -> None:
@@ -246,7 +241,7 @@ def _within_quota(
     if allowed < given["MinCount"]:
         if spot:
             raise Refused("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-        raise real("vcpu-limit", {"limit": f"limit of {world.quotas[code]:.0f}"})
+        raise real("vcpu-limit", limit=f"limit of {world.quotas[code]:.0f}")
     return min(allowed, int(given["MaxCount"]))
 
 

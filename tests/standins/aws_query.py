@@ -30,13 +30,13 @@ class Refused(Exception):
     status: int = 400
 
 
-def real(name: str, names: Mapping[str, str]) -> Refused:
+def real(name: str, **names: str) -> Refused:
     """The refusal of that name in the corpus, with these names in the place of the recorded."""
     entry = recorded("aws")[name]
     error = ElementTree.fromstring(entry.text(**names)).find("Errors/Error")
-    assert error is not None
-    code, message = error.findtext("Code", ""), error.findtext("Message", "")
-    return Refused(code, message, int(entry.status))
+    assert error is not None, name
+    assert isinstance(entry.status, int), name
+    return Refused(str(error.findtext("Code")), str(error.findtext("Message")), entry.status)
 
 
 def params_of(request: Request) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import real
 
 
 def described(world: Any, request: Request) -> Response:
@@ -38,12 +38,8 @@ def _fields(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_room(world: Any, given: dict[str, Any]) -> None:
-    """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html"""
+    """Refuse an instance in a full subnet."""
     nic: dict[str, Any] = next(iter(given.get("NetworkInterfaces", [])), {})
     id = given.get("SubnetId") or nic.get("SubnetId")
     if world.subnets.get(id, {}).get("room", 1) < 1:
-        raise Refused(
-            "InsufficientFreeAddressesInSubnet",
-            f"There are not enough free addresses in subnet '{id}' to satisfy the requested number "
-            "of instances.",
-        )
+        raise real("subnet-full", subnet=str(id))
