@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 import boto3
 import pytest
 
+from cloudtrain.away.desk_keys import DeskKeys
 from cloudtrain.away.orders import (
     OrderInbox,
     answer_of,
@@ -22,6 +23,7 @@ from cloudtrain.away.orders import (
     post_order,
 )
 from cloudtrain.away.published import PIECE, AwayState, Published, Publisher
+from cloudtrain.away.record import AwayRecord
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.protocols import StoreBackend
 from cloudtrain.stores import open_store
@@ -67,7 +69,17 @@ def test_a_reader_sees_the_state_and_every_byte_of_a_log_that_grows_meanwhile(
     desk, laptop = machines
     name = new_desk_id(NOW)
     assert Published(laptop, "mnist").desk is None
-    publisher = Publisher(desk, "mnist", name, log_file=tmp_path / "log", warn=pytest.fail)
+    key, order_key = new_order_key(tmp_path / "desk's"), new_order_key(tmp_path / "laptop's")
+    record = AwayRecord(
+        cluster="mnist",
+        desk=name,
+        node="mnist-desk",
+        store="",
+        public_key=order_key.public,
+        desk_key=key.public,
+        created=NOW,
+    )
+    publisher = Publisher(desk, "mnist", name, log_file=tmp_path / "log", warn=pytest.fail, key=key)
     state = AwayState(cluster="mnist", desk=name, phase="training", as_of=NOW, began=NOW)
     publisher.state(state)
     lines = [b"%07d %s\n" % (number, b"x" * 90) for number in range(PIECE // 40)]
@@ -79,7 +91,7 @@ def test_a_reader_sees_the_state_and_every_byte_of_a_log_that_grows_meanwhile(
 
     writer = threading.Thread(target=write)
     writer.start()
-    reader, read = Published(laptop, "mnist"), b""
+    reader, read = Published(laptop, "mnist", keys=DeskKeys(record)), b""
     assert reader.state() == state
     until = time.monotonic() + 60
     while len(read) < sum(map(len, lines)) and time.monotonic() < until:
