@@ -31,6 +31,7 @@ from cloudtrain.providers.azure import (
     reservations,
 )
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.dry_run import policies
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain
@@ -78,6 +79,7 @@ def check(
     if reservations.of_plan(plan):
         found.append(_finding("reservation", lambda: _reserved(arm, plan, there)))
     found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
+    found += policies(arm, skus, plan, there)
     found += _network(plan)
     found += blobs.retention(arm, plan.config.artifacts.store)
     wanted = plan.config.network
@@ -347,6 +349,10 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) ->
                 hint="request access at https://aka.ms/ProdportalCRP, or choose other regions",
                 scope="region",
                 code=sku.refused,
+            )
+        if not sku.spot and any(n.spot and n.machine == name for n in plan.nodes):
+            raise CloudConfigError(
+                f"{name} is not sold as spot", hint="set provisioning: on-demand", scope="region"
             )
         wrong = [sku.mismatch(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
         if any(wrong):

@@ -11,6 +11,8 @@ import base64
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from cloudtrain.errors import CloudError
@@ -25,7 +27,8 @@ from cloudtrain.providers.azure import (
     requests,
     reservations,
 )
-from cloudtrain.providers.azure.client import ArmClient
+from cloudtrain.providers.azure.client import ArmClient, side_by_side
+from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
@@ -33,6 +36,8 @@ from cloudtrain.providers.base.driver import Location
 CALLER = "192.0.2.1/32"
 """Placeholder (TEST-NET-1): the validation does not need the caller's address."""
 SCHEMA = "https://schema.management.azure.com/schemas"
+DISALLOWED = "RequestDisallowed"
+"""What the codes of policies begin with, those of Azure's own too."""
 WITHIN = 300.0
 """Seconds to wait for a validation."""
 
@@ -65,6 +70,31 @@ def dry_run(
             )
 
 
+def policies(
+    arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
+) -> Iterator[Finding]:
+    """Yield for `check` what policies say of each region, such as Allowed locations: Azure is given
+    one node of each kind. It is enough if one region is allowed.
+    """
+    kinds = {(node.machine, node.provisioning): node for node in reversed(plan.nodes)}
+    small = replace(plan, nodes=tuple(kinds.values()))
+    places = list({place.region: place for place in reversed(there)}.values())[::-1]
+    asked = side_by_side(*(partial(_refusal, arm, skus, small, place) for place in places))
+    denied = [
+        error if error is not None and error.code.startswith(DISALLOWED) else None
+        for error in asked
+    ]
+    for place, error in zip(places, denied, strict=True):
+        if error is not None:
+            yield Finding(
+                what="policies",
+                ok=None in denied,
+                text=f"{place.region}: {error.message}",
+                hint=error.hint,
+                error=None if None in denied else type(error),
+            )
+
+
 def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudError | None:
     name = f"cloudtrain-{plan.config.name}"
     scope = arm.group(arm.given).path if arm.given else arm.path
@@ -74,8 +104,11 @@ def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudEr
     except CloudError as error:
         return error
     refusal = _validated(arm, path, body)
-    if refusal is not None and "securityType" in refusal.message:  # as `up` does: see vms.py
-        refusal = _validated(arm, path, _without_security(body))
+    while refusal is not None and refuses_boot(refusal):
+        body, tried = requests.with_next_boot(body), body
+        if body == tried:
+            break
+        refusal = _validated(arm, path, body)
     return refusal
 
 
@@ -86,12 +119,6 @@ def _validated(arm: ArmClient, path: str, body: requests.Body) -> CloudError | N
     except CloudError as error:
         return error
     return None
-
-
-def _without_security(body: Any) -> Any:
-    if isinstance(body, dict):
-        return {k: _without_security(v) for k, v in body.items() if k != "securityProfile"}
-    return [_without_security(one) for one in body] if isinstance(body, list) else body
 
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
@@ -190,6 +217,7 @@ def _inside(
             proximity=proximity,
             identity=identity,
             reservation=reserved[node.provisioning].id if node.provisioning in reserved else None,
+            nvme=sku is not None and sku.nvme_only,
             plan=image_versions.plans_of(arm, region, [(image,)]).get(image),
             disk_key=paths.disk_key(arm.subscription, plan.config.disk_key_in(region)),
         )

@@ -46,6 +46,9 @@ change takes effect the next day.
 """
 LONGEST = 24 * 3600.0
 """Maximum lead time of an end that a schedule can hold, in seconds."""
+FARTHEST = 14 * 86400.0
+"""Maximum lead time in seconds of an operation of Microsoft.ComputeSchedule
+(https://learn.microsoft.com/rest/api/computeschedule, read 2026-11)."""
 SLACK = 60.0
 """Tolerance in seconds: this much time may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"
@@ -70,6 +73,11 @@ def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
             f"{words} less than {lasting(SOONEST)} ahead may come a day late",
             hint=f"set limits.max_lifetime to {SOONEST / 60:.0f}m or more; to end sooner, run "
             "`cloudtrain down`",
+        )
+    if seconds > FARTHEST + SLACK:
+        raise CloudConfigError(
+            f"{words} more than 14 days ahead cannot be held",
+            hint="set limits.max_lifetime to 14d or less, or to off: then only `down` ends them",
         )
     if seconds > LONGEST and not far:
         raise CloudConfigError(

@@ -74,7 +74,34 @@ TABLE = Table(
         "OperationNotAllowed",
         r"(?i)being |in progress|marked for deletion|has to wait",
     ),
+    # Many issues quote it with either code, as skypilot-org/skypilot#2219, read 2026-11-26.
+    Row(
+        Fault(CloudConfigError, "region", "set nodes.….disk_gb to the image's size or more"),
+        "OperationNotAllowed InvalidParameter",
+        r"(?i)disk size .* is smaller than",
+    ),
+    # kubernetes-sigs/image-builder#1875 quotes it for a size of series 6, read 2026-11-26.
+    Row(
+        Fault(
+            CloudConfigError,
+            "region",
+            "this machine boots from NVMe alone, the image from SCSI alone: take an image with "
+            "`DiskControllerTypes` SCSI, NVMe (docs/azure.md), or a machine of series 5",
+        ),
+        "InvalidParameter",
+        "(?i)disk controller types",
+    ),
     Row(_LIMIT, "BadRequest", r"(?i)\bquota\b"),
+    # MicrosoftDocs/azure-docs-cli#5403 and Azure/azure-cli#31699 have both forms of the second
+    # factor that Azure demands since 2025-10-01 for what creates and deletes, read 2026-11-26.
+    Row(
+        _login(
+            "run `az logout`, then `az login`, and confirm by your second factor; a script needs "
+            "a service principal or a managed identity"
+        ),
+        "RequestDisallowedByPolicy RequestDisallowedByAzure",
+        r"(?i)\bMFA\b|multi-?\s?factor",
+    ),
     Row(_denied(ATTACH), "LinkedAuthorizationFailed", r"(?i)userAssignedIdentities/assign"),
     Row(
         _denied(
@@ -95,6 +122,15 @@ TABLE = Table(
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
     Row(_TRANSIENT, "FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)"),
+    Row(
+        # https://learn.microsoft.com/azure/cost-management-billing/manage/subscription-states
+        _denied(
+            "`az account list --all --output table` shows its state: renew it in the portal under "
+            "Subscriptions (a free trial that ended, a spending limit, a payment that failed)"
+        ),
+        "ReadOnlyDisabledSubscription DisallowedOperation SubscriptionDisabled "
+        "*SpendingLimitReached VMStoppedToWarnSubscription",
+    ),
     # ── Capacity and quota ───────────────────────────────────────────────────
     Row(_FULL, "AllocationFailed SkuNotAvailable NotAvailableForSubscription"),
     Row(
@@ -138,7 +174,10 @@ TABLE = Table(
         "InvalidAuthenticationToken ExpiredAuthenticationToken Unauthorized http401",
     ),
     Row(
-        _denied("assign the role in docs/azure.md by `az role assignment create`"),
+        _denied(
+            "assign the role in docs/azure.md by `az role assignment create`; one that was just "
+            "assigned takes effect after up to ten minutes"
+        ),
         "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed "
         "DenyAssignmentAuthorizationFailed Forbidden http403",
     ),
@@ -161,17 +200,18 @@ TABLE = Table(
         "KeyVaultAccessForbidden",
     ),
     Row(
-        _denied("choose a region in `placement` that this subscription may use", "region"),
+        # MicrosoftLearning/dp-203-azure-data-engineer#146 has the command, read 2026-11-26.
+        _denied(
+            "choose a region in `placement` that this subscription may use: `az policy assignment "
+            "show --name sys.regionrestriction --query parameters.listOfAllowedLocations.value`",
+            "region",
+        ),
         "RequestDisallowedByAzure",
     ),
     Row(
         _denied("run `az provider register --namespace {namespace}`, once per subscription"),
         "MissingSubscriptionRegistration SubscriptionNotRegistered "
         "SubscriptionNotRegisteredForFeature",
-    ),
-    Row(
-        _denied("see the Azure portal for what the subscription lacks"),
-        "ReadOnlyDisabledSubscription DisallowedOperation",
     ),
     # hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes
     # for terms that are not accepted, read 2026-11-24.
@@ -187,6 +227,7 @@ TABLE = Table(
         _IN_USE,
         "*BeingDeleted NicReservedForAnotherVm NicInUseWithPrivateEndpoint *CannotBeDeleted *InUse "
         "AnotherOperationInProgress RetryableErrorDueToAnotherOperation Conflict ConflictError "
+        "ConflictingConcurrentWriteNotAllowed "
         "CanceledAndSupersededDueToAnotherOperation ReferencedResourceNotProvisioned "
         "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
     ),
@@ -278,6 +319,11 @@ def wants_another_version(error: CloudError) -> bool:
     return error.code in _OLDER and bool(versions(error))
 
 
+def refuses_boot(error: CloudError) -> bool:
+    """True if the security profile of a VM was refused: its type, or for this image or size."""
+    return bool(re.search(r"(?i)security ?type|Trusted ?Launch", error.message))
+
+
 def is_unknown_question(error: CloudError) -> bool:
     """True if this endpoint does not support the request."""
     return isinstance(error, NotFoundError) or error.code in _UNKNOWN_HERE
@@ -354,7 +400,7 @@ def _challenge(header: str) -> dict[str, str]:
     """Return the claims that a token lacks, and the tenant that gives such tokens."""
     if "insufficient_claims" not in header:
         return {}
-    found = re.search(r'claims="([^"]+)"', header)
+    found = re.search(r'claims="([\w+/=-]+)"', header)  # base64, which no shell interprets
     return {"claims": found[1] if found else "CLAIMS", **_named(header)}
 
 

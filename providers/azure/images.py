@@ -11,7 +11,7 @@ from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.faults import is_unknown_question
 from cloudtrain.providers.azure.http import Tree
-from cloudtrain.providers.azure.machine_types import Sku, Skus
+from cloudtrain.providers.azure.machine_types import Sku, Skus, words_of
 
 SECURE_BOOT = (
     "Microsoft.Features/providers/Microsoft.Compute/features/TrustedLaunchByDefaultPreview"
@@ -106,9 +106,20 @@ def _refuse_mismatch(image: str, details: Tree, node: NodePlan, sku: Sku | None)
             f"image {image} is for {properties['architecture']}, but nodes are x86-64",
             hint="choose one of `az vm image list --all --architecture x64`",
         )
-    size = (properties.get("osDiskImage") or {}).get("sizeInGb")
-    if isinstance(size, int) and node.disk_gb is not None and node.disk_gb < size:
+    features = {f.get("name"): str(f.get("value")) for f in properties.get("features") or ()}
+    boots = words_of(features.get("DiskControllerTypes", "SCSI"))
+    if features and sku is not None and sku.controllers and not sku.controllers & boots:
+        # kubernetes-sigs/image-builder#1875 has both sides and Azure's refusal, read 2026-11-26.
         raise CloudConfigError(
-            f"image {image} needs {size} GB, but the disk of {node.name} has {node.disk_gb}",
+            f"{node.machine} boots from {', '.join(sorted(sku.controllers))} alone, image {image} "
+            f"from {', '.join(sorted(boots))}",
+            hint="take an image with NVMe among its DiskControllerTypes (`az vm image show`), or a "
+            "machine of series 5",
+        )
+    size = (properties.get("osDiskImage") or {}).get("sizeInGb")
+    disk = requests.disk_gb(node, image)
+    if isinstance(size, int) and disk is not None and disk < size:
+        raise CloudConfigError(
+            f"image {image} needs {size} GB, but the disk of {node.name} has {disk}",
             hint=f"set nodes.{node.role}.disk_gb to {size} or more",
         )

@@ -34,6 +34,10 @@ class Sku:
     arm: bool = False
     scratch_gb: int | None = None
     """Its temporary disk and its NVMe disks together; None if not reported."""
+    spot: bool = True
+    """False if the type is never sold as spot."""
+    controllers: frozenset[str] = frozenset()
+    """Disk controllers that the type boots from: `{"SCSI", "NVMe"}`; empty if not reported."""
     generations: frozenset[str] = frozenset()
     """Generations of images that the type boots: `{"V1", "V2"}`; empty if not reported."""
 
@@ -60,6 +64,10 @@ class Sku:
             arm=self.arm,
             scratch_gb=self.scratch_gb,
         )
+
+    @property
+    def nvme_only(self) -> bool:
+        return self.controllers == {"NVMe"}
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -142,7 +150,9 @@ def _sku(entry: Tree, region: str) -> Sku:
         memory_gib=_number(capabilities.get("MemoryGB", "")),
         arm=capabilities.get("CpuArchitectureType", "").lower() == "arm64",
         scratch_gb=_scratch_gb(capabilities),
-        generations=frozenset(filter(None, capabilities.get("HyperVGenerations", "").split(","))),
+        spot=capabilities.get("LowPriorityCapable", "").lower() != "false",
+        controllers=words_of(capabilities.get("DiskControllerTypes", "")),
+        generations=words_of(capabilities.get("HyperVGenerations", "")),
     )
 
 
@@ -154,6 +164,11 @@ def _scratch_gb(capabilities: Mapping[str, str]) -> int | None:
     names = ("MaxResourceVolumeMB", "NvmeDiskSizeInMiB")
     sizes = [_number(capabilities[name]) for name in names if name in capabilities]
     return int(sum(sizes) * 2**20 // 10**9) if sizes else None
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the parts of a list with commas."""
+    return frozenset(filter(None, map(str.strip, text.split(","))))
 
 
 def _whole(text: str) -> int:

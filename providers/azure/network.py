@@ -49,6 +49,8 @@ class ClusterNetwork:
     proximity: str | None
     fast: frozenset[str]
     """Machine types that support accelerated networking, in lower case."""
+    nvme: frozenset[str] = frozenset()
+    """Those that boot from NVMe alone."""
     reserved: Mapping[str, str] = field(default_factory=dict)
     """IDs of capacity reservation groups, by the name in `provisioning:`."""
     plans: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -104,6 +106,7 @@ def make(
         firewall=made["firewall"] if given is None else next(iter(given), None),
         proximity=made.get("placement group"),
         fast=frozenset(name for name, sku in known.items() if sku.fast),
+        nvme=frozenset(name for name, sku in known.items() if sku.nvme_only),
         reserved={bought.name: found.id for bought, found in reserved.items()},
         images=made["images"],
         plans=image_versions.plans_of(arm, place.region, list(made["images"].values())),

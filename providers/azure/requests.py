@@ -165,9 +165,12 @@ def machine(
     reservation: str | None = None,
     disk_key: str | None = None,
     plan: Mapping[str, str] | None = None,
+    nvme: bool = False,
 ) -> Body:
     """VM whose disk, NIC and address are deleted with it. `identity`: ID of its only identity; none
     by default. `reservation`: ID of the capacity reservation group that it takes its place in.
+    `nvme`: it boots from NVMe alone, which some services do not choose by themselves
+    (kubermatic/machine-controller#1980, read 2026-11-26).
     """
     image = image_of(image, node)
     properties: Body = {
@@ -185,6 +188,8 @@ def machine(
             ]
         },
     }
+    if nvme:
+        properties["storageProfile"]["diskControllerType"] = "NVMe"
     if has_gpu(node):
         properties["securityProfile"] = dict(PLAIN_BOOT)
     if node.spot:
@@ -214,9 +219,14 @@ def _os_disk(node: NodePlan, image: str, disk_key: str | None) -> Body:
         "deleteOption": "Delete",
         "managedDisk": {"storageAccountType": "StandardSSD_LRS", **encryption},
     }
-    roomy = node.accelerator is not None and image in OURS
-    size = node.disk_gb or (GPU_DISK_GB if roomy else None)
+    size = disk_gb(node, image)
     return disk if size is None else {**disk, "diskSizeGB": size}
+
+
+def disk_gb(node: NodePlan, image: str) -> int | None:
+    """Return the size of a node's disk; None: as large as its image."""
+    roomy = node.accelerator is not None and image in OURS
+    return node.disk_gb or (GPU_DISK_GB if roomy else None)
 
 
 def _os_profile(node: NodePlan, user_data: str, public_key: str) -> Body:
@@ -267,6 +277,12 @@ PLAIN_BOOT = {"securityType": "Standard"}
 subscription may enable it by default.
 https://learn.microsoft.com/azure/virtual-machines/trusted-launch
 """
+UNSIGNED_BOOT = {
+    "securityType": "TrustedLaunch",
+    "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True},
+}
+"""The same where `Standard` needs a feature that the subscription lacks (before 2025-11-01:
+Azure/azure-cli#31234 and #33280, read 2026-11-26)."""
 
 
 def has_gpu(node: NodePlan) -> bool:
@@ -274,9 +290,17 @@ def has_gpu(node: NodePlan) -> bool:
     return node.accelerator is not None or str(node.machine).lower().startswith("standard_n")
 
 
-def without_security(body: Body) -> Body:
-    properties = {k: v for k, v in body["properties"].items() if k != "securityProfile"}
-    return {**body, "properties": properties}
+def with_next_boot(body: Any) -> Any:
+    """Return the body with the profile to try after the one that was refused: that of Trusted
+    Launch without Secure Boot, then none. The same if it has none.
+    """
+    if isinstance(body, list):
+        return [with_next_boot(each) for each in body]
+    if not isinstance(body, dict):
+        return body
+    profile = body.get("securityProfile")
+    kept = {k: with_next_boot(v) for k, v in body.items() if k != "securityProfile"}
+    return {**kept, "securityProfile": UNSIGNED_BOOT} if profile == PLAIN_BOOT else kept
 
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:

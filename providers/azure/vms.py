@@ -17,6 +17,7 @@ from cloudtrain.model import Node, Owner
 from cloudtrain.providers.azure import paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
+from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import ClusterNetwork, ours
 from cloudtrain.providers.base import labels
@@ -101,6 +102,7 @@ class Vms:
                 reservation=network.reserved.get(node.provisioning.name),
                 disk_key=key,
                 plan=network.plans.get(image),
+                nvme=(node.machine or "").lower() in network.nvme,
             )
             for image in network.images.get(node.name)
             or requests.images_of(order.plan.config.image, node)
@@ -124,6 +126,8 @@ class Vms:
             self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.timing.boot)
         else:
             self._arm.made(vm, begun, within=self._arm.timing.boot)
+        if requests.has_gpu(node):
+            _refuse_secure_boot(self._arm.get(vm))
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
 
@@ -142,10 +146,10 @@ class Vms:
         except CloudConfigError as error:
             if others and error.code in NO_IMAGE:
                 return self._begin(path, *others)
-            # The cloud knows no other security type, as was the rule before 2025-11-01.
-            if "securityType" not in error.message or "securityProfile" not in body["properties"]:
+            weaker = requests.with_next_boot(body)
+            if weaker == body or not refuses_boot(error):
                 raise
-            return self._begin(path, *(requests.without_security(dict(b)) for b in (body, *others)))
+            return self._begin(path, weaker, *map(requests.with_next_boot, others))
 
     def _armed_early(self, order: LaunchRequest[ClusterNetwork], expires: float) -> bool:
         """Set the end as soon as the VM is accepted. Returns False if the schedule requires that
@@ -188,6 +192,18 @@ class Vms:
 
     def delete(self, machine: Vm) -> None:
         self.remove(*where(machine), machine.place.zone, machine.generation)
+
+
+def _refuse_secure_boot(vm: Tree) -> None:
+    """Raise CloudConfigError if Azure has enabled Secure Boot all the same, unsaid."""
+    profile = (vm.get("properties") or {}).get("securityProfile") or {}
+    if (profile.get("uefiSettings") or {}).get("secureBootEnabled"):
+        raise CloudConfigError(
+            f"{vm.get('name')}: Azure created it with Secure Boot, with which the kernel refuses "
+            "NVIDIA's modules",
+            hint="run `az feature register --namespace Microsoft.Compute --name "
+            "UseStandardSecurityType`, then try again",
+        )
 
 
 def _disks(vm: Tree | None) -> list[str]:

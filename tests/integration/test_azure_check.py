@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
-from cloudtrain.model import Accelerator, ArtifactRules, Limits, NodeGroup, Plan
+from cloudtrain.model import SPOT, Accelerator, ArtifactRules, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.azure import checks, quota
 from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins import azure_offer
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (
     CALLER,
+    FAST,
     HERE,
     account_of,
     ground_of,
@@ -26,7 +29,7 @@ from tests.support.azure_parts import (
     stand_in,
     with_spot,
 )
-from tests.support.fakes import facts_of
+from tests.support.fakes import facts_of, make_identity, no_journal
 
 
 @pytest.fixture
@@ -110,6 +113,63 @@ def test_check_says_what_is_wrong_and_how_to_mend_it(
     assert words in found.text
     assert found.error is error
     assert found.hint
+
+
+@pytest.mark.parametrize(
+    "settings", [{"allowed_locations": ["westeurope"]}, {"best_regions": [""]}]
+)
+def test_a_region_that_a_policy_forbids_is_said_and_the_next_one_taken(
+    azure: Cloud, plan: Plan, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    azure.set(**settings)
+    said = [f for f in account_of(plan).check(plan) if f.what == "policies"]
+    allowed = "allowed_locations" in settings
+    assert [(f.text.partition(":")[0], f.ok) for f in said] == (
+        [("eastus", True)] if allowed else [("eastus", False), ("westeurope", False)]
+    )
+    assert all("was disallowed by" in f.text and f.hint for f in said)
+    assert azure.holdings() == []
+    provider = CloudProvider(account_of(plan), caller=lambda: CALLER, timing=FAST)
+    identity = make_identity(tmp_path, plan)
+    if allowed:
+        made = provider.create(plan, identity, no_journal)
+        assert {node.placement.partition("-")[0] for node in made} == {"westeurope"}
+    else:
+        with pytest.raises(PermissionsError, match=r"(?s)eastus.*westeurope"):
+            provider.create(plan, identity, no_journal)
+        assert azure.holdings() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {
+                "nodes": {"chief": NodeGroup(machine="Standard_D4s_v6")},
+                "image": "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
+            },
+            "Standard_D4s_v6 boots from NVMe alone",
+        ),
+        (
+            {"nodes": {"chief": NodeGroup(machine="Standard_B2s", provisioning=SPOT)}},
+            "Standard_B2s is not sold as spot",
+        ),
+    ],
+)
+def test_a_machine_that_azure_does_not_sell_like_that_is_told_before(
+    azure: Cloud, changes: dict[str, Any], words: str
+) -> None:
+    bad = [f for f in account_of(plain(azure)).check(plain(azure, **changes)) if not f.ok]
+    assert any(words in f.text and f.hint for f in bad), bad
+
+
+def test_a_machine_that_boots_from_nvme_alone_is_created_with_it(azure: Cloud) -> None:
+    plan = plain(azure, nodes={"chief": NodeGroup(machine="Standard_D4s_v6")})
+    account = account_of(plan)
+    ground = ground_of(account, plan)
+    account.launch(order_of(plan, plan.nodes[0], ground))
+    (vm,) = account._arm.pages(f"{ground.group.path}/providers/Microsoft.Compute/virtualMachines")
+    assert vm["properties"]["storageProfile"]["diskControllerType"] == "NVMe"
 
 
 def test_a_quota_is_found_however_azure_spells_it(azure: Cloud) -> None:

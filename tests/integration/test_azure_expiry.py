@@ -151,6 +151,19 @@ def test_a_lifetime_that_might_come_a_day_late_is_refused_before_anything_is_mad
         account.places(plan)
 
 
+def test_an_end_that_azure_cannot_hold_is_refused_before_anything_is_made(azure: Cloud) -> None:
+    """Microsoft.ComputeSchedule reaches two weeks."""
+    plan = plain(azure, limits=Limits(max_lifetime=20 * 24 * HOUR))
+    account = account_of(plan)
+    (found,) = [finding for finding in account.check(plan) if finding.what == "lifetime"]
+    assert found.error is CloudConfigError
+    assert "more than 14 days ahead cannot be held" in found.text
+    with pytest.raises(CloudConfigError, match="14 days"):
+        account.places(plan)
+    plan = plain(azure, limits=Limits(max_lifetime=14 * 24 * HOUR))
+    assert all(finding.ok for finding in account_of(plan).check(plan))
+
+
 def test_check_says_by_what_the_nodes_end(azure: Cloud, plan: Plan) -> None:
     def found() -> str:
         account = account_of(plan)

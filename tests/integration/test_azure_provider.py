@@ -21,7 +21,7 @@ from cloudtrain.events import Event, ImageChosen, ResourceRequested
 from cloudtrain.model import Network, NodeGroup, Plan, SshProxy
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm
-from tests.standins import azure_offer
+from tests.standins import azure_machine_rules, azure_offer
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (
@@ -384,13 +384,37 @@ def test_no_secure_boot_stands_in_the_way_of_a_gpus_driver(azure: Cloud) -> None
     assert security(account) == {"securityType": "Standard"}
 
 
-def test_a_cloud_that_knows_no_standard_security_makes_the_machine_without(azure: Cloud) -> None:
-    azure.set(api_versions={"microsoft.compute": ["2024-07-01"]})
+def test_where_standard_security_is_refused_secure_boot_is_turned_off_by_trusted_launch(
+    azure: Cloud,
+) -> None:
+    """Silence would turn it on where the subscription has it for all machines."""
+    azure.set(
+        api_versions={"microsoft.compute": ["2024-07-01"]},
+        features=["Microsoft.Compute/TrustedLaunchByDefaultPreview"],
+    )
     plan = plan_of(azure)
     account = account_of(plan)
     first(plan, account)
-    assert security(account) == {}
+    off = {"secureBootEnabled": False, "vTpmEnabled": True}
+    assert security(account) == {"securityType": "TrustedLaunch", "uefiSettings": off}
     assert [machine.node.state for machine in account.machines()] == ["running"]
+    account.delete((), account.resources())
+    old = plan_of(azure, image="Canonical:ubuntu-24_04-lts:server-gen1:latest")
+    account = account_of(old)
+    first(old, account)
+    assert security(account) == {}  # of an image that cannot have Trusted Launch
+
+
+def test_a_machine_that_got_secure_boot_all_the_same_is_deleted_with_the_reason(
+    azure: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(azure)
+    monkeypatch.setattr(azure_machine_rules, "is_trusted_by_default", lambda *_: True)
+    account = account_of(plan)
+    with pytest.raises(CloudConfigError, match="created it with Secure Boot") as caught:
+        first(plan, account)
+    assert "az feature register" in str(caught.value.hint)
+    assert not account.machines()
 
 
 def test_everything_bears_our_labels_from_its_first_second(azure: Cloud, plan: Plan) -> None:

@@ -578,7 +578,7 @@ SPOILT: dict[str, tuple[str, list[tuple[str, Any]]]] = {
     "no size": (NOT_PARAMETER, [("hardwareProfile", None)]),
     "no createOption": (NOT_PARAMETER, [(f"{DISK}.createOption", None)]),
     "an unknown image": ("PlatformImageNotFound", [(f"{IMAGE_AT}.sku", "x")]),
-    "a small disk": (NOT_PARAMETER, [(f"{DISK}.diskSizeGB", 10)]),
+    "a small disk": ("OperationNotAllowed", [(f"{DISK}.diskSizeGB", 10)]),
     "no user": (NOT_PARAMETER, [(f"{OS}.adminUsername", None)]),
     "a user that is taken": (NOT_PARAMETER, [(f"{OS}.adminUsername", "root")]),
     "no key": (NOT_PARAMETER, [(f"{OS}.linuxConfiguration.ssh", None)]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from werkzeug.wrappers import Request, Response
@@ -26,7 +27,7 @@ from tests.standins import (
 )
 from tests.standins.azure_account import ASSIGNMENTS, registered, subscription
 from tests.standins.azure_call import Call, find, name_of
-from tests.standins.azure_errors import Refusal, of_status
+from tests.standins.azure_errors import Refusal, of_status, real
 from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import kind_of
 from tests.standins.azure_rights import linked_actions, may
@@ -111,6 +112,9 @@ class AzureStandIn(World):
 
     def _manage(self, request: Request) -> Response:
         auth.check(self, request)
+        for pattern, name in self.refuses.items():
+            if fnmatchcase(f"{request.method} {request.path}".lower(), pattern.lower()):
+                raise real(name)
         version = request.args.get("api-version", "")
         if not version:
             text = "The api-version query parameter (?api-version=) is required for all requests."
@@ -142,12 +146,7 @@ class AzureStandIn(World):
             raise Refusal(404, "SubscriptionNotFound", text)
         writes = request.method in ("PUT", "PATCH", "POST")
         if writes and subscription(self)["state"] != "Enabled":
-            text = (
-                f"The subscription '{SUBSCRIPTION}' is disabled and therefore marked as "
-                "read only. You cannot perform any write actions on this subscription "
-                "until it is re-enabled."
-            )
-            raise Refusal(409, "ReadOnlyDisabledSubscription", text)
+            raise real("read-only-subscription", subscription=SUBSCRIPTION)
 
     def _check_permitted(self, request: Request, action: str) -> None:
         if action == azure_reservations.GRAPH:
@@ -206,11 +205,7 @@ class AzureStandIn(World):
             raise Refusal(404, "InvalidResourceNamespace", text)
         if not registered(self, namespace) and not action.endswith("/register/action"):
             shown = next(one for one in self.unregistered if one.lower() == namespace)
-            text = (
-                f"The subscription is not registered to use namespace '{shown}'. See "
-                "https://aka.ms/rps-not-found for how to register subscriptions."
-            )
-            raise Refusal(409, "MissingSubscriptionRegistration", text)
+            raise real("not-registered", namespace=shown)
 
 
 def _words(thing: Thing) -> str:

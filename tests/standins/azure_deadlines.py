@@ -26,6 +26,7 @@ from tests.standins.azure_world import World, same
 NAMESPACE = "Microsoft.ComputeSchedule"
 MOST = 100
 """Resources, or operations, of one request."""
+FARTHEST = 14 * 86400.0
 
 
 @dataclass(eq=False)
@@ -120,8 +121,8 @@ def _moment(world: World, schedule: Body) -> float:
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", text):
         raise _bad(f"The deadline '{text}' is no date-time of RFC 3339.")
     at = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    if at <= world.now():
-        raise _bad(f"The deadline '{text}' is in the past.")
+    if not world.now() < at <= world.now() + FARTHEST:
+        raise _bad(f"The deadline '{text}' is in the past or more than 14 days ahead.")
     return at
 
 

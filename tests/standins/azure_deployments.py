@@ -86,7 +86,7 @@ def _check(world: World, one: Body, names: set[str]) -> None:
     if one["type"].lower() in [type.lower() for type in world.policies]:
         text = f"Resource '{one['name']}' was disallowed by policy. Policy identifiers: 'deny'."
         raise Refusal(403, "RequestDisallowedByPolicy", text)
-    check_policy(world, str(one["name"]), one.get("tags") or {})
+    check_policy(world, str(one["name"]), str(one["location"]), one.get("tags") or {})
     for id in one.get("dependsOn") or ():
         if id.rpartition("/")[2] not in names:
             raise Refusal(400, "InvalidTemplate", f"The resource {id} is not in the template.")

@@ -65,13 +65,20 @@ class Refusal(Exception):
         return response
 
 
-def real(name: str, names: Mapping[str, str] | None = None) -> Refusal:
+def real(name: str, **names: str) -> Refusal:
     """The refusal of that name in the corpus, with these names in the place of the recorded."""
     entry = recorded("azure")[name]
-    told = entry.json(**(names or {}))
+    told = entry.json(**names)
     error = told.get("error", told)
     status = entry.status if isinstance(entry.status, int) else 409
-    return Refusal(status, error["code"], error["message"], details=error.get("details", ()))
+    return Refusal(
+        status,
+        error["code"],
+        error["message"],
+        target=error.get("target"),
+        details=error.get("details", ()),
+        headers=dict(entry.headers),
+    )
 
 
 def of_status(status: int, code: str, message: str) -> Refusal:

@@ -54,7 +54,7 @@ def _put(call: Call) -> Response:
     given = azure_models.checked(models.ResourceGroup, body)
     given["location"] = location(given["location"], GROUPS)
     check_tags(given.get("tags") or {})
-    check_policy(world, name, given.get("tags") or {})
+    check_policy(world, name, given["location"], given.get("tags") or {})
     old = world.find(group_id(name))
     if old is not None and old.state == "Deleting":
         raise group_being_deleted(name)

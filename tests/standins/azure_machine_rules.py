@@ -8,7 +8,14 @@ import re
 from typing import Any
 
 from tests.standins import azure_disk_keys, azure_identities, azure_reservations
-from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
+from tests.standins.azure_errors import (
+    Body,
+    Refusal,
+    invalid,
+    missing,
+    not_acted_out,
+    real,
+)
 from tests.standins.azure_network import check_interface_free
 from tests.standins.azure_offer import IMAGES, SIZES, Image, Size
 from tests.standins.azure_references import INTERFACES, check_zones
@@ -123,17 +130,19 @@ TRUSTED: Body = {
     "uefiSettings": {"secureBootEnabled": True, "vTpmEnabled": True},
 }
 DEFAULT_FEATURE = "Microsoft.Compute/TrustedLaunchByDefaultPreview"
+STANDARD_FEATURE = "Microsoft.Compute/UseStandardSecurityType"
 TRUSTED_SINCE = "2025-11-01"
-"""https://learn.microsoft.com/azure/virtual-machines/trusted-launch#trusted-launch-as-default"""
+"""From here on anybody may ask for `Standard`; before, with a feature of the subscription
+(Azure/azure-cli#33280, read 2026-11-26).
+https://learn.microsoft.com/azure/virtual-machines/trusted-launch#trusted-launch-as-default"""
 
 
 def is_trusted_by_default(world: World, given: Body) -> bool:
     """A VM that says nothing gets Secure Boot where the subscription has registered the feature,
-    the request is of a late version, and image and size can."""
+    and image and size can."""
     image = _image(given["location"], given["properties"])
     return (
         DEFAULT_FEATURE in world.features
-        and world.version >= TRUSTED_SINCE
         and not given["properties"].get("securityProfile")
         and image.generation == "V2"
     )
@@ -209,14 +218,12 @@ def _check_disk(world: World, properties: Body, image: Image, size: Size) -> Non
             raise not_acted_out("unmanaged disks")
         gb = disk.get("diskSizeGB", image.gb)
         if not image.gb <= gb <= 4095:
-            text = (
-                f"The specified disk size {gb} GB is smaller than the size of the "
-                f"corresponding disk in the VM image: {image.gb} GB. This is not allowed. "
-                "Please choose equal or greater size or do not specify an explicit size."
-            )
-            raise invalid(text, "osDisk.diskSizeGB")
+            raise real("disk-smaller-than-image", wanted=f"{gb} GB", image=f"{image.gb} GB")
+    name = properties["hardwareProfile"]["vmSize"]
+    asked = storage.get("diskControllerType") or size.controllers
+    if size.controllers and asked not in image.controllers:
+        raise real("nvme-only", size=name)
     if image.generation not in size.generations.split(","):
-        name = properties["hardwareProfile"]["vmSize"]
         text = (
             f"The selected VM size '{name}' cannot boot Hypervisor Generation "
             f"'{image.generation[1:]}'. If this was a Create operation please check that "
@@ -225,9 +232,9 @@ def _check_disk(world: World, properties: Body, image: Image, size: Size) -> Non
         )
         raise Refusal(400, "BadRequest", text)
     security = properties.get("securityProfile") or {}
-    if security.get("securityType") == "Standard" and world.version < TRUSTED_SINCE:
-        text = "The value of parameter securityProfile.securityType is invalid."
-        raise invalid(text, "securityProfile.securityType")
+    known = world.version >= TRUSTED_SINCE or STANDARD_FEATURE in world.features
+    if security.get("securityType") == "Standard" and not known:
+        raise real("security-type-refused")
     if security.get("securityType") == "TrustedLaunch" and image.generation != "V2":
         text = (
             "Use of TrustedLaunch setting is not supported for the provided image. "

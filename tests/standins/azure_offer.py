@@ -30,6 +30,8 @@ class Size:
     generations: str = "V1,V2"
     spot: bool = True
     architecture: str = "x64"
+    controllers: str = ""
+    """Disk controllers that it boots from, where Azure lists them: v6 and later have NVMe alone."""
     temporary_mib: int = 0
     """Of the temporary disk, as on the size's page of learn.microsoft.com."""
     nvme_mib: int = 0
@@ -58,6 +60,9 @@ SIZES = {
     ),
     "Standard_D2s_v5": Size(family="standardDSv5Family", vcpus=2, memory_gb=8),
     "Standard_D4s_v5": Size(family="standardDSv5Family", vcpus=4, memory_gb=16),
+    "Standard_D4s_v6": Size(
+        family="standardDSv5Family", vcpus=4, memory_gb=16, generations="V2", controllers="NVMe"
+    ),
     "Standard_D8s_v5": Size(family="standardDSv5Family", vcpus=8, memory_gb=32),
     "Standard_NC4as_T4_v3": Size(
         family=_T4, vcpus=4, memory_gb=28, gpus=1, temporary_mib=176 * _GIB
@@ -129,6 +134,7 @@ class Image:
     gb: int = 30
     generation: str = "V2"
     architecture: str = "x64"
+    controllers: str = "SCSI, NVMe"
     plan: str = ""
     """The name of its purchase plan, where it is sold with one."""
 
@@ -151,7 +157,9 @@ IMAGES = {
     ("nvidia", "ngc_azure_17_11", "ngc-base-version-24_10_1_gen2"): Image(
         versions=("24.10.1",), gb=64, plan="ngc-base-version-24_10_1_gen2"
     ),
-    ("microsoft-dsvm", "ubuntu-2204", "2204-gen2"): Image(versions=("25.05.15",), gb=128),
+    ("microsoft-dsvm", "ubuntu-2204", "2204-gen2"): Image(
+        versions=("25.05.15",), gb=128, controllers=""
+    ),
 }
 
 CORES = "cores"

@@ -18,6 +18,7 @@ from tests.standins.azure_errors import (
     group_being_deleted,
     group_not_found,
     not_found,
+    real,
 )
 from tests.standins.azure_offer import REGIONS, SINCE
 from tests.standins.azure_world import (
@@ -87,7 +88,7 @@ class Kind:
         given = azure_models.checked(self.model, body)
         given["location"] = location(given["location"], self.type, world.lacking.get(self.type, ()))
         check_tags(given.get("tags") or {})
-        check_policy(world, id.rpartition("/")[2], given.get("tags") or {})
+        check_policy(world, id.rpartition("/")[2], given["location"], given.get("tags") or {})
         if old is not None and not same(old.region, given["location"]):
             raise Refusal(
                 409,
@@ -263,11 +264,7 @@ def check_unlocked(world: World, group: str, id: str) -> None:
     """https://learn.microsoft.com/azure/azure-resource-manager/management/lock-resources: a lock
     CanNotDelete forbids to delete, and to do nothing else: a VM is still deallocated."""
     if any(same(group, one) for one in world.locks):
-        text = (
-            f"The scope '{id}' cannot perform delete operation because following scope(s) are "
-            f"locked: '{group_id(group)}'. Please remove the lock and try again."
-        )
-        raise Refusal(409, "ScopeLocked", text)
+        raise real("scope-locked", scope=id, locked=f"'{group_id(group)}'")
 
 
 def open_group(call: Call) -> Thing:
@@ -312,11 +309,18 @@ def location(text: str, type: str, lacking: Sequence[str] = ()) -> str:
     return name
 
 
-def check_policy(world: World, name: str, tags: dict[str, str]) -> None:
-    """The built-in policies "Require a tag on resources" and "… on resource groups".
+def check_policy(world: World, name: str, region: str, tags: dict[str, str]) -> None:
+    """The built-in policies "Allowed locations", "Require a tag on resources" and "… on resource
+    groups", and the regions of an account for students.
 
     https://learn.microsoft.com/azure/azure-resource-manager/management/tag-policies
     """
+    for allowed, refusal in (
+        (world.allowed_locations, "allowed-locations"),
+        (world.best_regions, "best-available-regions"),
+    ):
+        if allowed and region.replace(" ", "").lower() not in allowed:
+            raise real(refusal, resource=name)
     lacking = {each.lower() for each in world.required_tags} - {each.lower() for each in tags}
     if lacking:
         assigned = f"Require a tag: {', '.join(sorted(lacking))}"

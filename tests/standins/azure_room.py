@@ -42,7 +42,7 @@ def check_room(world: World, given: Body) -> None:
         return
     name, region = given["properties"]["hardwareProfile"]["vmSize"], given["location"]
     if world.capacity_code == AT_ONCE and _exceeded(world, given):
-        raise real("sku-not-available", {"size": name, "region": region})
+        raise real("sku-not-available", size=name, region=region)
     used = usage(world, region)
     for what, number in needed(given).items():
         most = limit(world, region, what)
@@ -58,7 +58,12 @@ def check_sold(world: World, given: Body) -> None:
     places = [f"{region}-{zone}" for zone in zones] or [region]
     sold = region in size.regions and all(zone in size.zones_in(region) for zone in zones)
     if not sold or any(restricted(world, place, name) for place in places):
-        raise real("sku-not-available", {"size": name, "region": region})
+        raise _not_available(name, places)
+
+
+def _not_available(name: str, places: list[str]) -> Refusal:
+    region = places[0].partition("-")[0]
+    return real("sku-not-available", size=name, region=region)
 
 
 def restricted(world: World, place: str, size: str) -> bool:
@@ -74,16 +79,16 @@ def no_room(world: World, thing: Thing) -> Refusal | None:
     if is_reserved(world, thing.given, thing) or not _exceeded(world, thing.given):
         return None
     zonal = bool(thing.given.get("zones"))
+    code = world.capacity_code
+    if "Overconstrained" in code:
+        text = (
+            "Allocation failed. VM(s) with the following constraints cannot be "
+            "allocated, because the condition is too restrictive. Please remove some "
+            "constraints and try again. Constraints applied are: - VM Size."
+        )
+        return Refusal(409, code, text)
     found = real("zonal-allocation-failed" if zonal else "allocation-failed")
-    code = world.capacity_code or found.code
-    if "Overconstrained" not in code:
-        return Refusal(409, code, found.message)
-    text = (
-        "Allocation failed. VM(s) with the following constraints cannot be "
-        "allocated, because the condition is too restrictive. Please remove some "
-        "constraints and try again. Constraints applied are: - VM Size."
-    )
-    return Refusal(409, code, text)
+    return Refusal(409, code or found.code, found.message)
 
 
 def _exceeded(world: World, given: Body) -> bool:
@@ -161,15 +166,15 @@ def limit(world: World, region: str, name: str) -> int:
 
 def over_quota(name: str, region: str, most: int, used: int, more: int) -> Refusal:
     words = {CORES: "Total Regional Cores", SPOT_CORES: "LowPriorityCores"}.get(name, name)
-    text = (
-        f"Operation could not be completed as it results in exceeding approved {words} "
-        "quota. Additional details - Deployment Model: Resource Manager, Location: "
-        f"{region}, Current Limit: {most}, Current Usage: {used}, Additional Required: "
-        f"{more}, (Minimum) New Limit Required: {used + more}. Setup Alerts when Quota "
-        "reaches threshold. Submit a request for Quota increase at "
-        "https://aka.ms/ProdportalCRP"
+    return real(
+        "over-quota",
+        quota=words,
+        region=region,
+        limit=f"Current Limit: {most}",
+        used=f"Current Usage: {used}",
+        more=f"Additional Required: {more}",
+        needed=f"New Limit Required: {used + more}",
     )
-    return Refusal(409, "OperationNotAllowed", text)
 
 
 @route(

@@ -66,7 +66,7 @@ def _put(call: Call) -> Response:
     given = {key: value for key, value in body.items() if key in ("location", "properties", "tags")}
     given["location"] = location(body["location"], TYPE, world.lacking.get(TYPE, ()))
     check_tags(given.get("tags") or {})
-    check_policy(world, name, given.get("tags") or {})
+    check_policy(world, name, given["location"], given.get("tags") or {})
     _check(world, name, given)
     old = world.find(id)
     thing = old or world.add(Thing(id, TYPE, given, world.now(), {}, "Succeeded"))

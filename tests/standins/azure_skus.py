@@ -49,6 +49,7 @@ def _sku(world: World, region: str, name: str, size: Size) -> Body:
         "CpuArchitectureType": size.architecture,
         "MaxResourceVolumeMB": size.temporary_mib,
         **({"NvmeDiskSizeInMiB": size.nvme_mib} if size.nvme_mib else {}),
+        **({"DiskControllerTypes": size.controllers} if size.controllers else {}),
         **({"GPUs": size.gpus} if size.gpus else {}),
     }
     zones = list(size.zones_in(region))
@@ -121,7 +122,13 @@ def _version(call: Call) -> Response:
         **inner,
         "hyperVGeneration": found.generation,
         "architecture": found.architecture,
-        "features": [{"name": "SecurityType", "value": "TrustedLaunchSupported"}],
+        "features": [
+            {"name": "SecurityType", "value": "TrustedLaunchSupported"},
+            *(
+                [{"name": "DiskControllerTypes", "value": found.controllers}]
+                * bool(found.controllers)
+            ),
+        ],
     }
     if found.plan:
         publisher, offer, _ = wanted

@@ -128,6 +128,12 @@ class World:
     """Resource groups with a lock CanNotDelete: nothing in them is deleted, all else is done."""
     policies: list[str] = field(default_factory=list)
     """Types that a policy denies: `Microsoft.Network/publicIPAddresses`."""
+    allowed_locations: list[str] = field(default_factory=list)
+    """The only regions that a policy allows; none: all."""
+    best_regions: list[str] = field(default_factory=list)
+    """The same of Azure itself, for students."""
+    refuses: dict[str, str] = field(default_factory=dict)
+    """Refusals of the corpus, by method and path: `{"PUT */virtualMachines/*": "mfa-required"}`."""
     required_tags: list[str] = field(default_factory=list)
     """Tags without which a policy denies that a group or resource is created."""
     serial_logs: dict[str, str] = field(default_factory=dict)
