@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloudtrain import network
-from cloudtrain.ahead import package_index
 from cloudtrain.ahead.package_index import missing_release
 from cloudtrain.errors import CloudError, NoNetworkError, StoreError
 from cloudtrain.network import no_network
@@ -159,7 +158,7 @@ def test_check_asks_for_a_release_that_the_tables_lack(
     pip = tmp_path / "python"
     pip.write_text(f"#!/bin/sh\necho '{answers}'\n")
     pip.chmod(0o755)
-    monkeypatch.setattr(package_index, "sys", SimpleNamespace(executable=str(pip)))
+    monkeypatch.setattr(sys, "executable", str(pip))
     found = missing_release(version) or ""
     assert missing in found
     assert bool(missing) == bool(found)
