@@ -21,6 +21,7 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
+from cloudtrain.identities.azure import identity
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
@@ -332,8 +333,6 @@ def _service(account: str, endpoint: str | None) -> Any:
             ) from None
         if service.account_name == account:
             return service
-    from azure.identity import DefaultAzureCredential
-
     own: dict[str, Any] = {} if endpoint else {"raw_response_hook": heard}
     url = endpoint or f"https://{account}.blob.core.windows.net"
-    return BlobServiceClient(url, credential=DefaultAzureCredential(), **own, **RETRIES)
+    return BlobServiceClient(url, credential=identity(), **own, **RETRIES)

@@ -22,10 +22,10 @@ from cloudtrain.errors import (
     Scope,
     TransientError,
 )
+from cloudtrain.identities.azure import AzureIdentity, identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import faults, paths
-from cloudtrain.providers.azure.credentials import Tokens
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import SharedPoll
 from cloudtrain.providers.base.answers import objects
@@ -58,7 +58,7 @@ class ArmClient:
         self.timing = timing
         self.endpoint = (endpoint_of(config) or ENDPOINT).rstrip("/")
         self._prefix = urlsplit(self.endpoint).path
-        self._tokens = Tokens(f"{self.endpoint}/.default", config.endpoints.auth)
+        self._authority = config.endpoints.auth
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
         self.given = config.resource_group
         """Name of the user's resource group that everything is created in, if any."""
@@ -81,6 +81,10 @@ class ArmClient:
             return self._subscription
 
     @property
+    def _identity(self) -> AzureIdentity:
+        return identity(self._authority)
+
+    @property
     def path(self) -> str:
         return f"/subscriptions/{self.subscription}"
 
@@ -93,7 +97,8 @@ class ArmClient:
 
     def token(self) -> str:
         try:
-            return self._tokens.get()
+            with mapped("token for Azure"):
+                return self._identity.token(f"{self.endpoint}/.default")
         except CredentialsError:  # without any, a network is not what lacks
             raise
         except CloudError:
@@ -162,8 +167,11 @@ class ArmClient:
             except CredentialsError as error:
                 if error.code not in REFUSED_TOKENS:
                     raise
-                self._tokens.forget(token)
-                return once(self._tokens.get())
+                self._identity.forget(token)
+                try:
+                    return once(self.token())
+                except CredentialsError as again:
+                    raise self._identity.cured(again) from again.__cause__
 
         return self.timing.call(signed, also=retried)
 

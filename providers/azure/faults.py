@@ -27,10 +27,10 @@ from cloudtrain.errors import (
     Scope,
     TransientError,
 )
+from cloudtrain.identities.azure import LOGIN
 from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, seconds
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
-LOG_IN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
 ATTACH = "assign Managed Identity Operator on the identity to yourself (docs/azure.md)"
 NO_IDENTITY = (
     "check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant"
@@ -39,7 +39,7 @@ NO_IDENTITY = (
 _FULL = Fault(CapacityError, None, _ELSEWHERE)
 _FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
 _TRANSIENT = Fault(TransientError, "region")
-_UNKNOWN_USER = Fault(CredentialsError, "account", LOG_IN)
+_UNKNOWN_USER = Fault(CredentialsError, "account", LOGIN)
 _WRONG = Fault(CloudConfigError, "region")
 _ABSENT = Fault(NotFoundError, "region")
 _RATE = Fault(RateError, "account")
@@ -165,7 +165,10 @@ TABLE = Table(
     ),
     Row(_login("run `az login --tenant {tenant}`"), "InvalidAuthenticationTokenTenant"),
     Row(
-        _login("check `project` and AZURE_SUBSCRIPTION_ID"),
+        _login(
+            "`az account list --all --output table` lists those of this login: set `project` "
+            "(AZURE_SUBSCRIPTION_ID) to one, or run `az login --tenant` with the tenant it is in"
+        ),
         "SubscriptionNotFound InvalidSubscriptionId",
     ),
     Row(

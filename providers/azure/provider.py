@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
+from cloudtrain.identities.azure import principal
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.azure import (
     bastions,
     checks,
-    credentials,
     network,
     paths,
     quota,
@@ -71,7 +71,7 @@ class AzureDriver:
         self._removal = Teardown(self._arm, self._vms, self._ends)
 
     def principal(self) -> Principal | None:
-        return credentials.principal(self._arm.token())
+        return principal(self._arm.token())
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)

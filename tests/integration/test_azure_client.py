@@ -22,9 +22,9 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
+from cloudtrain.identities.azure import AzureIdentity
 from cloudtrain.model import ClusterConfig, Endpoints
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
-from cloudtrain.providers.azure.credentials import Tokens
 from tests.support.azure_parts import SUBSCRIPTION, Script, refused, scripted, statuses, told
 from tests.support.fake_account import Clock
 
@@ -143,9 +143,9 @@ def test_a_call_waits_for_an_authority_to_get_well(case: Case) -> None:
 def test_no_credentials_at_all_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, where logging is as a user has it."""
     code = (
-        "from cloudtrain.providers.azure.credentials import Tokens\n"
+        "from cloudtrain.identities.azure import AzureIdentity\n"
         "from cloudtrain.errors import CredentialsError\n"
-        "try: Tokens('https://management.azure.com/.default', None).get()\n"
+        "try: AzureIdentity(None).token('https://management.azure.com/.default')\n"
         "except CredentialsError as error: print(error.message, '|', error.hint)\n"
     )
     for name in ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET"):
@@ -187,7 +187,7 @@ def test_why_a_login_failed_is_told_in_its_own_words(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "dev")
     with pytest.raises(CredentialsError) as caught:
-        Tokens("https://management.azure.com/.default", None).get()
+        AzureIdentity(None).token("https://management.azure.com/.default")
     assert caught.value.message == words
     assert str(caught.value.hint).startswith(advice)
 

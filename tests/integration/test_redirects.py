@@ -12,8 +12,8 @@ import pytest
 from google.oauth2.credentials import Credentials as OfUser
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.identities.azure import AzureIdentity
 from cloudtrain.model import ClusterConfig, Endpoints
-from cloudtrain.providers.azure import credentials as azure_credentials
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.gcp.client import GcpClient
@@ -110,7 +110,7 @@ def test_a_redirect_takes_no_token_of_google_along(
 def test_a_redirect_takes_no_token_of_azure_along(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_credentials.Tokens, "get", lambda self: HIDDEN)
+    monkeypatch.setattr(AzureIdentity, "token", lambda *_: HIDDEN)
     with contextlib.suppress(CloudtrainError):
         ArmClient(config(compute=elsewhere.url), ONCE).get("/subscriptions/p/resourceGroups")
     assert elsewhere.heard
@@ -133,6 +133,6 @@ def test_a_redirect_takes_no_client_secret_along(
     for name, value in (("CLIENT_ID", "id"), ("TENANT_ID", "t"), ("CLIENT_SECRET", HIDDEN)):
         monkeypatch.setenv(f"AZURE_{name}", value)
     with pytest.raises(CloudtrainError):
-        azure_credentials.Tokens("https://management.azure.com/.default", elsewhere.url).get()
+        AzureIdentity(elsewhere.url).token("https://management.azure.com/.default")
     assert elsewhere.asked
     assert HIDDEN not in "".join(elsewhere.heard)

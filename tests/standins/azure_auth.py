@@ -20,6 +20,11 @@ CLIENT = "00000000-0000-4000-8000-00000000000b"
 OBJECT = "00000000-0000-4000-8000-00000000000c"
 """The caller's service principal."""
 SECRET = "the-stand-in-knows-this-secret"
+WRONG_SECRET = (
+    "AADSTS7000215: Invalid client secret provided. Ensure the secret being sent in the request is "
+    "the client secret value, not the client secret ID"
+)
+"""What a wrong secret is refused with."""
 IDENTITY_PATH = "/msi/token"
 IDENTITY_HEADER = "the-stand-in-knows-this-header"
 AUDIENCES = ("https://management.azure.com", "https://management.core.windows.net")
@@ -93,11 +98,7 @@ def _token(world: World, request: Request, what: str) -> Response:
         )
         return _refused(400, "unauthorized_client", text, 700016)
     if given.get("client_secret") != SECRET:
-        text = (
-            "AADSTS7000215: Invalid client secret provided. Ensure the secret being sent "
-            "in the request is the client secret value, not the client secret ID"
-        )
-        return _refused(401, "invalid_client", text, 7000215)
+        return _refused(401, "invalid_client", WRONG_SECRET, int(WRONG_SECRET[6:13]))
     if what == "oauth2/token":
         audience = given.get("resource", "")
     elif given.get("scope", "").endswith("/.default"):

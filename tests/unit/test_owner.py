@@ -148,7 +148,7 @@ def token(**claims: object) -> str:
 def test_azures_tokens_tell_the_object_that_signed_in(
     text: str, principal: Principal | None
 ) -> None:
-    from cloudtrain.providers.azure.credentials import principal as told_by
+    from cloudtrain.identities.azure import principal as told_by
 
     assert told_by(text) == principal
 
