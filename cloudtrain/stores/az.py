@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from azure.core.pipeline.transport import RequestsTransport
+
 from cloudtrain import moments
 from cloudtrain.errors import (
     CloudtrainError,
@@ -72,9 +74,9 @@ class _Container:
         self._errors = azure.core.exceptions
         self._blob = azure.storage.blob
         self._account, self._clock = account, clock
-        service = _service(account, endpoint)
+        service, by_key = _service(account, endpoint)
         self.url = str(service.url)
-        signer = signer_of(service)
+        signer = signer_of(service, lambda: by_key is not None and by_key.refuses_keys)
         self._container: Any = service.get_container_client(container)
         self.presigner = (
             AzurePresigner(account, container, self._container, signer, clock) if signer else None
@@ -319,20 +321,47 @@ def heard(answer: Any) -> None:
     moments.hear(date, asked=moments.since_boot(), who="Azure")
 
 
-def _service(account: str, endpoint: str | None) -> Any:
+class KeyOrIdentity(RequestsTransport):  # type: ignore[misc]
+    """Sends what the account's key signed; once the account refuses keys, by the user's identity.
+
+    Companies turn keys off by policy, while the connection string stays in the environment:
+    https://learn.microsoft.com/azure/storage/common/shared-key-authorization-prevent
+    """
+
+    refuses_keys = False
+
+    def send(self, request: Any, **given: Any) -> Any:
+        if self.refuses_keys:
+            return super().send(_by_identity(request), **given)
+        answer = super().send(request, **given)
+        refused = answer.headers.get("x-ms-error-code") == "KeyBasedAuthenticationNotPermitted"
+        if not refused or not request.url.startswith("https:"):
+            return answer
+        self.refuses_keys = True
+        return super().send(_by_identity(request), **given)
+
+
+def _by_identity(request: Any) -> Any:
+    token = identity().token("https://storage.azure.com/.default")
+    request.headers["Authorization"] = f"Bearer {token}"
+    return request
+
+
+def _service(account: str, endpoint: str | None) -> tuple[Any, KeyOrIdentity | None]:
     from azure.storage.blob import BlobServiceClient
 
     told = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if told:
         try:
-            service = BlobServiceClient.from_connection_string(told, **RETRIES)
+            transport = KeyOrIdentity()
+            service = BlobServiceClient.from_connection_string(told, transport=transport, **RETRIES)
         except ValueError as error:
             words = _SIGNATURE.sub(r"\1***", str(error))
             raise CredentialsError(
                 f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="copy it from the portal again"
             ) from None
         if service.account_name == account:
-            return service
+            return service, transport
     own: dict[str, Any] = {} if endpoint else {"raw_response_hook": heard}
     url = endpoint or f"https://{account}.blob.core.windows.net"
-    return BlobServiceClient(url, credential=identity(), **own, **RETRIES)
+    return BlobServiceClient(url, credential=identity(), **own, **RETRIES), None

@@ -10,12 +10,15 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import azure.identity
 import azure.storage.blob
 import pytest
 import requests
+from azure.core.pipeline.transport import RequestsTransport
 
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.errors import (
@@ -62,6 +65,36 @@ def signed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Identity)
     return open_store(uri, endpoint=endpoint)
+
+
+def test_an_account_whose_keys_are_turned_off_is_used_by_the_users_identity(
+    azurite_tls: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection string is in the environment all the same; nodes' rights are delegated."""
+    endpoint, certificate = azurite_tls
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", az_connection(endpoint))
+    monkeypatch.setattr(azure.identity, "DefaultAzureCredential", Identity)
+    sent, by_key = RequestsTransport.send, list[str]()
+
+    def refused(transport: RequestsTransport, request: Any, **given: Any) -> Any:
+        signed = request.headers["Authorization"].startswith("SharedKey")
+        answer = sent(transport, request, **given)
+        if signed:
+            by_key.append(request.url)
+            answer.status_code = 403
+            answer.headers["x-ms-error-code"] = "KeyBasedAuthenticationNotPermitted"
+        return answer
+
+    monkeypatch.setattr(RequestsTransport, "send", refused)
+    store = open_store(f"az://{ACCOUNT}/container/{uuid.uuid4().hex}")
+    store.upload("a", [b"abc"])
+    assert content(store, "a") == b"abc"
+    assert len(by_key) == 1
+    right = upload_of(store, "b", 3).requests[0]
+    assert "skoid=" in right.url.reveal()
+    assert send(right, b"abc").status_code == 201
+    assert names(store) == ["a", "b"]
 
 
 def send(request: PresignedRequest, body: bytes, block: str = "") -> requests.Response:

@@ -5,7 +5,7 @@ block of a large file.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -93,11 +93,11 @@ class AzurePresigner:
         return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
 
 
-def signer_of(service: Any) -> AccountKey | DelegationKey | None:
+def signer_of(service: Any, refuses_keys: Callable[[], bool]) -> AccountKey | DelegationKey | None:
     """Signer for a service's credentials; None if they are themselves only a signature."""
     key = getattr(service.credential, "account_key", None)
     if key:
-        return AccountKey(key)
+        return AccountKey(key, DelegationKey(service), refuses_keys)
     return DelegationKey(service) if hasattr(service.credential, "get_token") else None
 
 

@@ -77,16 +77,6 @@ def blob_sas(
     return urlencode({name: value for name, value in told.items() if value})
 
 
-class AccountKey:
-    """Signs with the key of the account itself."""
-
-    def __init__(self, value: str) -> None:
-        self._key = Key(value=Secret(value))
-
-    def key(self, lasts: float) -> Key:
-        return self._key
-
-
 class DelegationKey:
     """Signs with a user delegation key that the service issues, requested as rarely as possible."""
 
@@ -125,6 +115,16 @@ class DelegationKey:
             "skv": got.signed_version,
         }
         return Key(value=Secret(got.value), facts=facts, expires=expires)
+
+
+class AccountKey:
+    """Signs with the key of the account itself, unless the account turned out to refuse it."""
+
+    def __init__(self, value: str, other: DelegationKey, is_refused: Callable[[], bool]) -> None:
+        self._key, self._other, self._is_refused = Key(value=Secret(value)), other, is_refused
+
+    def key(self, lasts: float) -> Key:
+        return self._other.key(lasts) if self._is_refused() else self._key
 
 
 def _moment(seconds: float) -> datetime:
