@@ -256,11 +256,14 @@ class ArmClient:
         operation, location = (
             answer.headers.get(name) for name in ("azure-asyncoperation", "location")
         )
+        polled = _Polled(answer)
         if operation:
             reach = self._reach(path)
-            known = self._until(asked, lambda: self._operation(asked, operation, reach), within)
+            known = self._until(
+                asked, lambda: self._operation(asked, operation, reach, polled), within, polled
+            )
         elif location and answer.status == 202:
-            known = self._until(asked, lambda: self._location(location), within)
+            known = self._until(asked, lambda: self._location(location, polled), within, polled)
         elif method == "DELETE":
             known = answer.status != 202
         else:
@@ -293,38 +296,42 @@ class ArmClient:
     def _reach(self, path: str) -> Scope:
         return "zone" if path in self._zonal else "region"
 
-    def _operation(self, asked: str, url: str, reach: Scope) -> bool | None:
+    def _operation(self, asked: str, url: str, reach: Scope, polled: _Polled) -> bool | None:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
         no longer knows it, or does not tell it to a role on one resource group.
         """
         try:
-            operation = self.get(paths.local(url, self._prefix))
+            answer = polled.heard(self.call("GET", paths.local(url, self._prefix)))
         except (NotFoundError, PermissionsError):
             return False
+        operation = answer.body if isinstance(answer.body, dict) else {}
         state = str(operation.get("status") or _state(operation)).lower()
         if state in ("failed", "canceled", "cancelled"):
             error = operation.get("error") or {"code": state.capitalize()}
             raise faults.of_error(asked, error, reach=reach)
         return True if state in DONE else None
 
-    def _location(self, url: str) -> bool | None:
+    def _location(self, url: str, polled: _Polled) -> bool | None:
         """Query a `Location` URL once: True when the operation has ended, None while it runs, False
         as for `_operation`.
         """
         try:
-            answer = self.call("GET", paths.local(url, self._prefix))
+            answer = polled.heard(self.call("GET", paths.local(url, self._prefix)))
         except (NotFoundError, PermissionsError):
             return False
         return None if answer.status == 202 else True
 
-    def _until(self, asked: str, ask: Callable[[], T | None], within: float) -> T:
-        """Poll `ask` until it returns something other than None, and return that. Raises
-        TransientError on a timeout.
+    def _until(
+        self, asked: str, ask: Callable[[], T | None], within: float, polled: _Polled | None = None
+    ) -> T:
+        """Poll `ask` until it returns something other than None, and return that; no sooner than
+        the last answer told. Raises TransientError on a timeout.
         """
         clock, polls = self.timing.clock, self.timing.polls
 
         def sleep(seconds: float) -> object:
-            return clock.sleep(max(seconds, self._asking / QUESTIONS))
+            least = polled.wait if polled is not None else 0.0
+            return clock.sleep(max(seconds, least, self._asking / QUESTIONS))
 
         with self._counted():
             polls = replace(polls, pause=polls.pause / 2, within=within)
@@ -371,6 +378,20 @@ class ArmClient:
             yield connection
         finally:
             self._idle.append(connection)
+
+
+class _Polled:
+    """When an operation may be asked for again, as the answers told:
+    https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
+    """
+
+    def __init__(self, begun: ArmAnswer) -> None:
+        self.wait = 0.0
+        self.heard(begun)
+
+    def heard(self, answer: ArmAnswer) -> ArmAnswer:
+        self.wait = faults.seconds(answer.headers) or 0.0
+        return answer
 
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:

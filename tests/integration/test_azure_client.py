@@ -304,6 +304,19 @@ def test_a_list_without_end_is_given_up(case: Case) -> None:
         case.arm.pages("/subscriptions")
 
 
+def test_an_operation_is_asked_for_as_seldom_as_azure_says(case: Case) -> None:
+    """Every 10 s, instead of every fraction of a second."""
+    where = f"https://management.azure.com{OPERATION}?api-version=1"
+    begun = told({}, 202, Azure_AsyncOperation=where, Retry_After="15")
+    case.script.on(f"DELETE {VM}", begun)
+    goes_on = told({"status": "InProgress"}, Retry_After="10")
+    case.script.on(f"GET {OPERATION}", goes_on, goes_on, told({"status": "Succeeded"}))
+    before = case.waited
+    case.arm.delete(VM)
+    assert case.script.asked.count(f"GET {OPERATION}") == 3
+    assert case.waited - before == 20.0
+
+
 # ── Trying again ─────────────────────────────────────────────────────────────
 
 
