@@ -29,6 +29,7 @@ from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import SharedPoll
 from cloudtrain.providers.base.answers import objects
+from cloudtrain.providers.base.faults import seconds as told_seconds
 from cloudtrain.providers.base.timing import Timing, require_network
 from cloudtrain.retry import poll_until
 
@@ -390,7 +391,7 @@ class _Polled:
         self.heard(begun)
 
     def heard(self, answer: ArmAnswer) -> ArmAnswer:
-        self.wait = faults.seconds(answer.headers) or 0.0
+        self.wait = told_seconds(answer.headers) or 0.0
         return answer
 
 
