@@ -8,7 +8,11 @@ pages. tools/generate_docs.py writes them into docs/azure.md.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
+
+from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.azure import paths
 
 COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
 RESOURCES = "Microsoft.Resources/subscriptions"
@@ -139,6 +143,47 @@ def role(
         "DataActions": list(STORE_DATA),
         "NotDataActions": [],
     }
+
+
+def commands(config: ClusterConfig) -> str:
+    """Return the commands that give all that this file needs, and no more, to paste: a custom role,
+    and built-in ones on what else the file names.
+    """
+    subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or "SUBSCRIPTION"
+    whole = f"/subscriptions/{subscription}"
+    base = paths.Group(subscription, config.resource_group).path if config.resource_group else whole
+    name, groups = f"cloudtrain-{config.name}", config.nodes.values()
+    bought = [g.provisioning.name for g in groups if g.provisioning.name]
+    bastion = config.network.ssh_proxy.bastion if config.network.ssh_proxy else None
+    more = [*(ON_RESERVATION if bought else ()), *(WITH_BASTION if bastion else ())]
+    more += [ON_TERMS] if ":" in config.image else []
+    stores = [(config.artifacts.store or "", "Contributor")]
+    stores += [(each.source, "Reader") for each in config.data.values()]
+    blobs = [(uri.split("/")[2], part) for uri, part in stores if uri.startswith("az://")]
+    actions = {*(IN_GROUP if config.resource_group else ACTIONS), *more}
+    if not blobs:
+        actions = {each for each in actions if not each.startswith("Microsoft.Storage/")}
+    made = {**role(name, base), "Actions": sorted(actions), "DataActions": []}
+    scopes = [(name, base), (name, config.network.subnet)]
+    scopes += [(name, paths.reservation_group(subscription, each)) for each in bought]
+    scopes += [(name, paths.bastion(subscription, bastion))] if bastion else []
+    identities = filter(None, (config.identity, config.away.identity))
+    scopes += [
+        ("Managed Identity Operator", paths.identity(subscription, each)) for each in identities
+    ]
+    scopes += [("Reader", paths.disk_key(subscription, config.disk_key))]
+    covered = [(r, s) for r, s in scopes if s and (r != name or s == base or whole != base)]
+    shown = [
+        f'az role assignment create --role "{r}" --assignee YOU@example.com --scope {s}'
+        for r, s in covered
+    ]
+    shown += [
+        f'az role assignment create --role "Storage Blob Data {part}" --assignee YOU@example.com '
+        f'--scope "$(az storage account show --name {account} --query id --output tsv)"'
+        for account, part in blobs
+    ]
+    text = f"az role definition create --role-definition '{json.dumps(made, indent=1)}'"
+    return "\n".join(dict.fromkeys([text, *shown])) + "\n"
 
 
 def group_role() -> dict[str, Any]:

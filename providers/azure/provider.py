@@ -20,6 +20,7 @@ from cloudtrain.providers.azure import (
     checks,
     network,
     paths,
+    permissions,
     quota,
     spot,
     ssh_service,
@@ -75,6 +76,10 @@ class AzureDriver:
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)
+
+    def policy(self, config: ClusterConfig) -> str:
+        """Return the commands that give a user the least role for this file."""
+        return permissions.commands(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return tuple(dry_run(self._arm, self._skus, plan, self.places(plan)))

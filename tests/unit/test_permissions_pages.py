@@ -22,6 +22,8 @@ from cloudtrain.model import (
     SshProxy,
 )
 from cloudtrain.providers.aws.provider import AwsDriver
+from cloudtrain.providers.azure import permissions as azure
+from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.gcp import permissions
 from cloudtrain.providers.gcp.provider import GcpDriver
 from tests.unit.test_config_page import ROOT, generate
@@ -107,6 +109,55 @@ strategy: custom
 nodes: {worker: {machine: n1-standard-4}}
 train: {command: "true"}
 """
+
+
+IN_AZURE = """\
+name: small
+provider: azure
+project: 00000000-0000-4000-8000-000000000001
+placement: [eastus]
+strategy: custom
+nodes: {worker: {machine: Standard_D2s_v5}}
+train: {command: "true"}
+"""
+WHOLE = "/subscriptions/00000000-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("more", "has", "lacks"),
+    [
+        ("", f"Microsoft.Compute/skus/read|--scope {WHOLE}", "Storage/ deploy/action Identity"),
+        (
+            "artifacts: {store: az://mine/box/first}\ndata: {d: az://theirs/digits/a}\n",
+            '"Storage Blob Data Contributor"|--name mine |"Storage Blob Data Reader"|'
+            "--name theirs ",
+            "blobs/write",
+        ),
+        ("identity: ids/trainer\n", f'"Managed Identity Operator"|{WHOLE}/resourceGroups/ids', ""),
+        ("disk_key: keys/disks\n", f'"Reader"|{WHOLE}/resourceGroups/keys', ""),
+        (
+            "resource_group: mine\n",
+            f"--scope {WHOLE}/resourceGroups/mine",
+            "skus/read resourceGroups/write register/action",
+        ),
+    ],
+)
+def test_the_least_role_on_azure_is_a_command_with_what_the_file_uses(
+    tmp_path: Path, more: str, has: str, lacks: str
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(IN_AZURE + more)
+    config = load(path)
+    text = AzureDriver(config).policy(config)
+    for part in has.split("|"):
+        assert part in text
+    for part in lacks.split():
+        assert part not in text
+    made = json.loads(text.partition("'")[2].partition("'")[0])
+    assert made["Name"] == "cloudtrain-small"
+    assert made["DataActions"] == []
+    wanted = azure.NEEDED if "resource_group" not in more else azure.IN_GROUP
+    assert set(wanted) <= set(made["Actions"])
 
 
 @pytest.mark.parametrize(
