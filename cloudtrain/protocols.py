@@ -226,6 +226,7 @@ class Provider(Protocol):
         expected: Mapping[str, float] | None = None,
         *,
         spared: Collection[str] = (),
+        claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         """Delete everything of the cluster, then list again.
 
@@ -233,7 +234,8 @@ class Provider(Protocol):
         may be left. Returns places that did not answer and in which, by the record, the cluster
         never was. `expected` has recently requested nodes by name, with the Unix time of the
         request: a cloud may list a new node late, so they are waited for. Nodes in the places
-        `spared` are kept.
+        `spared` are kept. `claimed`: generations that are deleted although, by their labels, a
+        creation may be at work on them.
         """
 
     def remove(

@@ -58,7 +58,7 @@ def command(
     """Delete clusters in your accounts whose keys are not on this machine and that are expired,
     have no node, or are named. Data that only their nodes hold is lost, so it asks first.
     Running and stopped clusters with time left are listed and kept, unless NAME or --running is
-    given, and so is always what is just being created. Other
+    given; what another machine may be creating is kept, unless NAME and --owner are. Other
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
     destroys those and lands their artifacts. Archives of environments that later clusters could
     use (setup.cache) are listed with what they cost, and deleted once unused for long.

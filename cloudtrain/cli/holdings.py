@@ -13,7 +13,7 @@ from cloudtrain.commands.accounts import AccountInventory, DeletionScope
 from cloudtrain.commands.node_notes import overdue
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.model import ClusterConfig, Node, Owner
 
 
 def text(answers: Sequence[AccountInventory]) -> str:
@@ -80,16 +80,21 @@ def kept(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str
             name = held.holding.cluster
             if not wanted.covers(held):
                 continue
-            if held.being_created:
+            made = ", ".join(map(described, held.holding.owners)) or "an unknown owner"
+            if held.being_created and not wanted.takes(held):
                 until = clock(held.holding.creating_until or 0.0)
-                lines.append(f"{name} is being created until {until} at the latest, and is kept")
+                who = next(iter(held.holding.owners), Owner()).name or "WHO"
+                lines.append(
+                    f"{name} is being created until {until} at the latest by a command of {made}, "
+                    f"and is kept: if nobody creates it any more, `cloudtrain gc {name}{where} "
+                    f"--owner {who}` deletes it now"
+                )
             elif not wanted.takes(held):
                 state = "running" if held.runs else "stopped, may hold what has not landed,"
                 lines.append(
                     f"{name} is {state} and is kept: `cloudtrain gc {name}{where}` deletes it"
                 )
             elif held.lasts:
-                made = ", ".join(map(described, held.holding.owners)) or "an unknown owner"
                 lines.append(f"{name} has time left: a command of {made} may be at work on it")
     return lines
 

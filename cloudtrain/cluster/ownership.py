@@ -11,9 +11,9 @@ from cloudtrain import moments
 from cloudtrain.cloud import is_cloud
 from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
-from cloudtrain.errors import CloudError, LeasedError, UsageError
+from cloudtrain.errors import CloudError, UsageError
 from cloudtrain.events import generations, made_here
-from cloudtrain.model import Node, Owner, is_being_created
+from cloudtrain.model import Holding, Node, Owner
 from cloudtrain.owner import login, machine_id, matches_owner, owner_of
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.state import Records, home
@@ -92,17 +92,18 @@ def refuse_other_owners(
 
 def refuse_other_owners_resources(
     records: Records, provider: Provider, *, owner: str | None
-) -> None:
+) -> tuple[Holding, ...]:
     """Refuse if another owner has resources but no node yet, as they may be creating their first
-    node.
+    node. Returns what the account holds.
 
     Not queried if the record shows that this machine created something: then the name was free.
     """
     if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
-        return
-    held = [each for each in provider.sweep() if each.cluster == records.name]
+        return ()
+    held = tuple(each for each in provider.sweep() if each.cluster == records.name)
     owners = {one.id: one for each in held for one in each.owners}
     _refuse(records, provider, owners, (), owner)
+    return held
 
 
 def is_recorded(records: Records, nodes: Sequence[Node]) -> bool:
@@ -111,46 +112,6 @@ def is_recorded(records: Records, nodes: Sequence[Node]) -> bool:
     """
     known, theirs = generations(records.events()), {node.generation for node in nodes} - {""}
     return not known or theirs <= set(known)
-
-
-def refuse_being_created(
-    records: Records,
-    nodes: Sequence[Node],
-    owner: str | None,
-    console: Console,
-    *,
-    discard: bool,
-) -> None:
-    """Raise LeasedError if another machine is creating these nodes, or has created those that are
-    to be discarded anew since this one did, unless their `owner` is named; else warn that it may be
-    at work on them. Its lease is in a store that may not be known here.
-    """
-    ours = set(generations(records.events()))
-    others = [n for n in nodes if n.generation not in ours and n.owner.machine != this_machine()]
-    if not others:
-        return
-    where = ", ".join(sorted({described(node.owner) for node in others}))
-    now = moments.now()
-    times = [node.creating_until or 0.0 for node in others]
-    until = max((each for each in times if is_being_created(each, now)), default=0.0)
-    if discard and owner is None and not is_recorded(records, nodes):
-        raise LeasedError(
-            f"{records.name} is another cluster by now than the one on record here: owned by "
-            f"{where}",
-            hint=f"end it there; `cloudtrain down {records.name} --owner WHO --discard` destroys "
-            "it all the same",
-        )
-    if until and owner is None:
-        raise LeasedError(
-            f"{records.name} is being created until {clock(until)} at the latest: owned by {where}",
-            hint=f"end it there, or wait until then; `cloudtrain down {records.name} --owner WHO "
-            "--discard` destroys it all the same",
-        )
-    if any(node.generation for node in others):
-        console.warn(
-            f"{records.name} was not created from here (owned by {where}): a command there may be "
-            "at work on it"
-        )
 
 
 def _refuse(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cloudtrain import moments
 from cloudtrain.cloud import Cloud, facts_of, providers
+from cloudtrain.cluster.creations import may_be_creating
 from cloudtrain.cluster.lease import held_long
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
@@ -20,7 +21,7 @@ from cloudtrain.errors import (
     NotAskedError,
 )
 from cloudtrain.events import Event
-from cloudtrain.model import ClusterConfig, Holding, Node, is_being_created
+from cloudtrain.model import ClusterConfig, Holding, Node
 from cloudtrain.owner import matches_owner
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked
@@ -58,6 +59,8 @@ class HeldCluster:
     mine: bool
     lease: str = ""
     """A line on a lease that another machine holds for over a day, if it is known here."""
+    being_created: bool = False
+    """A command, perhaps on another machine, may be creating it."""
 
     @property
     def runs(self) -> bool:
@@ -74,20 +77,16 @@ class HeldCluster:
         now, nodes = moments.now(), self.holding.nodes
         return [node for node in nodes if node.expires is None or node.expires > now]
 
-    @property
-    def being_created(self) -> bool:
-        """True if a command, perhaps on another machine, may be creating it."""
-        return is_being_created(self.holding.creating_until, moments.now())
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionScope:
     """What `gc` is to delete besides what has expired or has no node."""
 
     name: str | None = None
-    """This cluster alone, in whatever state."""
+    """This cluster alone, in whatever state; but not while it may be being created."""
     owner: str | None = None
-    """Whose, by name, id or principal; None: one's own."""
+    """Whose, by name, id or principal; None: one's own. With a name also what may be being created:
+    they answer for it."""
     running: bool = False
 
     def covers(self, held: HeldCluster) -> bool:
@@ -99,7 +98,7 @@ class DeletionScope:
         return all(matches_owner(owner, self.owner) for owner in held.holding.owners)
 
     def takes(self, held: HeldCluster) -> bool:
-        if not self.covers(held) or held.being_created:
+        if not self.covers(held) or (held.being_created and not (self.name and self.owner)):
             return False
         return self.running or self.name is not None or not held.lasts
 
@@ -200,6 +199,7 @@ def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> Hel
         holding=holding,
         known=known,
         lease=held_long(recorded_config(records)) if known and holding.nodes else "",
+        being_created=may_be_creating(records, holding),
         mine=all(is_mine(owner, provider, records) for owner in holding.owners),
     )
 
@@ -242,7 +242,7 @@ def delete_leftovers(
             if is_known(cluster, item.account.config):
                 return None
             with suppress(NotAskedError):  # the next listing names those places
-                item.provider.destroy(cluster, no_record)
+                item.provider.destroy(cluster, no_record, claimed=item.holding.generations)
         stage.done(cluster, "gone")
         return cluster
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from cloudtrain import moments
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.cluster_offers import each_account
+from cloudtrain.cluster.creations import refuse_being_created
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
 from cloudtrain.cluster.ownership import (
     is_recorded,
-    refuse_being_created,
     refuse_other_owners,
     refuse_other_owners_resources,
 )
@@ -95,7 +95,9 @@ def down(
             records.lock("down", wait=await_lock(records, console)),
             holding_lease(Handle(config), "down", console, breaks=break_lease),
         ):
-            _destroy_everywhere(each_account(config), discard, owner, console, clock)
+            _destroy_everywhere(
+                each_account(config), discard, owner, console, clock, desk_ended=desk is not None
+            )
 
     if desk is None:
         destroy()
@@ -110,13 +112,20 @@ def _destroy_everywhere(
     owner: str | None,
     console: Console,
     clock: Clock,
+    *,
+    desk_ended: bool,
 ) -> None:
     """`down` in each of these accounts, even if one of them fails."""
     failures: dict[str, BaseException] = {}
     for config in configs:
         try:
             destroy_at_last(
-                Handle(config), discard=discard, owner=owner, console=console, clock=clock
+                Handle(config),
+                discard=discard,
+                owner=owner,
+                desk_ended=desk_ended,
+                console=console,
+                clock=clock,
             )
         except CloudtrainError as error:
             failures[config.provider] = error
@@ -146,6 +155,7 @@ def destroy_at_last(
     *,
     discard: bool = False,
     owner: str | None = None,
+    desk_ended: bool = False,
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
@@ -154,7 +164,9 @@ def destroy_at_last(
     """
     try:
         retry_outage(
-            lambda: destroy_cluster(handle, discard=discard, owner=owner, console=console),
+            lambda: destroy_cluster(
+                handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
+            ),
             handle.records,
             lambda: handle.plan,
             console,
@@ -172,16 +184,25 @@ def destroy_at_last(
 
 
 def destroy_cluster(
-    handle: Handle, *, discard: bool, owner: str | None = None, console: Console
+    handle: Handle,
+    *,
+    discard: bool,
+    owner: str | None = None,
+    desk_ended: bool = False,
+    console: Console,
 ) -> None:
-    """`down` for the holder of the lock. Deletes the nodes even if the local disk is full."""
+    """`down` for the holder of the lock. Deletes the nodes even if the local disk is full.
+    `desk_ended`: their desk, which may have been creating them, is deleted.
+    """
     config, records, provider = handle.config, handle.records, handle.provider
     records.goes_on_without_room = True
     nodes = provider.find(config.name)
     refuse_other_owners(records, provider, nodes, owner=owner)
-    if not nodes:
-        refuse_other_owners_resources(records, provider, owner=owner)
-    refuse_being_created(records, nodes, owner, console, discard=discard)
+    held = () if nodes else refuse_other_owners_resources(records, provider, owner=owner)
+    refuse_being_created(
+        records, nodes, held, owner, console, discard=discard, desk_ended=desk_ended
+    )
+    claimed = [generation for each in held for generation in each.generations]
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
     landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
@@ -197,7 +218,9 @@ def destroy_cluster(
         except CloudtrainError as error:
             if lost := lost_meanwhile(provider, config.name, nodes):
                 console.warn(f"{', '.join(lost)} lost meanwhile: landing what the others hold")
-                destroy_cluster(handle, discard=discard, owner=owner, console=console)
+                destroy_cluster(
+                    handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
+                )
                 return
             console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
             raise not_landed(error) from error
@@ -215,7 +238,9 @@ def destroy_cluster(
         records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
     with console.stage(f"destroy on {provider.name}", len(nodes)) as stage:
         with deletion_progress(stage, [node.name for node in nodes], "being deleted"):
-            not_asked = provider.destroy(config.name, records.journal, expected, spared=unseen)
+            not_asked = provider.destroy(
+                config.name, records.journal, expected, spared=unseen, claimed=claimed
+            )
         for node in nodes:
             stage.done(node.name, "gone")
     records.close()

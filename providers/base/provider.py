@@ -195,8 +195,10 @@ class CloudProvider(Generic[NetworkT]):
         expected: Mapping[str, float] | None = None,
         *,
         spared: Collection[str] = (),
+        claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         search = self._search(cluster)
+        self._seen(cluster).known |= set(claimed)
         finder = self._finder(search, spared=spared)
         teardown = Teardown(self._account, self._timing, journal)
         if search.where.places:

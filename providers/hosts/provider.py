@@ -142,6 +142,7 @@ class HostsProvider:
         expected: Mapping[str, float] | None = None,
         *,
         spared: Collection[str] = (),
+        claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         """Delete everything of ours on the machines, and end running tasks. The machines themselves
         keep running.

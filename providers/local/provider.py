@@ -199,6 +199,7 @@ class LocalProvider:
         expected: Mapping[str, float] | None = None,
         *,
         spared: Collection[str] = (),
+        claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         root = self._cluster_folder(cluster)
         for node in self.nodes(cluster):

@@ -21,7 +21,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import run_away
 from cloudtrain.commands.down import down
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError, NotLanded, UsageError
+from cloudtrain.errors import CloudtrainError, LeasedError, NotLanded, UsageError
 from cloudtrain.model import ArtifactRules, Away, ClusterConfig, Node, NodeGroup, Plan
 from cloudtrain.owner import login
 from cloudtrain.protocols import Provider
@@ -129,6 +129,21 @@ def test_no_cluster_is_deleted_because_a_store_says_that_it_is_a_desk(account: A
     with pytest.raises(CloudtrainError, match="the name small-desk is taken"):
         run_away.clean_up(away, Records("small"), QuietConsole(), CloudtrainError("before it"))
     assert account.held() == there
+
+
+def test_what_a_killed_creation_left_is_deleted_once_its_owner_is_named(account: Account) -> None:
+    """A network without nodes: no machine says that nobody is at work on it."""
+    nodes = account.create("small")
+    account.provider().remove("small", [node.name for node in nodes], no_journal)
+    if account.config.provider == "local":
+        account.down()  # its nodes were all of it
+        return
+    with pytest.raises(LeasedError, match="small is being created until ") as refused:
+        account.down()
+    assert f"add `--owner {login()}` to delete it now" in refused.value.hint
+    assert set(account.held()) == {"small"}
+    account.down(owner=login())
+    assert account.held() == {}
 
 
 def test_a_desk_is_known_by_its_label_on_all_that_was_created_for_it(account: Account) -> None:

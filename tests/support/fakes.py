@@ -94,6 +94,7 @@ class FakeProvider:
         expected: Mapping[str, float] | None = None,
         *,
         spared: Collection[str] = (),
+        claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
         for node in self.nodes(cluster):
             journal(NodeDeletionBegun(node=node.name))

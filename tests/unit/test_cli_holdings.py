@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster import creations
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
@@ -229,8 +230,41 @@ def test_gc_takes_nothing_that_is_just_being_created(
     result = run("gc", *words, "--provider", "gcp", "--yes")
     assert list(cloud.cloud) == ["new"], result.stderr
     assert "new is being created until " in result.stderr
+    assert "`cloudtrain gc new --provider gcp --owner ann` deletes it now" in result.stderr
     being_created(cloud, "new", time.time() + over)
     assert run("gc", *words, "--provider", "gcp", "--yes").exit_code == 0
+    assert cloud.cloud == {}
+
+
+def test_gc_takes_what_is_being_created_once_its_name_and_its_owner_are_given(
+    cloud: Labelled,
+) -> None:
+    """Its machine, or its desk, may be gone for good: only they know."""
+    put_idle(cloud, "new", "other")
+    for name in ("new", "other"):
+        being_created(cloud, name, time.time() + 60.0)
+    for words in (("--owner", "ann"), ("new", "--owner", "eve")):
+        run("gc", *words, "--provider", "gcp", "--yes")
+        assert list(cloud.cloud) == ["new", "other"]
+    run("gc", "new", "--owner", "ann", "--provider", "gcp", "--yes")
+    assert list(cloud.cloud) == ["other"]
+
+
+def test_gc_takes_what_this_machine_was_creating_once_nothing_here_is_at_work_on_it(
+    cloud: Labelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that creates has the lock; a desk that was sent from here is on record."""
+    put_idle(cloud, "new")
+    cloud.owner = replace(cloud.owner, machine=this_machine())
+    being_created(cloud, "new", time.time() + 60.0)
+    words = ("gc", "new", "--provider", "gcp", "--yes")
+    with Records("new").lock("up"):
+        assert "new is being created until " in run(*words).stderr
+    monkeypatch.setattr(creations, "is_recorded_desk", lambda cluster: cluster == "new")
+    assert "new is being created until " in run(*words).stderr
+    assert list(cloud.cloud) == ["new"]
+    Records("new-desk").close()
+    assert run(*words).exit_code == 0
     assert cloud.cloud == {}
 
 

@@ -247,6 +247,11 @@ def test_what_is_being_created_has_no_nodes_yet_and_is_no_leftover(two: Two) -> 
     with pytest.raises(CreatedAnewError, match=r"is being created, until .* UTC at the latest"):
         seen_nothing.destroy("mnist", two.a.events.append)
     assert len(two.frozen.resources_) == 2
+    with pytest.raises(CreatedAnewError):
+        two.a.provider().destroy("mnist", two.a.events.append, claimed=["ba9876543210"])
+    two.a.provider().destroy("mnist", two.a.events.append, claimed=held[0].generations)
+    assert two.frozen.resources_ == {}
+    two.frozen.create_network(plan, place, "", two.b.events.append)
     two.frozen.clock.time += 24 * 3600.0
     two.a.down()
     assert two.frozen.resources_ == {}
