@@ -61,7 +61,7 @@ if moment == "orders sent":
 
 FORK_SERVER = '''
 import os, signal
-from cloudtrain.providers.local import fork_server
+from cloudtrain.providers.local import fork_server, private_view
 calls = []
 
 def around(owner, name, moment):
@@ -70,7 +70,7 @@ def around(owner, name, moment):
         result = whole(*given, **named)
         calls.append(name)
         # The second time in the fork server itself, the first in a forked server.
-        once = name in ("setsid", "mark", "enter")
+        once = name in ("setsid", "mark", "_unshare")
         if name == moment and calls.count(name) == (1 if once else 2):
             try:
                 open(FILE + ".crashed", "x").close()
@@ -81,8 +81,9 @@ def around(owner, name, moment):
         return result
     setattr(owner, name, wrapped)
 
-for name in ("take", "listen", "write", "mark", "enter"):
+for name in ("take", "listen", "write", "mark", "fork_server"):
     around(fork_server, name, MOMENT)
+around(private_view, "_unshare", MOMENT)  # later, what it would kill is out of its reach
 around(os, "fork", MOMENT)
 around(os, "setsid", MOMENT)
 '''
@@ -99,7 +100,8 @@ print("created", flush=True)
 MOMENTS = [
     *("before __init__", "after __init__", "before entry 1", "after entry 2", "after entry 3"),
     *("before start", "orders sent", "after start", "before await_answers", "after await_answers"),
-    *("take", "listen", "write", "fork", "setsid", "mark", "enter"),
+    *("take", "listen", "write", "fork", "setsid", "mark", "_unshare"),
+    "fork_server",
 ]
 
 
