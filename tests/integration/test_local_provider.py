@@ -115,7 +115,8 @@ def test_clusters_that_name_no_port_have_ports_of_their_own(
 ) -> None:
     first = {node.task_ports for node in cluster.create()}
     (tmp_path / "elsewhere").mkdir()
-    other = local_cluster(tmp_path / "elsewhere", monkeypatch, workers=2)
+    port = cluster.plan.nodes[0].port
+    other = local_cluster(tmp_path / "elsewhere", monkeypatch, workers=2, port=port)
     try:
         second = {node.task_ports for node in other.create()}
     finally:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import socket
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
@@ -92,13 +94,31 @@ class LocalCluster:
 
 
 def local_cluster(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, name: str = "mnist", workers: int = 0
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    name: str = "mnist",
+    workers: int = 0,
+    port: int | None = None,
 ) -> LocalCluster:
-    """Not yet created. The homes have a space and a letter that is not ASCII, as homes may."""
+    """Not yet created. The homes have a space and a letter that is not ASCII, as homes may.
+
+    Tasks' ports count up from `port`. Without it they are far from those of other tests, which run
+    at the same time and would take a port that is released for a moment.
+    """
     home = folder / "státe home"
     plan = make_plan(name, workers=workers)
+    first = own_port(folder) if port is None else port
+    nodes = (replace(node, port=first + number) for number, node in enumerate(plan.nodes))
+    plan = replace(plan, nodes=tuple(nodes))
     monkeypatch.setenv("CLOUDTRAIN_HOME", str(home))
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(folder / "cache"))
     from cloudtrain.providers.local import provider
 
     return LocalCluster(provider.provider(plan.config), plan, make_identity(folder, plan), home)
+
+
+def own_port(folder: Path) -> int:
+    """Below the ephemeral ports; spares are 1000 above (providers/local/ports.py)."""
+    digest = hashlib.sha256(os.fsencode(folder)).digest()
+    return 12_000 + int.from_bytes(digest[:4], "big") % 1_100 * 16
