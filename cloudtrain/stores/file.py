@@ -9,9 +9,8 @@ import hashlib
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from cloudtrain import moments
@@ -25,9 +24,8 @@ PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
 
 _CHUNK = 1 << 20
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _STALE = 24 * 3600.0
-
-_T = TypeVar("_T")
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
@@ -80,17 +78,18 @@ class FileStore:
             return  # the first upload reports it, with a hint
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
-        target = self._file(path)
-        partial = self.root / PARTIAL / os.urandom(16).hex()
-        with _explained(target):
-            descriptor = _in_folder(partial.parent, lambda: _created(partial))
+        target, partial = self._file(path), f"{PARTIAL}/{os.urandom(16).hex()}"
+        with _explained(target), _folder(self.root, partial, create=True) as (beside, made):
+            descriptor = os.open(made, _NEW, 0o666, dir_fd=beside)
             try:
                 size, digest = _write(descriptor, data)
-                _in_folder(target.parent, lambda: partial.replace(target))
+                with _folder(self.root, path, create=True) as (folder, name):
+                    os.replace(made, name, src_dir_fd=beside, dst_dir_fd=folder)
+                    _sync_folder(folder)
             except BaseException:
-                partial.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(made, dir_fd=beside)
                 raise
-            _sync_folder(target.parent)
         return Artifact(path=path, size=size, sha256=digest)
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
@@ -116,27 +115,27 @@ class FileStore:
         self.upload(target, self.download(source))
 
     def delete(self, path: str) -> None:
-        target = self._file(path)
-        with _explained(target):
-            target.unlink(missing_ok=True)
+        missing = contextlib.suppress(FileNotFoundError)
+        with _explained(self._file(path)), missing, _folder(self.root, path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
 
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         target = self._file(path)
         with _explained(target), self._alone() as now:
-            found, content, written = _small(target) or ("", b"", now)
+            found, content, written = _small(self.root, path) or ("", b"", now)
             if found != version:
                 return Swapped(done=False, version=found, data=content, age=now - written)
             if data is None:
-                target.unlink(missing_ok=True)
+                self.delete(path)
                 return Swapped(done=True)
             self.upload(path, [data])
-            made = _small(target)
+            made = _small(self.root, path)
             return Swapped(done=True, version=made[0] if made else "")
 
     def peek(self, path: str) -> Swapped:
         target = self._file(path)
         with _explained(target), self._alone() as now:
-            found, content, written = _small(target) or ("", b"", now)
+            found, content, written = _small(self.root, path) or ("", b"", now)
             return Swapped(done=False, version=found, data=content, age=now - written)
 
     @contextlib.contextmanager
@@ -144,9 +143,9 @@ class FileStore:
         """Lock out other processes' swaps. Yields the current time, by the file server's clock if
         there is one.
         """
-        lock = self.root / PARTIAL / "swaps"
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with _folder(self.root, f"{PARTIAL}/swaps", create=True) as (folder, name):
+            descriptor = os.open(name, flags, 0o666, dir_fd=folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # works over NFS, too, for all clients
             os.utime(descriptor)
@@ -172,10 +171,10 @@ class FileStore:
                     left.unlink()
 
 
-def _small(path: Path) -> tuple[str, bytes, float] | None:
+def _small(root: Path, path: str) -> tuple[str, bytes, float] | None:
     """Version, content and modification time; None if the file does not exist."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = _opened(root, path)
     except FileNotFoundError:
         return None
     with os.fdopen(descriptor, "rb") as file:
@@ -196,41 +195,46 @@ def folder_of(uri: str) -> Path:
     return Path(path)
 
 
-def _opened(root: Path, path: str) -> int:
-    """Open a regular file inside the folder and nothing else: others can write to a shared disk, a
-    link could lead out of the folder, and a pipe could block forever.
+@contextlib.contextmanager
+def _folder(root: Path, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+    """Descriptor of the folder that a path below `root` is in, and the path's last name. Follows no
+    link below `root`, also none that is made meanwhile: others can write to a shared disk.
     """
     *folders, name = path.split("/")
+    if create:
+        root.mkdir(parents=True, exist_ok=True)
     at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for folder in folders:
-            inside = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            below = os.open(folder, inside, dir_fd=at)
+            below = _below(at, folder, create=create)
             os.close(at)
             at = below
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(name, flags, dir_fd=at)
+        yield at, name
     finally:
         os.close(at)
+
+
+def _below(at: int, folder: str, *, create: bool) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(folder, flags, dir_fd=at)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with contextlib.suppress(FileExistsError):  # by another thread, or process
+        os.mkdir(folder, dir_fd=at)
+    return os.open(folder, flags, dir_fd=at)
+
+
+def _opened(root: Path, path: str) -> int:
+    """Open a regular file inside the folder and nothing else: a pipe could block forever."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with _folder(root, path) as (folder, name):
+        descriptor = os.open(name, flags, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "Not a regular file")
     return descriptor
-
-
-def _in_folder(folder: Path, work: Callable[[], _T]) -> _T:
-    """Do work that needs the folder; create it only if it turns out to be missing, which is faster
-    for many files.
-    """
-    try:
-        return work()
-    except FileNotFoundError:
-        folder.mkdir(parents=True, exist_ok=True)
-        return work()
-
-
-def _created(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
@@ -249,16 +253,13 @@ def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(descriptor: int) -> None:
     """Sync the new name to the disk too: the nodes' copies may be deleted next."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # unsupported by some network mounts
             raise
-    finally:
-        os.close(descriptor)
 
 
 def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:

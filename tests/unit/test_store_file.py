@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,29 @@ def test_a_check_clears_away_what_killed_uploads_left_a_day_ago(tmp_path: Path) 
         os.utime(left, (now - age, now - age))
     store.check()
     assert [path.name for path in (tmp_path / PARTIAL).iterdir()] == ["young"]
+
+
+@pytest.mark.parametrize("link", ["run", "run/chief0", PARTIAL])
+@pytest.mark.parametrize("work", ["upload", "delete", "swap", "peek", "download"])
+def test_no_link_below_the_store_is_followed(tmp_path: Path, link: str, work: str) -> None:
+    """Whoever may write to a shared folder could lead what is written, or deleted, to the home."""
+    home, root, path = tmp_path / "home", tmp_path / "store", "run/chief0/config"
+    theirs = home / path.removeprefix(f"{link}/")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("the user's")
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(home)
+    store = FileStore(root.as_uri())
+    before = sorted(home.rglob("*"))
+    with suppress(StoreError):
+        if work == "upload":
+            store.upload(path, [b"hostile"])
+        elif work == "delete":
+            store.delete(path)
+        elif work == "swap":
+            store.swap(path, b"hostile", "")
+        elif work == "peek":
+            assert store.peek(path).data == b""
+        else:
+            assert b"".join(store.download(path)) != b"the user's"
+    assert (theirs.read_text(), sorted(home.rglob("*"))) == ("the user's", before)
