@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.manifest import NAME, Manifest, parsed
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.protocols import ArtifactStore
 from cloudtrain.state.files import make_folder, write_whole
 
 KEPT = 4
@@ -41,6 +42,18 @@ class OwnManifests:
             return (self.folder / run).read_text("ascii", "replace").split()
         except OSError:
             return []
+
+
+def read_to_judge(store: ArtifactStore, run: str, own: OwnManifests) -> tuple[Manifest, bool]:
+    """The stored manifest, empty if there is none, and whether this machine wrote it. Another one
+    says of no task that all its files have landed. Raises StoreError.
+    """
+    name = f"{run}/{NAME}"
+    if not any(found.path == name for found in store.list(name)):
+        return Manifest(run=run), True
+    data = b"".join(store.download(name))
+    manifest, is_own = parsed(data, store, run), own.has(run, data)
+    return (manifest if is_own else replace(manifest, landed_attempts={})), is_own
 
 
 def unproven(manifest: Manifest) -> Manifest:

@@ -6,7 +6,9 @@ import time
 from dataclasses import replace
 
 from cloudtrain import moments
-from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.landing import own_manifests
+from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.own_manifests import read_to_judge
 from cloudtrain.cluster.session import Handle
 from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.events import RunEnded, being_destroyed, nodes_leaving
@@ -24,7 +26,8 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
     if run is None or not run.attempts or _had_landed(records, run):
         return None
     try:
-        manifest, why = read_manifest(handle.store, run.id) or Manifest(run=run.id), ""
+        manifest, is_own = read_to_judge(handle.store, run.id, own_manifests(records))
+        why = "" if is_own else f"; {landed(manifest)}, by a list that this machine did not write"
     except CloudtrainError as error:
         manifest, why = Manifest(run=run.id), f"; what had landed is not known: {error.message}"
     if all(manifest.landed_attempts.get(task.name) == task.attempt for task in run.tasks):

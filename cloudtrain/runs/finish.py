@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from cloudtrain import moments
 from cloudtrain.artifacts.land import Closing, missing, not_landed
-from cloudtrain.artifacts.landing import landing_of, nodes_of
-from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.artifacts.landing import landing_of, nodes_of, own_manifests
+from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.own_manifests import read_to_judge
 from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.cluster.provision import start_stopped
@@ -104,7 +105,7 @@ def cause_of_loss(session: Session, run: Run) -> Cause | None:
     deciding = replace(run, tasks=tuple(task for task in run.tasks if task.name in winners))
     if run.state != "succeeded" or all(session.node(task.node) for task in deciding.tasks):
         return None
-    manifest = read_manifest(session.store, run.id) or Manifest(run=run.id)
+    manifest, _ = read_to_judge(session.store, run.id, own_manifests(session.records))
     for task in lost_tasks(session, deciding, manifest):
         text = "its node was lost before its files had landed"
         return Cause(task=task.name, node=task.node, kind="lost", text=text)

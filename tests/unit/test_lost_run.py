@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.manifest import Manifest
+from cloudtrain.artifacts.landing import own_manifests
+from cloudtrain.artifacts.manifest import Manifest, to_bytes
 from cloudtrain.events import AttemptBegun, DownBegun, Event, RemovalBegun
 from cloudtrain.model import Artifact
 from cloudtrain.run_record import Run, RunAttempt, Task
@@ -47,10 +48,12 @@ def run(user: User, tmp_path: Path) -> Run:
     return made
 
 
-def landed(run: Run, *, whole: bool = False) -> None:
+def landed(run: Run, *, whole: bool = False, by_others: bool = False) -> None:
     file = Artifact(path="worker0/output/model", size=1200, sha256="0" * 64, mtime=10**18)
     ends = {task.name: task.attempt for task in run.tasks} if whole else {}
     manifest = Manifest(run=run.id, files={file.path: file}, landed_attempts=ends)
+    if not by_others:
+        own_manifests(Records("deep")).about_to_write(run.id, to_bytes(manifest))
     write_manifest(open_store(run.store or ""), manifest)
 
 
@@ -83,6 +86,15 @@ def test_where_nothing_had_landed_all_is_lost(user: User, run: Run) -> None:
 def test_what_had_landed_whole_is_not_lost(user: User, run: Run) -> None:
     landed(run, whole=True)
     assert cloudtrain("down", "deep", "--yes").exit_code == 0
+
+
+def test_a_list_that_somebody_else_wrote_hides_no_loss(user: User, run: Run) -> None:
+    landed(run, whole=True, by_others=True)
+    done = cloudtrain("down", "deep", "--yes")
+    assert done.exit_code == 5, done.stderr
+    assert "1 file (1.2 kB) had landed" in done.stderr
+    assert "by a list that this machine did not write" in done.stderr
+    assert Records("deep").runs()[0].state == "failed"
 
 
 @pytest.mark.parametrize(
