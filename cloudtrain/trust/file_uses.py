@@ -24,6 +24,8 @@ class FileUses:
     """Commands that run on this machine for the file."""
     hosts: tuple[str, ...] = ()
     """That the file names, and this machine asks; not those of a cloud that it names itself."""
+    data: tuple[str, ...] = ()
+    """What it reads with this user's rights and hands to its program: all sources of `data`."""
 
 
 def file_uses(config: ClusterConfig) -> FileUses:
@@ -34,6 +36,7 @@ def file_uses(config: ClusterConfig) -> FileUses:
         variables=tuple(sorted({*_variables(config), *config.secrets.values()})),
         programs=tuple(programs),
         hosts=tuple(hosts),
+        data=tuple(dict.fromkeys(each.source for one in readings for each in one.data.values())),
     )
 
 

@@ -312,7 +312,7 @@ def test_plan_and_help_need_no_trust_and_say_what_the_file_does() -> None:
         code={"git": "https://evil.example/x.git", "token": "T"},
         secrets={"T": "${MY_TOKEN}"},
         network={"ssh_proxy": {"command": "./p {address}"}, "ssh_from": "0.0.0.0/1"},
-        data={"d": "https://data.example/x"},
+        data={"d": "https://data.example/x", "e": "gs://payroll/2026"},
         tags={"who": "${USER:-me}"},
     )
     done = run("plan", str(path))
@@ -321,6 +321,7 @@ def test_plan_and_help_need_no_trust_and_say_what_the_file_does() -> None:
     assert "reads ${MY_TOKEN}, ${USER}" in lines
     assert "runs here git, ./p {address}" in lines
     assert "asks evil.example, data.example" in lines
+    assert "data https://data.example/x, gs://payroll/2026" in lines
     notes = "\n".join(lines)
     assert "endpoints.auth: sends your GCP credentials to evil.example" in notes
     assert "network.ssh_from: port 22 is open to 2,147,483,648 addresses (0.0.0.0/1)" in notes
@@ -328,6 +329,7 @@ def test_plan_and_help_need_no_trust_and_say_what_the_file_does() -> None:
         "variables": ["MY_TOKEN", "USER"],
         "programs": ["git", "./p {address}"],
         "hosts": ["evil.example", "data.example"],
+        "data": ["https://data.example/x", "gs://payroll/2026"],
     }
     assert run("check", "--help").exit_code == 0
 
