@@ -232,10 +232,14 @@ def test_a_run_whose_chief_is_lost_before_its_files_have_landed(
             if not lost:
                 lost.append(f"{project.name}-chief0")
                 session.provider.remove(project.name, lost, session.records.journal)
-                ends = {task.name: task.attempt for task in run.tasks}
-                write_manifest(session.store, Manifest(run=run.id, landed_attempts=ends))  # forged
-                if killed:
-                    raise Killed
+                try:
+                    if killed:
+                        raise Killed
+                    return whole(closing)
+                finally:
+                    ends = {task.name: task.attempt for task in session.records.run(run.id).tasks}
+                    forged = Manifest(run=run.id, landed_attempts=ends)
+                    write_manifest(session.store, forged)
             return whole(closing)
 
         whole = Closing.bring
