@@ -213,7 +213,7 @@ CASES = (
     Case(
         what="another cloud's machine: a note",
         command="plan demo.yaml",
-        text=edit("accelerator: T4:1", "machine: p3.2xlarge", CLOUD),
+        text=edit("accelerator: T4:1", "machine: g4dn.xlarge", CLOUD),
         code=0,
         said="this is a machine of aws",
     ),
