@@ -68,6 +68,13 @@ def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_p
             # A project made today, and a zone that is full.
             new = {"GPUS_ALL_REGIONS": 0, "NVIDIA_T4_GPUS": 0}
             account.set(quotas=new, capacity={"us-central1-a": 0})
+        if cloud == "azure":
+            # A free trial made today, without its size in the first region.
+            account.set(
+                unregistered=["Microsoft.Compute", "Microsoft.Network", "Microsoft.DevTestLab"],
+                restricted=["eastus/Standard_D2s_v5"],
+                quotas={"cores": 4, "lowPriorityCores": 0, "standardNCASv3_T4Family": 0},
+            )
         for commands, words in steps(cloud):
             for command in commands:
                 done = subprocess.run(
