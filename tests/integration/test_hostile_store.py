@@ -1,7 +1,10 @@
-"""Whoever may write to a store brings `down` and `run --away` to do nothing to other clusters."""
+"""Whoever may write to a store brings `down` and `run --away` to do nothing to other clusters, and
+to lose nothing of this one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -15,6 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from cloudtrain import catalog
+from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.away.own_desk import own_desk
 from cloudtrain.away.record import desk_mark
 from cloudtrain.cluster.session import Handle
@@ -29,6 +33,8 @@ from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 from tests.standins import cloud as standins
 from tests.support.fakes import make_identity, make_plan, no_journal
+from tests.support.landing_parts import write_manifest
+from tests.support.project import Project
 
 pytestmark = pytest.mark.sweep(2, of="hostile stores")
 
@@ -171,3 +177,43 @@ def test_a_desk_is_known_by_its_label_on_all_that_was_created_for_it(account: Ac
         "small-desk": False,
     }
     assert own_desk(account.config) is not None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    made = Project(tmp_path / "user's project")
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def test_down_lands_what_a_forged_manifest_says_has_landed_and_then_deletes_its_nodes(
+    project: Project,
+) -> None:
+    """One file is replaced, with its sums; another is gone, and the manifest knows of none."""
+    for words in (("up", project.config(), "--yes"), ("train", project.name)):
+        done = project.cloudtrain(*words)
+        assert done.returncode == 0, done.stderr
+    (run,) = (record["id"] for record in project.runs())
+    store = open_store(project.store.as_uri())
+    manifest = read_manifest(store, run)
+    assert manifest is not None
+    assert manifest.complete
+    replaced, removed = (f"{task}/output/{task}.txt" for task in ("chief0", "worker0"))
+    true = {path: project.landed(*path.split("/", 1)) for path in (replaced, removed)}
+    files = dict(manifest.files)
+    store.delete(f"{run}/{files.pop(removed).at}")
+    bad = bytes(files[replaced].size)
+    store.upload(f"{run}/{files[replaced].at}", [bad])
+    sums = {"sha256": hashlib.sha256(bad).hexdigest(), "md5": hashlib.md5(bad).hexdigest()}
+    files[replaced] = replace(files[replaced], **sums)
+    write_manifest(store, replace(manifest, files=files))
+    down = project.cloudtrain("down", project.name, "--yes")
+    assert down.returncode == 0, down.stderr
+    assert project.processes() == {}
+    landed = read_manifest(store, run)
+    assert landed is not None
+    assert landed.complete
+    found = {path: b"".join(store.download(f"{run}/{landed.files[path].at}")) for path in true}
+    assert found == {path: text.encode() for path, text in true.items()}
