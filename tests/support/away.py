@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Away:
     environment: dict[str, str]
     """What a desk's machine knows of its cloud: /etc/environment, which PAM reads."""
     certificate: str = ""
+    opened: dict[str, ArtifactStore] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -82,10 +83,18 @@ class Away:
         return {"etc/environment": "".join(lines), "etc/standin.crt": self.certificate}
 
     def artifacts(self) -> ArtifactStore:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**self.store.environment, **self.user.cloud.environment}.items():
-                patch.setenv(name, value)
-            return open_store(self.store.uri)
+        """Its first request reads the credentials from the environment, which is the user's for no
+        longer: nodes that are started here inherit it.
+        """
+        if self.store.uri not in self.opened:
+            with pytest.MonkeyPatch.context() as patch:
+                user = {**self.store.environment, **self.user.cloud.environment}
+                for name, value in user.items():
+                    patch.setenv(name, value)
+                store = open_store(self.store.uri)
+                list(store.list(".leases/"))
+            self.opened[self.store.uri] = store
+        return self.opened[self.store.uri]
 
     def state(self) -> AwayState | None:
         return Published(self.artifacts(), self.name).state()
