@@ -258,12 +258,15 @@ done
 
 
 def not_landed(error: CloudtrainError) -> CloudtrainError:
-    """One error with every failure, whose exit code says that artifacts have not landed."""
+    """One error with every failure, whose exit code says that artifacts have not landed.
+
+    Always another one, to be raised from `error`: an error that is its own cause has no last one.
+    """
     failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
     kinds = (StoreAway, StoreError)
     kind = next((k for k in kinds if all(isinstance(e, k) for e in failures)), NotLanded)
     if len(failures) == 1 and isinstance(error, kind):
-        return error
+        return error.copy_with()
     hints = [each.hint for each in failures if isinstance(each, CloudtrainError) and each.hint]
     return kind(
         "\n".join(dict.fromkeys(str(each) for each in failures)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.lost_nodes import TAKEN, lost_as_no_capacity, lost_nodes
 from cloudtrain.errors import (
     CapacityError,
@@ -16,6 +17,7 @@ from cloudtrain.errors import (
     NodeUnreachable,
     NotLanded,
     StepFailed,
+    StoreError,
     TransientError,
 )
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState
@@ -75,6 +77,14 @@ def test_it_is_found_in_the_causes_of_an_error() -> None:
     error = NotLanded("nothing landed")
     error.__cause__ = NodesError({"a": SILENT, "b": NotLanded("disk full")})
     assert lost(Cluster([node("b")]), error) == ("a",)
+
+
+def test_a_store_that_refuses_is_no_lost_node_and_ends_the_search() -> None:
+    """Of `finish_run`: an error that was its own cause was searched for ever, on paid nodes."""
+    refused = StoreError("run: a file is in the way of a folder")
+    with pytest.raises(StoreError) as raised:
+        raise not_landed(refused) from refused
+    assert lost(Cluster(BOTH), raised.value) == ()
 
 
 def test_a_spot_node_may_be_listed_for_a_while() -> None:

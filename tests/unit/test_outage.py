@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.artifacts.land import not_landed
 from cloudtrain.errors import (
     CloudtrainError,
     CredentialsError,
@@ -39,8 +40,9 @@ def caused(kind: type[CloudtrainError], cause: CloudtrainError) -> CloudtrainErr
     return error
 
 
-def raised_from_itself(error: CloudtrainError) -> CloudtrainError:
-    error.__cause__ = error
+def caused_by_landing(cause: CloudtrainError) -> CloudtrainError:
+    error = not_landed(cause)
+    error.__cause__ = cause
     return error
 
 
@@ -71,7 +73,7 @@ def test_what_is_away_passes(error: CloudtrainError) -> None:
         RunFailed("exit code 1"),
         NodesError({"a": AWAY, "b": NotLanded("unreadable")}),
         caused(NotLanded, NodeUnreachable("a", "no answer")),
-        raised_from_itself(StoreError("not a directory")),
+        caused_by_landing(StoreError("not a directory")),
     ],
 )
 def test_what_a_user_must_mend_does_not(error: CloudtrainError) -> None:
