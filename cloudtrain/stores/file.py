@@ -221,6 +221,10 @@ def _below(at: int, folder: str, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(folder, dir_fd=at, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, f"{folder} is a link") from None
+        raise
     with contextlib.suppress(FileExistsError):  # by another thread, or process
         os.mkdir(folder, dir_fd=at)
     return os.open(folder, flags, dir_fd=at)
@@ -297,7 +301,7 @@ _HINTS = {
     errno.ENOTDIR: "a file is in the way of a folder: move it, or choose another place",
     errno.EEXIST: "a file is in the way of a folder: move it, or choose another place",
     errno.EISDIR: "a folder is in the way of a file: move it, or choose another place",
-    errno.ELOOP: "links are not followed out of the store: check who put it there",
+    errno.ELOOP: "links in a store are not followed: check who put it there",
     errno.EINVAL: "check who put it there",
     errno.ENOENT: "something has deleted it: check whether the folder still exists",
 }
