@@ -527,20 +527,31 @@ NC6S_V3 = {"centralus": 3.458, "southcentralus": 3.366, "westus": 3.978}
 NC6S_V3 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.06)
 A100 = {"centralus": 4.1505, "southcentralus": 4.4075, "westus": 4.775}
 A100 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.673)
-# name: vCPUs, GiB, kind, count, prices. The same source; H100 has no price there.
+# H100, NC16as_T4_v3, NC12s_v3 and ND40rs_v2: the same catalog's v8/azure/vms.csv, as forked by
+# coopslarhette/skypilot-catalog (commit 20291d7), read 2026-11-26; the day of its prices is not
+# known, so they count as old as the table.
+H100 = {"southcentralus": 8.38}
+H100 |= dict.fromkeys(("centralus", "eastus", "eastus2", "westus3"), 6.98)
+# name: vCPUs, GiB, kind, count, prices. The same sources.
 AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
     "Standard_NC4as_T4_v3": (4, 28, "T4", 1, T4_V3),
     "Standard_NC8as_T4_v3": (8, 56, "T4", 1, {
         "centralus": 0.849, "eastus": 0.752, "eastus2": 0.752, "northcentralus": 0.752,
         "southcentralus": 0.902, "westus": 0.902, "westus2": 0.752, "westus3": 0.752,
     }),
-    "Standard_NC16as_T4_v3": (16, 110, "T4", 1, {}),
+    "Standard_NC16as_T4_v3": (16, 110, "T4", 1, {
+        "centralus": 1.36, "eastus": 1.204, "eastus2": 1.204, "northcentralus": 1.204,
+        "southcentralus": 1.445, "westus": 1.445, "westus2": 1.204, "westus3": 1.204,
+    }),
     "Standard_NC64as_T4_v3": (64, 440, "T4", 4, {
         "centralus": 4.907, "eastus": 4.352, "eastus2": 4.352, "northcentralus": 4.352,
         "southcentralus": 5.222, "westus": 5.222, "westus2": 4.352, "westus3": 4.352,
     }),
     "Standard_NC6s_v3": (6, 112, "V100", 1, NC6S_V3),
-    "Standard_NC12s_v3": (12, 224, "V100", 2, {}),
+    "Standard_NC12s_v3": (12, 224, "V100", 2, {
+        "centralus": 6.916, "eastus": 6.12, "eastus2": 6.12, "southcentralus": 6.732,
+        "westus": 7.956, "westus2": 6.12, "westus3": 6.12,
+    }),
     "Standard_NC24s_v3": (24, 448, "V100", 4, {
         "centralus": 13.831, "eastus": 12.24, "eastus2": 12.24, "southcentralus": 13.464,
         "westus": 15.912, "westus2": 12.24, "westus3": 12.24,
@@ -549,7 +560,9 @@ AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
         "centralus": 15.214, "eastus": 13.46, "eastus2": 13.464, "southcentralus": 14.8104,
         "westus": 17.503, "westus2": 13.46, "westus3": 13.46,
     }),
-    "Standard_ND40rs_v2": (40, 672, "V100-32GB", 8, {}),
+    "Standard_ND40rs_v2": (40, 672, "V100-32GB", 8, {
+        "eastus": 22.032, "southcentralus": 26.438, "westus2": 22.032,
+    }),
     "Standard_NC24ads_A100_v4": (24, 220, "A100-80GB", 1, A100),
     "Standard_NC48ads_A100_v4": (48, 440, "A100-80GB", 2, {r: 2 * p for r, p in A100.items()}),
     "Standard_NC96ads_A100_v4": (96, 880, "A100-80GB", 4, {r: 4 * p for r, p in A100.items()}),
@@ -559,9 +572,14 @@ AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
     "Standard_ND96amsr_A100_v4": (96, 1924, "A100-80GB", 8, {
         "eastus": 32.77, "eastus2": 32.77, "southcentralus": 39.324, "westus2": 32.77,
     }),
-    "Standard_NC40ads_H100_v5": (40, 320, "H100", 1, {}),
-    "Standard_NC80adis_H100_v5": (80, 640, "H100", 2, {}),
-    "Standard_ND96isr_H100_v5": (96, 1900, "H100", 8, {}),
+    "Standard_NC40ads_H100_v5": (40, 320, "H100", 1, H100),
+    "Standard_NC80adis_H100_v5": (80, 640, "H100", 2, {
+        "centralus": 13.96, "eastus": 13.96, "eastus2": 13.96, "southcentralus": 16.76,
+        "westus3": 13.96,
+    }),
+    "Standard_ND96isr_H100_v5": (96, 1900, "H100", 8, {
+        "eastus": 98.32, "eastus2": 98.32, "westus": 127.816,
+    }),
     "Standard_ND96isr_H200_v5": (96, 1850, "H200", 8, {}),
     "Standard_NV36ads_A10_v5": (36, 440, "A10", 1, {
         "eastus": 3.2, "eastus2": 3.2, "northcentralus": 3.84, "southcentralus": 3.84,
@@ -578,6 +596,9 @@ def azure(listed: Mapping[str, Prices]) -> Iterator[Row]:
     for size in D_SIZES:
         prices = {region: price * size / 64 for region, price in D64S_V5.items()}
         yield f"Standard_D{size}s_v5", size, 4 * size, "", 0, "on-demand", prices
+    # Without a price: learn.microsoft.com/azure/virtual-machines/sizes/general-purpose/dsv6-series
+    for size in (*D_SIZES, 96, 128):
+        yield f"Standard_D{size}s_v6", size, 4 * size, "", 0, "on-demand", {}
     for size in (2, 4, 8, 16, 32, 48, 64, 72):
         name = f"Standard_F{size}s_v2"
         yield name, size, 2 * size, "", 0, "on-demand", in_libcloud(listed, name)

@@ -97,8 +97,8 @@ FAMILIES = (
         read=_READ,
     ),
     Family(
-        machines=r"Standard_NV\d+a(m)?ds_A10_v5",
-        shown="NVads_A10_v5",
+        machines=r"Standard_N[CV]\d+a(m)?ds_A10_v[45]",
+        shown="NVads_A10_v5, NCads_A10_v4",
         kind="A10",
         unfit="Azure's A10 are shares of one, which need NVIDIA's GRID driver",
         instead="Standard_NC4as_T4_v3",
