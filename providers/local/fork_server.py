@@ -22,7 +22,7 @@ sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of param
 from cloudtrain.providers.local import environment, processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
 from cloudtrain.providers.local.ports import ReservedPorts  # noqa: E402
-from cloudtrain.providers.local.private_view import View, enter, owner_map  # noqa: E402
+from cloudtrain.providers.local.private_view import View, enter, same_for_all  # noqa: E402
 from cloudtrain.providers.local.ssh_server import ServerSettings, serve  # noqa: E402
 from cloudtrain.retry import Retry, poll_until  # noqa: E402
 
@@ -71,7 +71,7 @@ def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
             settings, links = ServerSettings(**order["settings"]), order["links"]
             view = View(**order["view"]) if order["view"] else None
             if view is not None:
-                owner_map()  # once for all
+                same_for_all()
             refusal = fork_server(listener, folder, settings, view, links)
             if refusal is not None:
                 fork_server(listener, folder, settings, None, links)

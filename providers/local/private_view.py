@@ -82,13 +82,15 @@ def enter(view: View, folder: Path) -> None:
     Returns in another process than it was called in, which has ended. Raises OSError, in one or the
     other: it may then have half a view and must end.
     """
-    as_root, owners = os.geteuid() == 0, owner_map()
+    as_root, (owners, devices, groups) = os.geteuid() == 0, same_for_all()
     flags = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | (0 if as_root else CLONE_NEWUSER)
     _unshare(flags, os.geteuid(), os.getegid())
+    if os.fork():  # before all else: each page that both write to is copied once more
+        os._exit(0)
     mounts.mount("none", "/", mounts.MS_REC | mounts.MS_SLAVE)
     with _cloned(view, folder, owners) as shown:
         mounts.change("/", set_flags=mounts.RDONLY)
-        groups = _devices()
+        _place_devices(devices)
         empty = _place(view, shown)
     if owners is not None:
         os.close(owners)
@@ -96,8 +98,6 @@ def enter(view: View, folder: Path) -> None:
         _mount_disk(folder / "home", view.disk, as_root)
     for target in empty:
         mounts.change(target, set_flags=mounts.RDONLY, deep=False)
-    if os.fork():
-        os._exit(0)
     # A /proc shows the processes of the namespace that its mounter is in.
     nothing_more = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
     mounts.mount("proc", "/proc", nothing_more, kind="proc")
@@ -109,9 +109,20 @@ def enter(view: View, folder: Path) -> None:
 
 
 @cache
-def owner_map() -> int | None:
+def same_for_all() -> tuple[int | None, Sequence[str], Sequence[int]]:
+    """What a process that forks all nodes finds out once: the map of owners, the devices, and the
+    groups that may use GPUs.
+    """
+    shown = [str(path) for name in DEVICES for path in Path("/dev").glob(name)]
+    nodes = (each for path in shown for each in (Path(path), *Path(path).rglob("*")))
+    found = (one.stat() for one in nodes if one.is_char_device())
+    groups = sorted({one.st_gid for one in found if one.st_mode & 0o060} - {0})
+    return _owner_map(), shown, groups
+
+
+def _owner_map() -> int | None:
     """A user namespace in which root of a disk is the node's user, for `enter` as root; None if
-    there is none. For a process that then forks all nodes: it is the same for all.
+    there is none.
     """
     if os.geteuid() != 0:
         return None
@@ -236,10 +247,9 @@ def _show(path: str, cloned: int) -> None:
     mounts.attach(cloned, path)
 
 
-def _devices() -> list[int]:
-    """Replace /dev by what a node may use; returns the groups that may use GPUs."""
-    there = [str(path) for name in DEVICES for path in Path("/dev").glob(name)]
-    cloned = {path: mounts.clone(path) for path in there}
+def _place_devices(shown: Sequence[str]) -> None:
+    """Replace /dev by what a node may use."""
+    cloned = {path: mounts.clone(path) for path in shown}
     _tmpfs("/dev", "mode=0755", nodev=False)
     for path, descriptor in cloned.items():
         _show(path, descriptor)
@@ -252,9 +262,6 @@ def _devices() -> list[int]:
     Path(SHARED_MEMORY).mkdir()
     mounts.change("/dev", set_flags=mounts.RDONLY, deep=False)
     _tmpfs(SHARED_MEMORY, "mode=1777")
-    nodes = (each for path in there for each in (Path(path), *Path(path).rglob("*")))
-    found = (one.stat() for one in nodes if one.is_char_device())
-    return sorted({one.st_gid for one in found if one.st_mode & 0o060} - {0})
 
 
 def _tmpfs(path: str, options: str, *, nodev: bool = True) -> None:
