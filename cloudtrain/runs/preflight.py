@@ -23,6 +23,7 @@ from cloudtrain.cloud import cloud_of
 from cloudtrain.codec import decode
 from cloudtrain.errors import PreflightError
 from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.node.probe import owner as port_owner
 from cloudtrain.protocols import Transport
 from cloudtrain.run_record import Task
 from cloudtrain.shell import Command
@@ -45,6 +46,7 @@ def preflight(
     identity: Mapping[str, object] | None = None,
     running: Sequence[tuple[Task, str]] = (),
     folder: str = layout.ROOT,
+    here: bool = False,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
     """Return warnings; raises PreflightError with every problem, each naming its node and what to
@@ -52,8 +54,9 @@ def preflight(
 
     `versions` is a command that prints a JSON object of package → version, `identity` how a node
     gets a token of its identity (`token_query`), `folder` where the task writes. `running` are
-    tasks that serve already, with their addresses: reached, but not asked. A node that does not
-    answer within `timeout` seconds is a problem by itself.
+    tasks that serve already, with their addresses: reached, but not asked. `here`: the nodes share
+    this machine's ports, and do not see who has them. A node that does not answer within `timeout`
+    seconds is a problem by itself.
     """
     asked: set[tuple[str, Command]] = set()
     probes = [
@@ -66,7 +69,7 @@ def preflight(
         judge(probes, findings)
     _reachability(probes, running, findings)
     others = bool(findings.problems)
-    taken = _ports(probes, findings.warnings if alone else findings.problems)
+    taken = _ports(probes, findings.warnings if alone else findings.problems, here)
     if findings.problems:
         nodes = {text.partition(": ")[0] for text in findings.problems}
         raise PreflightError(
@@ -292,7 +295,7 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
             findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
 
 
-def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
+def _ports(probes: Sequence[_Probe], into: list[str], here: bool) -> tuple[str, ...]:
     """Report ports that cannot be opened; returns the tasks whose port another program uses."""
     taken = []
     for probe in probes:
@@ -305,6 +308,8 @@ def _ports(probes: Sequence[_Probe], into: list[str]) -> tuple[str, ...]:
             into.append(f"{what} cannot be opened ({report.why}): set train.port")
             continue
         taken.append(probe.task.name)
+        if owner.pid is None and here:
+            owner = decode(_PortOwner, port_owner(probe.task.port) or {})
         if owner.pid is not None:
             command = owner.command[:100]
             into.append(

@@ -224,6 +224,7 @@ def preflight_attempt(session: Session, run: Run) -> None:
             session.transport,
             versions=lambda node: tensorflow.versions_command(config, node),
             identity=token_query(config),
+            here=facts_of(config.provider).on_this_machine,
         )
         for task in run.tasks:
             stage.done(task.node)

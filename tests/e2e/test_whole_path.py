@@ -523,7 +523,7 @@ def test_the_node_of_a_failed_preflight_is_named_once(project: Project) -> None:
     (record,) = project.runs()
     cause = record["attempts"][0]["cause"]
     assert (cause["task"], cause["node"]) == ("worker0", f"{project.name}-worker0")
-    assert cause["text"].startswith(f"port {project.port + 1} is in use")
+    assert cause["text"].startswith(f"port {project.port + 1} is in use by pid {os.getpid()} (")
     assert "end it" not in done.stderr
     assert "hint: clusters of `provider: local` share this machine's ports" in done.stderr
     shown = project.cloudtrain("status", project.name).stdout
