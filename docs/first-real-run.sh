@@ -7,13 +7,15 @@
 #   sh docs/first-real-run.sh gcp us-central1 gs://BUCKET/first ended   says, an hour later, whether it did
 #   sh docs/first-real-run.sh local - file:///tmp/first cpu             the same without an account
 #
-# The report is first-real-run-CLOUD-PART.txt in this folder. Account ids, mail addresses and
-# public addresses are masked in it; look through it before you send it.
+# The report is first-real-run-CLOUD-PART.txt in this folder, with all answers of the cloud in
+# first-real-run-CLOUD-PART.jsonl. Account ids, mail addresses and public addresses are masked in
+# both; look through them before you send them.
 set -u
-[ $# -eq 4 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -eq 4 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
 cloud=$1 place=$2 store=$3 part=$4
 here=$(cd "$(dirname "$0")/.." && pwd)
 report=$PWD/first-real-run-$cloud-$part.txt
+export CLOUDTRAIN_RECORD="$PWD/first-real-run-$cloud-$part.jsonl"
 work=$(mktemp -d) || exit 1
 failed=0
 command -v cloudtrain >/dev/null || PATH=$here/.venv/bin:$PATH
@@ -83,6 +85,7 @@ whole() {
 }
 
 : >"$report"
+rm -f "$CLOUDTRAIN_RECORD"
 say "first real run: $cloud, $part, $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 step 0 cloudtrain --version
 step 0 uname -srm
@@ -120,4 +123,5 @@ rm -rf "$work"
 say ""
 [ $failed = 0 ] && say "all as expected" || say "NOT all as expected"
 echo "report: $report"
+[ -s "$CLOUDTRAIN_RECORD" ] && echo "answers of the cloud: $CLOUDTRAIN_RECORD"
 exit $failed

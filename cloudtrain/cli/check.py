@@ -16,6 +16,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    record_option,
     shown,
 )
 from cloudtrain.cli.printing import print_lines
@@ -50,6 +51,7 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 @ignore_option
 @events_option
 @json_option
+@record_option
 @debug_option
 def command(
     file: str | None,

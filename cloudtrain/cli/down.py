@@ -17,6 +17,7 @@ from cloudtrain.cli.options import (
     name_argument,
     order_key_option,
     print_json,
+    record_option,
     shown,
     yes_option,
 )
@@ -43,6 +44,7 @@ from cloudtrain.state import Records
 @provider_options
 @events_option
 @json_option
+@record_option
 @debug_option
 def command(
     name: str | None,

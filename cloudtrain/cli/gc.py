@@ -16,6 +16,7 @@ from cloudtrain.cli.options import (
     json_option,
     name_argument,
     print_json,
+    record_option,
     shown,
     yes_option,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @yes_option
 @events_option
 @json_option
+@record_option
 @debug_option
 def command(
     name: str | None,

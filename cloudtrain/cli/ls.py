@@ -8,7 +8,13 @@ from cloudtrain import moments
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.nodes import alarmed
-from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
+from cloudtrain.cli.options import (
+    debug_option,
+    json_option,
+    name_argument,
+    print_json,
+    record_option,
+)
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.lines import printable
 from cloudtrain.errors import UsageError
@@ -19,6 +25,7 @@ from cloudtrain.errors import UsageError
 @click.option("--cloud", is_flag=True, help="Query the accounts instead of the local records.")
 @provider_options
 @json_option
+@record_option
 @debug_option
 def command(
     name: str | None, cloud: bool, provider: str | None, project: str | None, as_json: bool

@@ -179,6 +179,25 @@ events_option = click.option(
     callback=lambda context, parameter, value: context.meta.update({f"{__name__}.events": value}),
     help="Append every message and step to PATH as JSON lines; - is stdout.",
 )
+
+
+def _recorded(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+    if value is not None and not context.resilient_parsing:
+        from cloudtrain.cli.app import on_stderr
+        from cloudtrain.state.recording import recorded_to
+
+        context.with_resource(recorded_to(value, on_stderr))
+
+
+record_option = click.option(
+    "--record",
+    metavar="PATH",
+    envvar="CLOUDTRAIN_RECORD",
+    type=click.Path(path_type=Path),
+    expose_value=False,
+    callback=_recorded,
+    help="Append what the cloud answers to PATH, keys and names replaced, for a bug report.",
+)
 adopt_option = click.option(
     "--adopt", is_flag=True, help="Take over a cluster created from a FILE in another folder."
 )

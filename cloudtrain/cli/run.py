@@ -16,6 +16,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    record_option,
     resume_option,
     shown,
     wait_option,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 @full_log_option
 @events_option
 @json_option
+@record_option
 @debug_option
 def command(
     file: str,

@@ -16,6 +16,7 @@ from cloudtrain.cli.options import (
     json_option,
     name_argument,
     print_json,
+    record_option,
     store_option,
 )
 from cloudtrain.cli.printing import print_lines
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--offline", is_flag=True, help="Show local records only; query no provider.")
 @store_option
 @json_option
+@record_option
 @debug_option
 def command(name: str | None, watch: bool, offline: bool, store: str | None, as_json: bool) -> int:
     """Show clusters: their nodes as the provider lists them now, their runs, cost so far and

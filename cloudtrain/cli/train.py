@@ -14,6 +14,7 @@ from cloudtrain.cli.options import (
     json_option,
     name_argument,
     print_json,
+    record_option,
     resume_option,
     shown,
 )
@@ -33,6 +34,7 @@ Example:
 @full_log_option
 @events_option
 @json_option
+@record_option
 @debug_option
 @click.pass_context
 def command(

@@ -18,6 +18,7 @@ from cloudtrain.cli.options import (
     ignore_option,
     json_option,
     print_json,
+    record_option,
     shown,
     wait_option,
     yes_option,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 @ignore_option
 @events_option
 @json_option
+@record_option
 @debug_option
 def command(
     file: str,

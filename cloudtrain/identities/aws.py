@@ -5,6 +5,7 @@ Sources of credentials: https://docs.aws.amazon.com/sdkref/latest/guide/standard
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import subprocess
@@ -14,8 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloudtrain import moments
+from cloudtrain import moments, recorder
 from cloudtrain.errors import CloudtrainError, CredentialsError, Error
+
+CLOUD = __name__.rpartition(".")[2]
+"""As configs name it: this module is called like its cloud."""
 
 CACHE = "~/.aws/cli/cache"
 """Where the AWS CLI keeps sessions of roles, MFA and SSO, under keys that botocore derives alike
@@ -143,6 +147,7 @@ class AwsIdentity:
         core = botocore.session.Session(profile=self.profile)
         core.register_component("credential_provider", CredentialResolver([_Provider(self)]))
         core.register("after-call", heard)
+        core.register("after-call", functools.partial(recorder.of_botocore, CLOUD))
         return boto3.Session(botocore_session=core)
 
     def _load(self) -> Any:

@@ -16,12 +16,12 @@ from urllib.parse import urlencode, urlsplit
 
 from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
 
-from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
 from cloudtrain.identities.aws import AwsIdentity, identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base import session
 from cloudtrain.providers.base.timing import Timing, require_network
 
 CONNECT = 10.0
@@ -203,9 +203,7 @@ class _Connection(EC2Connection):
         self.request_path = parts.path
         self.driver = SimpleNamespace(region_name=region, name="cloudtrain")
         self.connect()  # type: ignore[no-untyped-call]
-        # A line for this host in ~/.netrc would replace the signature.
-        self.connection.session.auth = _unchanged
-        self.connection.session.hooks["response"].append(_heard)
+        session.prepare(self.connection.session, "aws", "AWS")
         self.connection.session.timeout = timeout
         if ca_bundle:
             self.connection.ca_cert = ca_bundle
@@ -219,11 +217,3 @@ class _Connection(EC2Connection):
         send: Any = self.request
         answer: Tree = send("/", data=form, headers=headers, method="POST").object
         return answer
-
-
-def _heard(response: Any, *_: Any, **__: Any) -> None:
-    moments.answered(response, "AWS")
-
-
-def _unchanged(request: Any) -> Any:
-    return request

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
 from libcloud.common.base import Connection
 
-from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError, Scope
 from cloudtrain.providers.azure import faults
+from cloudtrain.providers.base import session
 
 TIMEOUT = 60.0
 """Seconds without data before a request times out."""
@@ -74,9 +74,7 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
         if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
             # As azure-identity does; libcloud reads SSL_CERT_FILE and certifi only.
             http.ca_cert = None
-        # A line for this host in ~/.netrc would replace the token.
-        http.session.auth = _unchanged
-        http.session.hooks["response"].append(_heard)
+        session.prepare(http.session, "azure", "Azure")
 
     def call(
         self,
@@ -93,11 +91,3 @@ class ArmConnection(AzureResourceManagementConnection):  # type: ignore[misc, un
 
     def encode_data(self, data: Any) -> str:
         return json.dumps(data)
-
-
-def _heard(response: Any, *_: Any, **__: Any) -> None:
-    moments.answered(response, "Azure")
-
-
-def _unchanged(request: Any) -> Any:
-    return request

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from libcloud.common.base import ConnectionUserAndKey
 from libcloud.compute.drivers.gce import GCEConnection, GCEResponse
 
-from cloudtrain import moments
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import ClusterConfig
+from cloudtrain.providers.base import session
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp.credentials import Credentials
 
@@ -86,20 +86,10 @@ class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
         if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
             # As google-auth does; libcloud reads SSL_CERT_FILE and certifi only.
             http.ca_cert = None
-        # A line for this host in ~/.netrc would replace the token.
-        http.session.auth = _unchanged
-        http.session.hooks["response"].append(_heard)
+        session.prepare(http.session, "gcp", "Google Cloud")
 
     def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
         return params, {**headers, **self._credentials.headers()}
 
     def morph_action_hook(self, action: str) -> str:
         return f"{self.request_path}/{action}"
-
-
-def _heard(response: Any, *_: Any, **__: Any) -> None:
-    moments.answered(response, "Google Cloud")
-
-
-def _unchanged(request: Any) -> Any:
-    return request

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.errors import CloudError
 from tests.standins.cloud import DESCRIPTIONS, running
 from tests.standins.nodes import Nodes, unavailable
 from tests.support.cloud_user import READY
 from tests.support.project import DATA, ROOT, Project
+from tests.support.recorded import answers, classified, refusals
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -58,6 +60,8 @@ def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_p
     (tools / "cloudtrain").chmod(0o755)
     path = project.environment["PATH"]
     project.environment |= {"PATH": f"{tools}:{path}", "CLOUDTRAIN_CACHE": str(tmp_path / "cache")}
+    record = tmp_path / "record.jsonl"
+    project.environment["CLOUDTRAIN_RECORD"] = str(record)
     ran = 0
     with Nodes() as nodes, running(cloud, nodes=nodes) as account:
         project.environment.update(account.environment)
@@ -96,6 +100,12 @@ def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_p
                 ran += 1
         assert account.holdings() == []
     assert ran >= 9
+    project_id = DESCRIPTIONS[cloud].project
+    assert "PRIVATE KEY" not in record.read_text()
+    assert not project_id or project_id not in record.read_text()
+    assert {answer.cloud for answer in answers(record)} == {cloud}
+    for refusal in refusals(answers(record)):
+        assert type(classified(*refusal)) is not CloudError, refusal
     assert (project.folder / "first.html").is_file()
     assert list((project.folder / "results").rglob("chief0.txt"))
 

@@ -40,6 +40,8 @@ LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, command
         *{
             "awake",
             "moments",
+            "recorder",
+            "masking",
             "parallel",
             "fence",
             "retry",

@@ -13,37 +13,16 @@ from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
 from cloudtrain.providers.base.faults import SHARED
 from cloudtrain.providers.gcp import faults as gcp
-from tests.standins.refusals import CLOUDS, Recorded, recorded
+from tests.standins.refusals import CLOUDS, recorded
+from tests.support.recorded import classified
 
 ENTRIES = [(cloud, name) for cloud in CLOUDS for name in recorded(cloud)]
-
-
-def read(cloud: str, entry: Recorded) -> CloudError:
-    """The error that the cloud's driver makes of it."""
-    reach: errors.Scope = "zone" if entry.zone else "region"
-    status = entry.status if isinstance(entry.status, int) else 0
-    if cloud == "aws":
-        region = {"region": entry.asked.rpartition(" in ")[2]}
-        text = entry.text()
-        return aws.of_answer(
-            entry.asked, status=status, headers={}, body=text, reach=reach, facts=region
-        )
-    if cloud == "azure" and status:
-        return azure.of_answer(
-            entry.asked, status=status, headers=entry.headers, body=entry.text(), reach=reach
-        )
-    if cloud == "azure":
-        return azure.of_error(entry.asked, entry.json(), reach=reach)
-    facts = {"project": entry.asked.split("/")[1]}
-    if status:
-        return gcp.of_answer("asking", status, entry.json(), path=entry.asked, facts=facts)
-    return gcp.of_operation("asking", [entry.json()], path=entry.asked, facts=facts)
 
 
 @pytest.mark.parametrize(("cloud", "name"), ENTRIES)
 def test_a_real_refusal_is_read_as_what_it_means(cloud: str, name: str) -> None:
     entry = recorded(cloud)[name]
-    error = read(cloud, entry)
+    error = classified(cloud, entry)
     assert type(error) is getattr(errors, entry.means["error"]), error
     assert error.scope == entry.means.get("scope", error.scope)
     assert entry.means.get("hint", "") in str(error.hint)
@@ -54,7 +33,7 @@ def test_a_real_refusal_is_read_as_what_it_means(cloud: str, name: str) -> None:
 @pytest.mark.parametrize(("cloud", "name"), ENTRIES)
 def test_a_hint_names_what_is_known(cloud: str, name: str) -> None:
     """No placeholder is left where the answer or the request has the name."""
-    hint = str(read(cloud, recorded(cloud)[name]).hint)
+    hint = str(classified(cloud, recorded(cloud)[name]).hint)
     assert not re.search(r"[{}]|\b(PROJECT|TENANT|API|CONSUMER|NAMESPACE|CLAIMS|REGION)\b", hint)
 
 
