@@ -187,7 +187,7 @@ class Provider(Protocol):
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         """Extra checks of `check --deep`: the actual requests of `create`, validated by the cloud.
-        Each finding says what was done and what it cost."""
+        Each finding says what was done and what it cost; none if the cloud validates nothing."""
 
     def create(
         self,

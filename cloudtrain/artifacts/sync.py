@@ -245,6 +245,25 @@ def _outcome(
     )
 
 
+def store_files(
+    node: Node, folder: str, due: Mapping[str, File], upload: Upload
+) -> tuple[dict[str, Artifact], str | None]:
+    """Have the node upload files, by their paths in the store; those that it cannot upload go
+    through this machine.
+
+    Returns complete files by source, and why some came through this machine.
+    """
+    sent = upload_from_node(node, folder, due, upload)
+    rest = {
+        key: file
+        for key, file in due.items()
+        if file.source not in sent.arrived and file.source not in sent.changed
+    }
+    why = f"uploading {len(rest)} files through this machine: {sent.why}"
+    detour = why if rest and sent.why is not None else None
+    return sent.arrived | upload_via_client(node, folder, rest, upload), detour
+
+
 class _Carrier:
     def __init__(self, source: SyncSource, ledger: ManifestWriter, upload: Upload) -> None:
         self._source, self._ledger, self._upload = source, ledger, upload
@@ -271,17 +290,9 @@ class _Carrier:
         return landed
 
     def _stored(self, due: Mapping[str, File]) -> dict[str, Artifact]:
-        """Have the node upload the files; those that it cannot upload go through this machine."""
-        source, upload = self._source, self._upload
-        sent = upload_from_node(source.node, source.folder, due, upload)
-        rest = {
-            key: file
-            for key, file in due.items()
-            if file.source not in sent.arrived and file.source not in sent.changed
-        }
-        if rest and sent.why is not None:
-            self.detour = f"uploading {len(rest)} files through this machine: {sent.why}"
-        return sent.arrived | upload_via_client(source.node, source.folder, rest, upload)
+        arrived, detour = store_files(self._source.node, self._source.folder, due, self._upload)
+        self.detour = detour or self.detour
+        return arrived
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))

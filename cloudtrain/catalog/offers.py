@@ -15,7 +15,7 @@ from cloudtrain.catalog import availability, table
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
-from cloudtrain.cloud import EVERYWHERE, Cloud, clouds
+from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of, clouds
 from cloudtrain.model import MARKETS, Accelerator, Market, NodePlan, Provisioning
 
 
@@ -78,6 +78,31 @@ def offers(
     return tuple(sorted(kept, key=_order))
 
 
+LEAST_GIB = 2.0
+"""Memory with which Ubuntu boots and its snaps, apt and SSH work."""
+
+
+def plain_machines(
+    provider: str, *, market: Market = "on-demand", places: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Machine types of x86-64 without accelerators that are sold on that market, cheapest first.
+
+    The highest price in any of the places counts; types without a known one are left out.
+    """
+    cloud, found = cloud_of(provider), {}
+    for row in table.packaged(provider).rows if cloud else ():
+        known = catalog.machine_type(provider, row.machine)
+        if cloud is None or known is None or known.arm or known.accelerator is not None:
+            continue
+        if known.memory_gib >= LEAST_GIB and availability.is_sold(cloud, known.name, market=market):
+            node, where = _node(known, None, market), places or (cloud.first_region,)
+            costs = [catalog.highest_price(provider, node, place) for place in where]
+            prices = [cost for cost in costs if cost is not None]
+            if len(prices) == len(costs):
+                found[known.name] = max(prices)
+    return tuple(sorted(found, key=lambda name: (found[name], name)))
+
+
 def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, int]:
     return (
         offer.price is None,
@@ -135,7 +160,9 @@ def _of_machine(
             )
 
 
-def _node(machine: catalog.MachineType, accelerator: Accelerator, market: Market) -> NodePlan:
+def _node(
+    machine: catalog.MachineType, accelerator: Accelerator | None, market: Market
+) -> NodePlan:
     return NodePlan(
         name="",
         role="",

@@ -55,7 +55,6 @@ from cloudtrain.playbooks import tensorflow
 from cloudtrain.protocols import (
     Console,
     Finding,
-    Provider,
     TellsEnds,
     TellsMachines,
     WritesPolicies,
@@ -199,7 +198,7 @@ def findings_of_place(
             break
         fitting, asked = fitting_findings(handle, (), ignore)
     if deep is not None and asked is not None:
-        fitting = (*fitting, *deep_check(handle.provider, handle.plan, fitting, deep))
+        fitting = (*fitting, *deep_check(handle, fitting, deep, ignore))
     return (*(Finding(what="machine facts", ok=True, text=text) for text in news), *fitting)
 
 
@@ -299,21 +298,21 @@ def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Findi
 
 
 def deep_check(
-    provider: Provider, plan: Plan, found: tuple[Finding, ...], console: Console
+    handle: Handle, found: tuple[Finding, ...], console: Console, ignore: Collection[str]
 ) -> tuple[Finding, ...]:
     """Deep check. Skipped while other findings would stop it.
 
-    A cloud that can validate requests without executing them does so; on any other, one small
-    machine is created and deleted.
+    A cloud that can validate requests without executing them does so with all of them; then one
+    small machine is created and deleted on every cloud.
     """
     wrong = [finding.what for finding in found if not finding.ok]
     if wrong:
         text = f"skipped: fix {', '.join(dict.fromkeys(wrong))} first"
         return (Finding(what="rehearsal", ok=True, text=text, told=False),)
-    rehearsed = provider.dry_run(plan)
-    if is_cloud(plan.config.provider) and not any(finding.told for finding in rehearsed):
-        return (try_machine(plan.config, console),)
-    return rehearsed
+    rehearsed = handle.provider.dry_run(handle.plan)
+    if not is_cloud(handle.config.provider) or not all(finding.ok for finding in rehearsed):
+        return rehearsed
+    return (*rehearsed, *try_machine(handle.plan, console, ignore))
 
 
 def refuse(handle: Handle, console: Console, ignore: Collection[str] = ()) -> None:

@@ -158,7 +158,7 @@ class CloudDriver(Protocol[NetworkT]):
         """
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        """Same as Provider.dry_run; returns `no_dry_run` if this cloud has no dry run."""
+        """Same as Provider.dry_run."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """Same as TellsMachines.machine_facts."""
@@ -268,9 +268,3 @@ class CloudDriver(Protocol[NetworkT]):
 
         The call must not wait for a step of ours after it, as no later one may happen.
         """
-
-
-def no_dry_run(cloud: str) -> tuple[Finding, ...]:
-    """Return the finding of a driver whose `check --deep` checks no more than `check`."""
-    text = f"{cloud} has no dry run: nothing is checked beyond `check`"
-    return (Finding(what="rehearsal", ok=True, text=text, told=False),)

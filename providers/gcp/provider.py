@@ -13,7 +13,7 @@ from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
-from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm, no_dry_run
+from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
@@ -83,7 +83,7 @@ class GcpDriver:
         return permissions.commands(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return no_dry_run(self.name)
+        return ()
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return machine_types.facts(self._api, self._zones_of(plan), names)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.candidate_sweep import ENDINGS, Sweep, swept
+from tests.support.candidate_sweep import ENDINGS, ORDER, Sweep, swept
 from tests.support.lanes import Cases
 
 
@@ -46,3 +46,25 @@ def test_a_killed_up_leaves_nothing_that_down_up_or_gc_do_not_find(
 def test_calls_that_go_wrong_once_change_nothing(sweep: Sweep, fault: str) -> None:
     sweep.begin_anew()
     assert sweep.faulty(fault) > 100
+
+
+@pytest.mark.parametrize("cloud", ORDER)
+def test_a_killed_deep_check_leaves_nothing_that_down_or_gc_do_not_find(
+    sweep: Sweep, cases: Cases, cloud: str
+) -> None:
+    """By the name on record here, or by what the account says elsewhere, once its end has come."""
+    killed = 0
+    for point in cases.of(sweep.deep_points(cloud), 3):
+        sweep.begin_anew(cloud)
+        if not sweep.killed(point, "check", str(sweep.file), "--deep"):
+            continue
+        killed += 1
+        trials = sweep.trials()
+        assert len(trials) <= 1, (point, trials)
+        for name in trials:  # none if nothing has been created yet
+            if killed % 2:
+                sweep.do("down", name, "--discard", "--yes")
+            elif sweep.holding():
+                sweep.do("gc", name, "--yes", home="another")
+        assert sweep.holding() == {}, point
+    assert killed

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from cloudtrain.errors import HostKeyMismatch
 from cloudtrain.model import Node
 from cloudtrain.providers.base.boot import move_end_command
 from cloudtrain.ssh.transport import SshTransport
+from cloudtrain.stores import open_store
 from tests.standins.cloud import running
 from tests.standins.nodes import Nodes, unavailable
-from tests.support.cloud_user import READY, Account
+from tests.standins.stores import s3
+from tests.support.cloud_user import LIMIT, READY, Account
 from tests.support.project import Project, until
 
 
@@ -176,17 +179,65 @@ def the_host_keys_are_others_than_in_the_user_data(account: Account) -> None:
             assert transport.ask(node, "echo here").stdout == b"here\n"
 
 
-@pytest.mark.sweep(2, of="nodes")
-@pytest.mark.parametrize("account", ["gcp", "aws"], indirect=True)
-def test_a_deep_check_logs_in_to_one_small_machine_and_leaves_nothing(account: Account) -> None:
-    config = account.config()
-    told = json.loads(account.do("check", config, "--deep", "--json").stdout)["findings"]
-    (trial,) = [finding for finding in told if finding["what"] == "trial"]
-    assert trial["ok"]
-    assert "created, logged in to and deleted in" in trial["text"]
-    assert "about 0.01 $" in trial["text"]
+PROOFS = ("image", "SSH", "host key", "end", "upload")
+
+
+def deep(account: Account, code: int = 0, **sections: Any) -> dict[str, dict[str, Any]]:
+    """The findings of `check --deep` on its machine, by what they are about; nothing is left."""
+    config = account.config(**sections)
+    done = account.project.cloudtrain("check", config, "--deep", "--json", timeout=LIMIT)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}{account.logs()}"
     assert (account.cloud.holdings(), account.nodes.running()) == ([], [])
     assert list((account.project.home / "clusters").glob("*trial*")) == []
+    found = {each["what"]: each for each in json.loads(done.stdout)["findings"]}
+    found["said"] = {"text": done.stderr}
+    return found
+
+
+@pytest.mark.sweep(2, of="nodes")
+def test_a_deep_check_proves_on_one_cheapest_machine_what_nodes_need_and_leaves_nothing(
+    account: Account, tmp_path: Path
+) -> None:
+    """A store of this machine has no presigned requests: the file comes through it. On Azure, the
+    file's own machines are validated besides; its region lacks the cheapest, Standard_F2s_v2.
+    """
+    store, place = tmp_path / "store", [account.cloud.placement[0]]
+    found = deep(account, artifacts={"store": store.as_uri()}, placement=place)
+    assert [what for what in found if what.startswith("trial ")] == [f"trial {p}" for p in PROOFS]
+    assert all(found[f"trial {proof}"]["ok"] for proof in PROOFS), found
+    machine = {"aws": "t3.small", "gcp": "n1-standard-1", "azure": "Standard_D2s_v3"}
+    assert (
+        f"{machine[account.cloud.name]} created, logged in to and deleted in"
+        in (found["trial"]["text"])
+    )
+    assert "about 0.01 $" in found["trial"]["text"]
+    assert "for about a minute, as cluster" in found["said"]["text"]
+    assert "armed and confirmed: ends at" in found["trial end"]["text"]
+    assert found["trial upload"]["text"] == (
+        f"{store.as_uri()}: 64 bytes through this machine; read back and deleted"
+    )
+    assert [path for path in store.rglob("*") if path.is_file()] == []
+    assert ("rehearsal" in found) == (account.cloud.name == "azure")
+
+
+@pytest.mark.sweep(2, of="nodes")
+@pytest.mark.parametrize("account", ["aws"], indirect=True)
+def test_the_machine_of_a_deep_check_uploads_by_a_request_that_is_signed_here(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the Free plan, too."""
+    account.cloud.set(account_plan="FREE")
+    with s3() as bucket:
+        endpoint = bucket.environment["AWS_ENDPOINT_URL_S3"]
+        account.project.environment["AWS_ENDPOINT_URL_S3"] = endpoint
+        found = deep(account, artifacts={"store": bucket.uri}, machine="t3.micro")
+        assert found["trial upload"]["text"] == (
+            f"{bucket.uri}: 64 bytes by the node, with a request signed here; read back and deleted"
+        )
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        assert list(open_store(bucket.uri).list()) == []
 
 
 @pytest.mark.sweep(2, of="nodes")

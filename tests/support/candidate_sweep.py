@@ -71,12 +71,13 @@ class Sweep:
     impatient: bool = False
     """Whether commands wait for an answer for less than a second instead of a minute."""
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, only: str = "") -> None:
+        """`only`: a file for this cloud alone, with room in all."""
         self.impatient = False
         for name, cloud in self.clouds.items():
             cloud.renew()
             cloud.set(delay=0.0, **DESCRIPTIONS[name].small)
-        self.fill("aws", "azure")
+        self.fill(*([] if only else ["aws", "azure"]))
         self.name = f"any{next(self.numbers)}"
         self.home = self.folder / self.name
         self.home.mkdir()
@@ -87,13 +88,13 @@ class Sweep:
                 **({"project": project} if (project := DESCRIPTIONS[name].project) else {}),
                 "nodes": {role: {"machine": MACHINES[name]} for role in ("chief", "worker")},
             }
-            for name in ORDER
+            for name in ((only,) if only else ORDER)
         ]
         values = {
             "name": self.name,
             "strategy": "multi_worker_mirrored",
-            "ordered": candidates,
-            "nodes": {"chief": {}, "worker": {"count": 1}},
+            **(candidates[0] if only else {"ordered": candidates}),
+            **({} if only else {"nodes": {"chief": {}, "worker": {"count": 1}}}),
             "network": {"ssh_from": "203.0.113.7/32"},
             "artifacts": {"store": (self.home / "store").as_uri()},
         }
@@ -105,9 +106,9 @@ class Sweep:
         for name, cloud in self.clouds.items():
             cloud.set(capacity=NO_ROOM[name] if name in names else {})
 
-    def killed(self, point: Point) -> bool:
-        """Whether there was such a call of `up` to be killed at."""
-        running = self._ready("up", str(self.file), "--yes")
+    def killed(self, point: Point, *command: str) -> bool:
+        """Whether there was such a call of the command to be killed at; without one, of `up`."""
+        running = self._ready(*(command or ("up", str(self.file), "--yes")))
         cloud = self.clouds[point.cloud]
         cloud.fault("kill", number=point.number, after=point.after, pid=running)
         done = self._go(running)
@@ -198,6 +199,22 @@ class Sweep:
             found.setdefault((changes, written), Point(**moment, after=True))
         return list(found.values())
 
+    def deep_points(self, cloud: str) -> list[Point]:
+        """Before and after each call of `check --deep` that changes something."""
+        self.begin_anew(cloud)
+        self.do("check", str(self.file), "--deep")
+        assert (self.holding(), self.trials()) == ({}, [])
+        changing = [c for c in self.clouds[cloud].calls() if not is_read(c["action"])]
+        return [
+            Point(cloud=cloud, number=call["number"], after=after)
+            for call in changing
+            for after in (False, True)
+        ]
+
+    def trials(self) -> list[str]:
+        """The machines of `check --deep` that are on record."""
+        return [p.name for p in (self.home / "state" / "clusters").glob("*-trial-*") if p.is_dir()]
+
     def _journal_times(self) -> list[float]:
         (path,) = (self.home / "state" / "clusters").glob("*/events.jsonl")
         times = [json.loads(line)["time"] for line in path.read_text().splitlines()]
@@ -276,7 +293,7 @@ def main() -> None:
     from cloudtrain import moments
     from cloudtrain.cli.app import run
     from cloudtrain.cluster import provision, session
-    from cloudtrain.commands import accounts, up
+    from cloudtrain.commands import accounts, trial_machine, up
     from cloudtrain.runs import background
     from tests.support import cloud_client
     from tests.support.botocore_models import read_before_forks
@@ -304,6 +321,8 @@ def main() -> None:
         (accounts, "open_provider", open_provider),
         (provision, "await_first_login", lambda *given, **named: None),
         (up, "prepare_nodes", lambda session: ""),
+        (trial_machine, "confirm_own_ends", lambda session: session),
+        (trial_machine, "prove_upload", lambda *given: "not asked"),
         (background, "start_process", lambda records, command: None),
         (moments, "now", timing.clock.now),
     ]

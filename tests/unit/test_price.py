@@ -14,9 +14,11 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import check as verb
+from cloudtrain.commands import trial_machine
 from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import QuotaError, UsageError
+from cloudtrain.errors import LeftoverError, QuotaError, StoreError, UsageError
+from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.runs.task_launch import gpu_environment
 from tests.support.fakes import FakeProvider
@@ -224,7 +226,10 @@ def test_a_machine_that_cannot_be_is_told_before_the_cloud_is_asked(cloud: FakeP
     assert "quota" in [one.what for one in verb.check(make_plan(load(Path(config(T4)))))]
 
 
-def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(cloud: FakeProvider) -> None:
+def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(
+    cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "try_machine", lambda plan, console, ignore: ())
     cloud.rehearsed = (Finding(what="rehearsal", ok=True, text="asked, for nothing"),)
     done = cloudtrain("check", config(T4), "--deep")
     assert "ok    rehearsal  asked, for nothing" in done.stdout
@@ -233,6 +238,85 @@ def test_a_deep_check_rehearses_where_nothing_is_wrong_yet(cloud: FakeProvider) 
     done = cloudtrain("check", config(T4), "--deep")
     assert done.exit_code == 3
     assert "?     rehearsal  skipped: fix quota first" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("limit", "refused"),
+    [
+        ("{max_price: 0.02}", "t3.small was not created: price: 0.0313 $/hour in us-east-1"),
+        ("{max_price: 0.05}", ""),
+    ],
+)
+def test_a_deep_check_creates_no_machine_above_max_price(
+    cloud: FakeProvider, limit: str, refused: str
+) -> None:
+    """A smaller machine than the cheapest that boots reliably is cheaper, too."""
+    cloud.findings = (Finding(what="account", ok=False, text="none", error=UsageError),)
+    plan = make_plan(load(Path(config("{chief: {machine: t3.micro}}", "aws", limit, "us-east-1"))))
+    first, *_ = trial_machine.try_machine(plan, QuietConsole())
+    assert (first.what, first.ok, first.error) == ("trial", False, UsageError)
+    assert first.text.startswith(refused or "t3.small was not created: account: none")
+    if refused:
+        assert "more than limits.max_price: 0.02 $/hour" in first.text
+        ignoring, *_ = trial_machine.try_machine(plan, QuietConsole(), ignore=("price",))
+        assert "account: none" in ignoring.text
+    assert (cloud.deeds, cloud.cloud) == ([], {})
+
+
+def test_a_proof_that_fails_on_the_machine_of_a_deep_check_is_a_finding_by_itself(
+    cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are told, and the machine is deleted; this cloud says no end of it."""
+
+    def refused(*given: object) -> str:
+        raise StoreError("the bucket refuses the node", hint="allow it")
+
+    monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *a, **named: None)
+    monkeypatch.setattr(trial_machine, "prove_upload", refused)
+    plan = make_plan(load(Path(config("{chief: {}}", "aws", "{}", "us-east-1"))))
+    found = {each.what: each for each in trial_machine.try_machine(plan, QuietConsole())}
+    assert [what for what, each in found.items() if each.ok] == [
+        *("trial image", "trial SSH", "trial host key", "trial")
+    ]
+    assert (found["trial end"].text, found["trial end"].error) == (
+        "NO END: the cloud says none",
+        LeftoverError,
+    )
+    upload = found["trial upload"]
+    assert (upload.text, upload.hint) == ("the bucket refuses the node", "allow it")
+    assert [deed for deed, _ in cloud.deeds] == ["create", "destroy"]
+    assert not any(cloud.cloud.values())
+    assert list(Path("home/clusters").glob("*trial*")) == []
+
+
+def test_a_deep_check_tries_the_next_machine_where_the_account_may_not_have_the_cheapest(
+    cloud: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on AWS' Free plan, in the order of the price; a full network stops it at once."""
+    asked: list[str] = []
+
+    def check(plan: Plan) -> tuple[Finding, ...]:
+        (node,) = plan.nodes
+        asked.append(f"{plan.config.image} {node.machine} {node.provisioning}")
+        fine = node.machine == "c7i-flex.large"
+        return (Finding(what=wrong, ok=fine, text="not eligible", error=UsageError),)
+
+    monkeypatch.setattr(cloud, "check", check)
+    spot = "{chief: {machine: g4dn.xlarge, spot: true}}"
+    plan = make_plan(load(Path(config(spot, "aws", "{}", "us-east-1"))))
+    wrong = "account"
+    handle, refused = trial_machine.accepted(plan, ())
+    assert (handle.plan.nodes[0].machine, refused) == ("c7i-flex.large", ())
+    assert asked == [
+        f"deeplearning {name} spot"
+        for name in ("t3.small", "t3.medium", "t3.large", "c7i-flex.large")
+    ]
+    asked.clear()
+    wrong = "network"
+    assert [each.text for each in trial_machine.accepted(plan, ())[1]] == [
+        "t3.small was not created: network: not eligible"
+    ]
+    assert asked == ["deeplearning t3.small spot", "auto t3.small spot"]
 
 
 def test_check_on_one_screen_tells_what_is_wrong_last_and_whole(cloud: FakeProvider) -> None:
