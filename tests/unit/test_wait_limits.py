@@ -56,9 +56,6 @@ UNLIMITED = {
     ("providers/base/create.py", "uninterrupted"): "requests of the cloud",
     ("providers/gcp/requests.py", "ClusterNetwork.once"): "requests of the cloud",
     ("providers/gcp/client.py", "GcpClient._send"): "a connection that a request gives back",
-    # no waits: a token that is kept
-    ("providers/azure/client.py", "ArmClient.token"): "",
-    ("providers/azure/client.py", "ArmClient._call.signed"): "",
     # servers, which serve until they are stopped
     ("providers/local/reaper.py", "Reaper._reap"): "a node's server",
     ("providers/local/ssh_server.py", "_accept"): "a node's server",
