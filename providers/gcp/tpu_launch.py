@@ -74,7 +74,7 @@ class TpuLaunch:
         except NameTakenError as taken:
             return self._adopt(taken)
         except NotFoundError as error:  # the zone, the TPU type or the software version
-            raise CloudConfigError(error.message, code=error.code) from error
+            raise CloudConfigError(error.message, code=error.code, scope="zone") from error
         except CloudError as error:
             raise roll_back(error, self._undo) from error.__cause__
         found = self.tpus.find(self._zone, self._name)
