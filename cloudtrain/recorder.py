@@ -47,7 +47,8 @@ class Recorder:
         self._path, self._say, self._lock = path, say, threading.Lock()
         self._masks = Masks(key)
         self._file: int | None = None
-        with self._said():
+        self._is_said = False
+        with self.said():
             self._file = _opened(path)
 
     def add(
@@ -63,7 +64,7 @@ class Recorder:
         error: BaseException | None = None,
     ) -> None:
         """Write one line, whole. `body` None: left out, or not answered because of `error`."""
-        with self._lock, self._said():
+        with self._lock, self.said():
             if self._file is None:
                 return
             masks = self._masks
@@ -111,13 +112,16 @@ class Recorder:
         return f"{plain}{path}{'?' if query else ''}{query}"
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def said(self) -> Iterator[None]:
+        """End the file at an error, and say it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  (the command goes on)
             self._close()
             why = getattr(error, "strerror", None) or type(error).__name__
-            self._say(f"--record {self._path}: {why}; the command goes on without it")
+            if not self._is_said:
+                self._is_said = True
+                self._say(f"--record {self._path}: {why}; the command goes on without it")
 
 
 _recorder: Recorder | None = None
@@ -142,20 +146,17 @@ def recorded(send: Callable[..., Any], cloud: str) -> Callable[..., Any]:
         try:
             answer = send(request, **options)
         except Exception as error:
-            if _recorder is not None:
-                action = _action(request)
-                _recorder.add(cloud, request.method, request.url, action=action, error=error)
+            failure = error  # its own name is gone after this block
+            _note(lambda: {**_asked(cloud, request), "error": failure})
             raise
-        if _recorder is not None:
-            _recorder.add(
-                cloud,
-                request.method,
-                request.url,
-                action=_action(request),
-                status=answer.status_code,
-                headers=answer.headers,
-                body=_text(answer.content),
-            )
+        _note(
+            lambda: {
+                **_asked(cloud, request),
+                "status": answer.status_code,
+                "headers": answer.headers,
+                "body": _text(answer.content),
+            }
+        )
         return answer
 
     return sent
@@ -166,19 +167,34 @@ def of_botocore(
 ) -> None:
     """Record an answer to botocore, from its event `after-call`."""
     service = model.service_model.service_name
-    if _recorder is None or service in _STORES:
-        return
     region = (context or {}).get("client_region", "")
     is_secret = service in _HAND_OUT and http_response.status_code < 300
-    _recorder.add(
-        cloud,
-        str(model.http.get("method", "")),
-        http_response.url,
-        action=f"{service}:{model.name} in {region}",
-        status=http_response.status_code,
-        headers=http_response.headers,
-        body=None if is_secret or model.has_streaming_output else _text(http_response.content),
-    )
+    if service not in _STORES:
+        _note(
+            lambda: {
+                "cloud": cloud,
+                "method": str(model.http.get("method", "")),
+                "url": http_response.url,
+                "action": f"{service}:{model.name} in {region}",
+                "status": http_response.status_code,
+                "headers": http_response.headers,
+                "body": None
+                if is_secret or model.has_streaming_output
+                else _text(http_response.content),
+            }
+        )
+
+
+def _note(told: Callable[[], dict[str, Any]]) -> None:
+    """Add what this returns, if a recorder is there. Raises nothing."""
+    if _recorder is not None:
+        with _recorder.said():
+            _recorder.add(**told())
+
+
+def _asked(cloud: str, request: Any) -> dict[str, Any]:
+    made = {"cloud": cloud, "method": request.method, "url": request.url}
+    return {**made, "action": _action(request)}
 
 
 def _text(content: bytes) -> str:
@@ -187,7 +203,7 @@ def _text(content: bytes) -> str:
 
 def _action(request: Any) -> str:
     """`RunInstances in us-east-1`, of a form that is signed for EC2; empty for any other."""
-    sent = request.body.decode() if isinstance(request.body, bytes) else request.body
+    sent = _text(request.body) if isinstance(request.body, bytes) else request.body
     named = re.match(r"Action=(\w+)&|.*&Action=(\w+)", sent or "")
     scope = re.search(
         r"/\d{8}/([\w-]+)/[\w-]+/aws4_request", request.headers.get("Authorization", "")

@@ -160,6 +160,19 @@ def test_a_request_is_recorded_without_its_body_and_its_headers(tmp_path: Path) 
     assert said == []
 
 
+def test_what_cannot_be_read_is_said_and_reaches_the_command(tmp_path: Path) -> None:
+    said: list[str] = []
+    request = requests.Request("PUT", "https://compute.googleapis.com/x", data=b"\xff").prepare()
+    answer, other = SimpleNamespace(status_code=200, headers={}, content=b"\xff{"), object()
+    with recording(Recorder(tmp_path / "x.jsonl", KEY, said.append)):
+        assert recorded(lambda *_, **__: answer, "gcp")(request) is answer
+        assert recorded(lambda *_, **__: other, "gcp")(request) is other
+        assert recorded(lambda *_, **__: other, "gcp")(request) is other
+    assert [each.status for each in answers(tmp_path / "x.jsonl")] == [200]
+    (line,) = said
+    assert line.endswith("x.jsonl: AttributeError; the command goes on without it")
+
+
 @pytest.mark.parametrize(
     ("service", "status", "kept"), [("iam", 200, True), ("sts", 200, False), ("sts", 403, True)]
 )
