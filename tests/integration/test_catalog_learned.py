@@ -207,6 +207,8 @@ def test_the_comparison_sends_no_request_of_its_own(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = config(cloud, SCRATCH[cloud.name][0])
+    cloudtrain("check", file)  # signs in
+    cloud.forget_calls()
     cloudtrain("check", file)
     whole = len(cloud.calls())
     assert catalog.machine_type(cloud.name, SCRATCH[cloud.name][0])
