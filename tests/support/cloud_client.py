@@ -59,7 +59,7 @@ class Haste:
 
 
 TIMING = Haste().timing()
-ANSWER = 1.0
+ANSWER = 0.4
 """Seconds after which a call counts as not answered."""
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
