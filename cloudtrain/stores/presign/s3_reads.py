@@ -64,13 +64,14 @@ class ReadUrls:
         return url
 
     def _ours(self, start: str, key: str, version: str, seconds: int) -> str:
-        from botocore.auth import S3SigV4QueryAuth
+        from botocore.auth import AUTH_TYPE_MAPS  # another signer with botocore's `crt`
         from botocore.awsrequest import AWSRequest
 
         frozen = self._credentials().get_frozen_credentials()
         region = self._client.meta.region_name
         request = AWSRequest("GET", start + encoded(key), headers={"If-Match": version})
-        S3SigV4QueryAuth(frozen, "s3", region, expires=seconds).add_auth(request)
+        signer = AUTH_TYPE_MAPS["s3v4-query"]
+        signer(frozen, "s3", region, expires=seconds).add_auth(request)
         url: str = request.url
         return url
 
