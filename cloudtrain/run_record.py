@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from cloudtrain.codec import ANY_TEXT, UNIX_TIME
-from cloudtrain.node.key_shapes import without_keys
 from cloudtrain.task_id import TaskId
 
 ATTEMPT_NUMBER = {"ge": 0, "le": 10_000}
@@ -233,6 +232,8 @@ def figure(number: float) -> str:
 
 def published(run: Run) -> Run:
     """The run as others may read it: `${VAR}` as written, and no key in a command."""
+    from cloudtrain.node.key_shapes import without_keys  # slow: many patterns
+
     lines = {role: without_keys(run.written.get(role, line)) for role, line in run.commands.items()}
     line = without_keys(run.written.get("", run.command))
     return replace(run, command=line, commands=lines, written={})

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import given_settings, is_yaml
-from cloudtrain.cloud import is_cloud
 from cloudtrain.errors import ConfigError, UntrustedError, UsageError
 from cloudtrain.state import Records, known_clusters, resolve
 
@@ -54,6 +53,8 @@ def target_to_end(argument: str | None, *, adopt: bool = False) -> ClusterTarget
     try:
         return target_of(argument)
     except UntrustedError as error:
+        from cloudtrain.cloud import is_cloud
+
         if config is None or not is_cloud(config.provider):
             raise
         way = f"`cloudtrain down {name} --provider {config.provider}` ends it without the file"
