@@ -139,5 +139,6 @@ def test_all_that_a_node_has_when_it_is_shut_down_lands_though_no_client_lives(
     size = everything_landed(account)
     print(f"{account.cloud.name}: {size} bytes {took:.1f} s after the shutdown")
     done = account.project.cloudtrain("down", account.project.name, "--yes")
-    assert done.returncode == 5, "its run was active, and its node is gone"
+    # AWS deletes an instance that shuts itself down; elsewhere `down` starts it to land the rest.
+    assert done.returncode == (5 if account.cloud.name == "aws" else 0), done.stderr
     assert account.cloud.holdings() == []
