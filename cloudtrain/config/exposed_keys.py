@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from cloudtrain.config.variables import only_variable, variables
-from cloudtrain.config.yaml_source import Block, Path, Scalar, Tree, dotted
+from cloudtrain.config.yaml_source import Block, Path, Scalar, dotted, scalars
 from cloudtrain.model import Problem
 from cloudtrain.node.key_shapes import given_keys, is_no_key, kind_of_key, looks_like_key_name
 
@@ -22,23 +22,12 @@ def exposed_keys(tree: Block, known: Collection[str]) -> Iterator[Problem]:
     """
     section = tree.get("secrets")
     secrets = section if isinstance(section, Block) else {}
-    for path, value in _scalars(tree.without("secrets"), (), set()):
+    for path, value in scalars(tree.without("secrets")):
         twice = path[:2] == ("train", "env") and path[-1] in secrets
         text = "" if twice else _fault(path, value)
         if text and dotted(path) not in known:
             at = value.place
             yield Problem(file=at.file, line=at.line or None, field=dotted(path), text=text)
-
-
-def _scalars(tree: Tree, path: Path, seen: set[int]) -> Iterator[tuple[Path, Scalar]]:
-    if isinstance(tree, Scalar):
-        yield path, tree
-        return
-    if id(tree) in seen:
-        return
-    seen.add(id(tree))
-    for key, value in tree.items() if isinstance(tree, Block) else enumerate(tree):
-        yield from _scalars(value, (*path, key), seen)
 
 
 def _fault(path: Path, value: Scalar) -> str:

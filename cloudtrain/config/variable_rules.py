@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloudtrain.config.variables import only_variable, variables
-from cloudtrain.config.yaml_source import Block, Scalar, scalars
+from cloudtrain.config.yaml_source import Block, Scalar, dotted, scalars
 from cloudtrain.model import Problem
 from cloudtrain.node.key_shapes import kind_of_key, looks_like_key_name
 
@@ -16,7 +16,8 @@ def broken_variable_rules(tree: Block) -> Iterator[Problem]:
     section = tree.get("secrets")
     values = section.values() if isinstance(section, Block) else ()
     secret = {only_variable(value.source) for value in values if isinstance(value, Scalar)}
-    for field, value in scalars(tree.without("secrets")):
+    for path, value in scalars(tree.without("secrets")):
+        field = dotted(path)
         for variable in sorted(variables(value.source)):
             text = _wrong(field, variable, value, variable in secret)
             if text:

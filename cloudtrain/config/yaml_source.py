@@ -140,18 +140,19 @@ def value_at(tree: Tree, path: Path) -> Tree | None:
     return tree
 
 
-def scalars(tree: Tree) -> Iterator[tuple[str, Scalar]]:
-    """Every value with its dotted path; aliased values once."""
+def scalars(tree: Tree) -> Iterator[tuple[Path, Scalar]]:
+    """Every value with its path; those of an aliased block or list once, as aliases multiply."""
     seen: set[int] = set()
     left: list[tuple[Path, Tree]] = [((), tree)]
     while left:
         path, node = left.pop()
+        if isinstance(node, Scalar):
+            yield path, node
+            continue
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, Scalar):
-            yield dotted(path), node
-        elif isinstance(node, Block):
+        if isinstance(node, Block):
             left += [((*path, key), value) for key, value in node.items()]
         else:
             left += [((*path, index), value) for index, value in enumerate(node)]
