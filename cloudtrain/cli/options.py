@@ -116,9 +116,9 @@ trust_option = click.option(
 def _hosts(
     context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
-    from cloudtrain.service_hosts import named_host
-
     for each in value:
+        from cloudtrain.service_hosts import named_host
+
         try:
             named_host(each)
         except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import signal
@@ -93,6 +92,8 @@ def go_on_in_child() -> None:
     A shell takes its terminal back from a command that stands still (bash(1), "JOB CONTROL"), but
     sees the first process alone.
     """
+    import ctypes  # slow, and needed only here
+
     sys.stdout.flush()
     sys.stderr.flush()
     passed_on = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
