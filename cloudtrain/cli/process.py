@@ -111,9 +111,11 @@ def go_on_in_child() -> None:
                 code = os.waitstatus_to_exitcode(status)
                 os._exit(code if code >= 0 else 128 - code)
         else:
+            # First that: a signal to a process that stands still may be taken by any of its threads
+            # once it goes on, and Python's handlers run in the first one alone.
+            os.kill(child, signal.SIGCONT)
             if seen.si_code <= 0:  # of a process; what a terminal sends has reached the child
                 os.kill(child, seen.si_signo)
-            os.kill(child, signal.SIGCONT)
 
 
 def stdout_is_lost() -> bool:

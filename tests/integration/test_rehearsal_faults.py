@@ -60,7 +60,8 @@ over = threading.Event()
 standing = threading.Thread(target=stand_still, args=(float(sys.argv[1]), over))
 standing.start()
 try:
-    standing.join()
+    while standing.is_alive():
+        standing.join(1.0)  # as the waits of a run, which see a signal that another thread took
 finally:
     over.set()
 print("goes on", flush=True)
