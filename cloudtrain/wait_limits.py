@@ -229,11 +229,11 @@ OUTAGE = _limit(
 
 # ── Another process ──────────────────────────────────────────────────────────
 
-ATTEND_LOCK = _limit(
-    "ATTEND_LOCK",
+LOCK_HANDED_OVER = _limit(
+    "LOCK_HANDED_OVER",
     30.0,
-    until="the command that started the run releases the cluster's lock",
-    then="`attend` is refused, naming the holder",
+    until="the process that has started or ended a run releases the cluster's lock",
+    then="the next command is refused, naming the holder",
 )
 STOP_HANDED_OVER = _limit(
     "STOP_HANDED_OVER",

@@ -8,22 +8,22 @@ from cloudtrain.commands.billing_notice import report_billed_on_failure
 from cloudtrain.commands.spent_budget import down_when_spent
 from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
-from cloudtrain.runs.background import DOING
 from cloudtrain.runs.supervise import supervise_run as attend_run
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import ATTEND_LOCK
+from cloudtrain.state.lock import ATTEND
+from cloudtrain.wait_limits import LOCK_HANDED_OVER
 
 
-def attend(name: str, *, console: Console, wait: float = ATTEND_LOCK) -> Run | None:
+def attend(name: str, *, console: Console, wait: float = LOCK_HANDED_OVER) -> Run | None:
     """Supervise the cluster's active run to its end and return it; None if there is none."""
     records = Records(name)
-    with records.lock(DOING, wait=wait):
+    with records.lock(ATTEND, wait=wait):
         run = records.active_run()
         if run is None:
             return None
         handle = Handle(recorded_config(records))
         with (
-            holding_lease(handle, DOING, console, must=False),
+            holding_lease(handle, ATTEND, console, must=False),
             down_when_spent(handle, console),
             open_session(handle, console) as session,
             report_billed_on_failure(session),

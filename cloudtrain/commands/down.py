@@ -47,11 +47,12 @@ from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Console, Provider, Stage
 from cloudtrain.retry import CLOCK, Clock, Retry
 from cloudtrain.runs import idle
-from cloudtrain.runs.background import DOING, ensure_idle_process
+from cloudtrain.runs.background import ensure_idle_process
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.outage import passes, retry_outage
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
+from cloudtrain.state.lock import ATTEND
 from cloudtrain.wait_limits import IDLE_DOWN, OUTAGE
 
 LEASE_OF_DESK = Retry(pause=5.0, within=LASTS + EVERY)
@@ -145,7 +146,7 @@ def await_lock(records: Records, console: Console) -> float:
     if holder is not None and holder.doing == idle.DOING:
         console.say(f"{records.name} is already going down as idle (limits.idle): waiting")
         return IDLE_DOWN
-    if holder is not None and holder.doing == DOING and records.active_run() is not None:
+    if holder is not None and holder.doing == ATTEND and records.active_run() is not None:
         stop_run(records.name, console=console)
     return 0.0
 

@@ -11,9 +11,7 @@ from cloudtrain.protocols import Console
 from cloudtrain.run_record import Run
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.state import Records
-
-DOING = "attend"
-"""Purpose of the lock that such a process holds; it gives way to `down` and `stop-run`."""
+from cloudtrain.state.lock import ATTEND
 
 
 def attend_in_background(records: Records, run: Run, console: Console) -> None:
@@ -22,7 +20,7 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
     The tasks on the nodes need neither; without it nobody would stop a parameter server or land the
     artifacts. Secrets reach it by its environment only, as they reached this process.
     """
-    start_process(records, "attend")
+    start_process(records, ATTEND)
     console.say(
         f"run {run.id} continues in the background: `cloudtrain logs -f {run.cluster}` follows it, "
         f"`cloudtrain stop-run {run.cluster}` stops it"

@@ -24,8 +24,9 @@ from cloudtrain.state.files import (
     named_faults,
     write_whole,
 )
-from cloudtrain.state.lock import LockHolder, holder, locked
+from cloudtrain.state.lock import ATTEND, LockHolder, holder, locked
 from cloudtrain.task_id import CLUSTER_NAME
+from cloudtrain.wait_limits import LOCK_HANDED_OVER
 from cloudtrain.words import some
 
 if TYPE_CHECKING:
@@ -173,10 +174,14 @@ class Records:
     def lock(
         self, doing: str, *, wait: float = 0.0, clock: Clock = CLOCK
     ) -> AbstractContextManager[None]:
-        """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s.
+        """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s;
+        a process in the background whose run has ended is waited for in any case.
 
         The kernel releases it when its holder dies; its file does not stay behind.
         """
+        found = self.holder()
+        if found is not None and found.doing == ATTEND and self.active_run() is None:
+            wait = max(wait, LOCK_HANDED_OVER)
         return locked(self._lock_path, self.name, doing, folder=self.folder, wait=wait, clock=clock)
 
     def holder(self) -> LockHolder | None:

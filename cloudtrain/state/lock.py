@@ -22,13 +22,16 @@ PASSING = 2.0
 it yet, or the holder has not written its name yet."""
 
 
+ATTEND = "attend"
+"""Purpose of the lock of a process in the background that attends to a run; it gives way to `down`
+and `stop-run`."""
 BACKGROUND = {
-    "attend": "the process that supervises its detached run",
+    ATTEND: "the process that supervises its detached run",
     "idle": "the process that takes an idle cluster down",
     "desk": "the desk of `run --away`",
 }
 """Commands that are not for users, in words."""
-FOLLOWS = ("train", "run", "attend", "logs -f")
+FOLLOWS = ("train", "run", ATTEND, "logs -f")
 """Commands that stay with a run until its end."""
 
 

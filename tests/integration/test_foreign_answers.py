@@ -56,7 +56,7 @@ KEYS = (
 FITS = {(labels.ROLE, "nan"), (labels.OWNER, "nan"), (labels.OWNER_NAME, "nan")}
 FITS |= {(labels.MACHINE, "nan"), (labels.OWNER, "-1"), (labels.OWNER_NAME, "-1")}
 FITS |= {(key, "1" + "0" * 30) for key in (labels.OWNER, labels.OWNER_NAME, labels.MACHINE)}
-FITS |= {(labels.MACHINE, "-1")}
+FITS |= {(labels.MACHINE, "-1"), (labels.CLUSTER, "nan")}
 """What a name may be."""
 
 

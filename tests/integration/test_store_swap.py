@@ -97,6 +97,8 @@ def test_its_age_is_told_by_the_stores_own_clock(
     assert age() < 60.0
 
 
+# moto looks and writes in two steps, between which another may write: S3 is ministack here.
+@pytest.mark.parametrize("place", [each for each in PLACES if each != "s3"], indirect=True)
 def test_of_many_at_once_one_does_it(store: ArtifactStore) -> None:
     start, done = threading.Barrier(8), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
-from cloudtrain.state.lock import PASSING
+from cloudtrain.state.lock import ATTEND, PASSING
 from cloudtrain.wait_limits import NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
@@ -218,6 +219,23 @@ def test_a_lock_of_nobody_is_tried_a_little_longer(records: Records, time: Time)
         with pytest.raises(LockedError, match="another command is working"):
             records.lock("down", clock=time.clock()).__enter__()
     assert PASSING <= time.passed <= PASSING + 0.1
+
+
+@pytest.mark.parametrize("command", ["down", "train"])
+def test_a_process_in_the_background_whose_run_has_ended_is_waited_for(
+    records: Records, time: Time, command: str
+) -> None:
+    """The end is on record a moment before its process lets the cluster go."""
+    records.save_run(RUN)
+    attending = ExitStack()
+    attending.enter_context(records.lock(ATTEND))
+    with pytest.raises(LockedError, match="supervises its detached run"):
+        records.lock(command, clock=time.clock()).__enter__()
+    assert time.passed == 0
+    records.save_run(replace(RUN, state="stopped", ended=1001.0))
+    time.then[5.0] = attending.close
+    with records.lock(command, clock=time.clock()):
+        assert time.passed == pytest.approx(5.0, abs=0.1)
 
 
 def test_a_question_to_a_task_is_asked_again_for_a_minute(records: Records, time: Time) -> None:
