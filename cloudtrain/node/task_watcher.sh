@@ -122,6 +122,7 @@ starved() {
 # bounding: once the log takes more than $log_most MiB of the disk, frees what lies between its
 # first sixteenth of that and its last half, and writes there how much. Offsets stay as they are.
 bounding() {
+  ending=
   trap 'kill $nap; exit' TERM
   while :; do
     sleep "$log_every" &
@@ -131,9 +132,12 @@ bounding() {
     set -- $(stat -c '%s %b %B' "$folder/log" 2>/dev/null)
     [ $# = 3 ] && [ $(($2 * $3)) -gt $((log_most << 20)) ] || continue
     head=$((log_most / 16)) cut=$((($1 >> 20) - log_most / 16 - log_most / 2))
+    trap 'ending=1' TERM  # what is deleted is always said
     fallocate -p -o "${head}MiB" -l "${cut}MiB" "$folder/log" || exit
     printf '\n[cloudtrain: %s MiB of this log were deleted here, to keep the disk free]\n' "$cut" |
       dd of="$folder/log" bs=1M seek="$head" conv=notrunc
+    trap 'kill $nap; exit' TERM
+    [ -z "$ending" ] || exit
   done
 }
 
