@@ -240,7 +240,7 @@ def test_a_long_stage_says_what_is_new_and_the_rest_once_a_minute() -> None:
 
 def test_silence_is_broken_while_a_stage_waits() -> None:
     err = io.StringIO()
-    screen = PlainConsole(err=err, out=io.StringIO(), clock=itertools.count(0.0, 6.0).__next__)
+    screen = PlainConsole(err=err, out=io.StringIO(), clock=itertools.count(0.0, 61.0).__next__)
     with screen.stage("artifacts", 2):
         until(lambda: err.getvalue().count("in progress") > 1, 20)
 

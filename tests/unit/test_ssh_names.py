@@ -21,6 +21,7 @@ from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.state import Records
 from tests.support.keys_parts import NAMES, NODES
+from tests.support.sources import walked
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "*", "a b", "a\nProxyCommand x", "!a", ""])
@@ -91,9 +92,7 @@ def test_every_ssh_that_is_started_gets_its_host_after_two_dashes() -> None:
     found = []
     folders = [package, package / "providers", package / "playbooks"]
     for path in [path for folder in folders for path in folder.glob("**/*.py")]:
-        text = path.read_text()
-        tree = ast.parse(text if "ssh" in text or "rsync" in text else "")
-        for node in ast.walk(tree):
+        for node in walked(path):
             if not isinstance(node, ast.List) or not node.elts:
                 continue
             first, *rest = node.elts

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.sources import parsed
+
 PACKAGE = Path(__file__).resolve().parents[2] / "cloudtrain"
 
 UNLIMITED = {
@@ -87,7 +89,7 @@ def unlimited() -> Iterator[tuple[str, str]]:
     for path in sorted(paths):
         name = path.relative_to(PACKAGE.parent).as_posix().removeprefix("cloudtrain/")
         if not name.startswith("node/"):
-            yield from ((name, where) for where in waits_in(ast.parse(path.read_text())))
+            yield from ((name, where) for where in waits_in(parsed(path)))
 
 
 def waits_in(node: ast.AST, where: tuple[str, ...] = ()) -> Iterator[str]:
