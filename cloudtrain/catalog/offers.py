@@ -16,7 +16,7 @@ from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
 from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of, clouds
-from cloudtrain.model import MARKETS, Accelerator, Market, NodePlan, Provisioning
+from cloudtrain.model import Accelerator, Market, NodePlan, Provisioning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def offers(
     providers: Collection[str] = (),
     regions: Collection[str] = (),
 ) -> tuple[Offer, ...]:
-    """Offers in order of price, those without a known price last.
+    """Offers in order of price, those without a known price last, in order of that on demand.
 
     `kind`: under any of its names; None: all kinds. `count`: GPUs of a machine. `spot`: one market;
     None: all. `providers`, `regions`: only these; empty: all. With `regions`, machines of which no
@@ -103,7 +103,8 @@ def plain_machines(
     return tuple(sorted(found, key=lambda name: (found[name], name)))
 
 
-def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, int]:
+def _order(offer: Offer) -> tuple[bool, float, int, float, str, str]:
+    """Offers of one machine at one price stay in the order of `_of_machine`."""
     return (
         offer.price is None,
         offer.price or 0.0,
@@ -111,8 +112,6 @@ def _order(offer: Offer) -> tuple[bool, float, int, float, str, str, str, int]:
         offer.vcpus,
         offer.provider,
         offer.machine,
-        offer.region,
-        MARKETS.index(offer.market),
     )
 
 
@@ -141,7 +140,11 @@ def _of_machine(
         market: catalog.region_prices(cloud.name, _node(machine, accelerator, market))
         for market in {*EVERYWHERE, *sold}
     }
-    places = sorted({region for known in prices.values() for region in known}) or [""]
+    on_demand = prices["on-demand"]
+    places = sorted(
+        {region for known in prices.values() for region in known} or {""},
+        key=lambda region: (region not in on_demand, on_demand.get(region, (0.0,))[0], region),
+    )
     by_default = catalog.chosen_by_default(machine.name, machine.vcpus, accelerator)
     for market in sold:
         for region in places:

@@ -114,6 +114,17 @@ def test_a_refresh_adds_machines_and_its_prices_go_before_the_packaged_ones() ->
     assert (elsewhere.machine, elsewhere.date) == ("g4dn.xlarge", PACKAGED)
 
 
+def test_regions_without_a_spot_price_are_in_order_of_that_on_demand() -> None:
+    there = {"us-west-2": 0.1, "ap-south-1": 0.3, "eu-west-1": 0.2}
+    fetched("aws", date(2026, 11, 20), row("g9e.2xlarge", "T4:1", there))
+    found = [offer for offer in offers("T4", 1, spot=True) if offer.machine == "g9e.2xlarge"]
+    assert [(offer.region, offer.price) for offer in found] == [
+        ("us-west-2", None),
+        ("eu-west-1", None),
+        ("ap-south-1", None),
+    ]
+
+
 def test_what_a_cloud_reported_goes_before_both_tables() -> None:
     fetched("aws", date(2026, 11, 20), row("g9e.2xlarge", "T4:1", {"us-east-1": 0.1}))
     l4 = Accelerator(kind="L4", count=2)
