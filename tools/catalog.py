@@ -2,7 +2,9 @@
 
 Needs apache-libcloud and moto (`pip install apache-libcloud moto`), whose tables are two of the
 sources. The others are below, as they were read. docs/machines.md describes each source and what
-the table lacks. A price without a source is omitted, never guessed.
+the table lacks. A price without a source is omitted, never guessed: none is computed from the price
+of another machine or region. Google alone bills no machines, but vCPUs, GiB and GPUs at a price
+each (https://cloud.google.com/compute/vm-instance-pricing); its machines are sums of these.
 """
 
 from __future__ import annotations
@@ -28,12 +30,20 @@ HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 
 
 def main() -> None:
+    for cloud, text in tables():
+        path = Path(__file__).parent.parent / "providers" / cloud / "machines.csv"
+        path.write_text(text, encoding="utf-8")
+        print(f"{cloud}: {text.count(chr(10)) - 2} rows, {path.stat().st_size} bytes")
+
+
+def tables() -> Iterator[tuple[str, str]]:
+    """Each cloud with the text of its table."""
     pricing = json.loads(packaged("libcloud", "data/pricing.json").read_text())
     date = datetime.fromtimestamp(int(pricing["updated"]), timezone.utc).date().isoformat()
     compute = pricing["compute"]
-    write("aws", date, list(aws(compute["ec2_linux"])))
-    write("gcp", date, list(gcp(compute)))
-    write("azure", date, list(azure(compute["azure_linux"])))
+    yield "aws", as_csv(date, list(aws(compute["ec2_linux"])))
+    yield "gcp", as_csv(date, list(gcp(compute)))
+    yield "azure", as_csv(date, list(azure(compute["azure_linux"])))
 
 
 def packaged(package: str, path: str) -> Path:
@@ -43,7 +53,7 @@ def packaged(package: str, path: str) -> Path:
     return Path(spec.origin).parent / path
 
 
-def write(cloud: str, date: str, rows: list[Row]) -> None:
+def as_csv(date: str, rows: list[Row]) -> str:
     """One line for each machine, accelerator and market; one column for each region."""
     regions = sorted({region for row in rows for region in row[-1]})
     text = io.StringIO()
@@ -54,9 +64,7 @@ def write(cloud: str, date: str, rows: list[Row]) -> None:
         cells = [cell(prices[region]) if region in prices else "" for region in regions]
         out.writerow([machine, f"{vcpus:g}", f"{memory:g}", kind, count or "", market, *cells])
     lines = [line.rstrip(",") for line in text.getvalue().splitlines()]
-    path = Path(__file__).parent.parent / "providers" / cloud / "machines.csv"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"{cloud}: {len(rows)} rows, {len(regions)} regions, {path.stat().st_size} bytes")
+    return "\n".join(lines) + "\n"
 
 
 def cell(price: float | tuple[float, str]) -> str:
@@ -99,50 +107,155 @@ g6.16xlarge 3.3968 g6.24xlarge 6.6752 g6.48xlarge 13.3504 gr6.4xlarge 1.5392 gr6
 g6e.xlarge 1.861 g6e.2xlarge 2.24208 g6e.4xlarge 3.00424 g6e.8xlarge 4.52856 g6e.12xlarge 10.49264
 g6e.16xlarge 7.57719 g6e.24xlarge 15.06559 g6e.48xlarge 30.13118
 """
-# t3, the desk's machine, in the other regions: SkyPilot's public catalog, v8/aws/vms.csv at commit
+# In other regions, each machine's own price: SkyPilot's public catalog, v8/aws/vms.csv at commit
 # 00148f2, read 2026-11-26; not older than its newest machine, r8a of 2025-11-04. It has the same
-# price for every zone of a region. micro, medium, large, 2xlarge:
-T3_READ = "2025-11-04"
-T3 = {
-    "af-south-1": (0.0136, 0.0542, 0.1085, 0.4339),
-    "ap-east-1": (0.0146, 0.0584, 0.1168, 0.4672),
-    "ap-northeast-1": (0.0136, 0.0544, 0.1088, 0.4352),
-    "ap-northeast-2": (0.013, 0.052, 0.104, 0.416),
-    "ap-northeast-3": (0.0136, 0.0544, 0.1088, 0.4352),
-    "ap-south-1": (0.0112, 0.0448, 0.0896, 0.3584),
-    "ap-southeast-1": (0.0132, 0.0528, 0.1056, 0.4224),
-    "ap-southeast-2": (0.0132, 0.0528, 0.1056, 0.4224),
-    "ap-southeast-3": (0.0132, 0.0528, 0.1056, 0.4224),
-    "ap-southeast-4": (0.0132, 0.0528, 0.1056, 0.4224),
-    "ca-central-1": (0.0116, 0.0464, 0.0928, 0.3712),
-    "eu-central-1": (0.012, 0.048, 0.096, 0.384),
-    "eu-north-1": (0.0108, 0.0432, 0.0864, 0.3456),
-    "eu-south-1": (0.012, 0.0479, 0.0958, 0.3834),
-    "eu-south-2": (0.0114, 0.0456, 0.0912, 0.3648),
-    "eu-west-1": (0.0114, 0.0456, 0.0912, 0.3648),
-    "eu-west-2": (0.0118, 0.0472, 0.0944, 0.3776),
-    "eu-west-3": (0.0118, 0.0472, 0.0944, 0.3776),
-    "me-central-1": (0.0125, 0.0502, 0.1003, 0.4013),
-    "me-south-1": (0.0125, 0.0502, 0.1003, 0.4013),
-    "us-east-2": (0.0104, 0.0416, 0.0832, 0.3328),
-    "us-west-1": (0.0124, 0.0496, 0.0992, 0.3968),
-    "us-west-2": (0.0104, 0.0416, 0.0832, 0.3328),
-}
-T3_SIZES = ("t3.micro", "t3.medium", "t3.large", "t3.2xlarge")
-T3_XLARGE = {"ca-central-1": 0.1856, "eu-central-1": 0.192, "eu-north-1": 0.1728}
-T3_XLARGE |= {"eu-south-1": 0.1917, "eu-south-2": 0.1824, "eu-west-1": 0.1824, "eu-west-2": 0.1888}
-T3_XLARGE |= {"eu-west-3": 0.1888, "me-central-1": 0.2006, "me-south-1": 0.2006}
-T3_XLARGE |= {"us-east-2": 0.1664, "us-west-1": 0.1984, "us-west-2": 0.1664}
-"""t3.xlarge in the regions of the same catalog that were read."""
-# Read in SkyPilot's public catalog (v8/aws/vms.csv), after the price cuts of June 2025; us-east-1
-# is as in AWS_LISTED.
-AWS_CUT = "2025-06-05"
-P5 = {"ap-northeast-1": 8.6, "ap-south-1": 8.256, "ap-southeast-2": 8.944}
-P5 |= {"ap-southeast-3": 9.4944, "eu-west-2": 8.944}
-P5 |= {"us-east-1": 6.88, "us-east-2": 6.88, "us-west-2": 6.88}
+# price for every zone of a region, and lacks the regions that SkyPilot does not use. "-": not read.
+SKYPILOT_READ = "2025-11-04"
+AWS_SKYPILOT = """
+t3 micro small medium large xlarge 2xlarge
+af-south-1 0.0136 0.0271 0.0542 0.1085 0.217 0.4339
+ap-east-1 0.0146 0.0292 0.0584 0.1168 0.2336 0.4672
+ap-northeast-1 0.0136 0.0272 0.0544 0.1088 0.2176 0.4352
+ap-northeast-2 0.013 0.026 0.052 0.104 0.208 0.416
+ap-northeast-3 0.0136 0.0272 0.0544 0.1088 0.2176 0.4352
+ap-south-1 0.0112 0.0224 0.0448 0.0896 0.1792 0.3584
+ap-southeast-1 0.0132 0.0264 0.0528 0.1056 0.2112 0.4224
+ap-southeast-2 0.0132 0.0264 0.0528 0.1056 0.2112 0.4224
+ap-southeast-3 0.0132 0.0264 0.0528 0.1056 0.2112 0.4224
+ap-southeast-4 0.0132 0.0264 0.0528 0.1056 0.2112 0.4224
+ca-central-1 0.0116 0.0232 0.0464 0.0928 0.1856 0.3712
+eu-central-1 0.012 0.024 0.048 0.096 0.192 0.384
+eu-north-1 0.0108 0.0216 0.0432 0.0864 0.1728 0.3456
+eu-south-1 0.012 0.024 0.0479 0.0958 0.1917 0.3834
+eu-south-2 0.0114 0.0228 0.0456 0.0912 0.1824 0.3648
+eu-west-1 0.0114 0.0228 0.0456 0.0912 0.1824 0.3648
+eu-west-2 0.0118 0.0236 0.0472 0.0944 0.1888 0.3776
+eu-west-3 0.0118 0.0236 0.0472 0.0944 0.1888 0.3776
+me-central-1 0.0125 0.0251 0.0502 0.1003 0.2006 0.4013
+me-south-1 0.0125 0.0251 0.0502 0.1003 0.2006 0.4013
+us-east-2 0.0104 0.0208 0.0416 0.0832 0.1664 0.3328
+us-west-1 0.0124 0.0248 0.0496 0.0992 0.1984 0.3968
+us-west-2 0.0104 0.0208 0.0416 0.0832 0.1664 0.3328
+
+m6i large xlarge 2xlarge 4xlarge 8xlarge 32xlarge
+af-south-1 0.127 - 0.508 1.016 2.032 8.128
+ap-east-1 0.132 - 0.528 1.056 2.112 8.448
+ap-northeast-1 0.124 - 0.496 0.992 1.984 7.936
+ap-northeast-2 0.118 - 0.472 0.944 1.888 7.552
+ap-northeast-3 0.124 - 0.496 0.992 1.984 7.936
+ap-south-1 0.101 - 0.404 0.808 1.616 6.464
+ap-southeast-1 0.12 0.24 0.48 0.96 1.92 7.68
+ap-southeast-2 0.12 0.24 0.48 0.96 1.92 7.68
+ap-southeast-3 0.12 0.24 0.48 0.96 1.92 7.68
+ca-central-1 0.107 0.214 0.428 0.856 1.712 6.848
+eu-central-1 0.115 0.23 0.46 0.92 1.84 7.36
+eu-north-1 0.102 0.204 0.408 0.816 1.632 6.528
+eu-south-1 0.112 0.224 0.448 0.896 1.792 7.168
+eu-west-1 0.107 0.214 0.428 0.856 1.712 6.848
+eu-west-2 0.111 0.222 0.444 0.888 1.776 7.104
+eu-west-3 0.112 0.224 0.448 0.896 1.792 7.168
+me-central-1 0.1177 0.2354 0.4708 0.9416 1.8832 7.5328
+me-south-1 0.132 0.264 0.528 1.056 2.112 8.448
+us-east-2 0.096 0.192 0.384 0.768 1.536 6.144
+us-west-1 0.112 0.224 0.448 0.896 1.792 7.168
+us-west-2 0.096 0.192 0.384 0.768 1.536 6.144
+
+g4dn xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge metal
+af-south-1 0.698 0.998 1.597 2.887 5.19 - -
+ap-east-1 0.81 1.158 1.854 3.351 6.024 - -
+ap-northeast-1 0.71 1.015 1.625 2.938 5.281 5.875 -
+ap-northeast-2 0.647 0.925 1.481 2.677 4.812 5.353 -
+ap-northeast-3 0.71 1.015 1.625 2.938 5.281 5.875 -
+ap-south-1 0.579 0.828 1.325 2.395 4.306 4.791 -
+ap-southeast-1 0.736 1.052 1.685 3.045 5.474 6.089 -
+ap-southeast-2 0.684 0.978 1.566 2.83 5.087 5.659 -
+ca-central-1 0.584 0.835 1.337 2.416 4.343 4.832 -
+eu-central-1 0.658 0.94 1.505 2.72 4.89 5.44 -
+eu-north-1 0.558 0.798 1.277 2.308 4.15 4.617 -
+eu-south-1 0.616 0.88 1.41 2.547 4.58 5.095 -
+eu-west-1 0.587 0.838 1.342 2.426 4.362 4.853 -
+eu-west-2 0.615 0.88 1.409 2.546 4.577 5.092 -
+eu-west-3 0.615 0.879 1.408 2.544 4.574 5.088 -
+me-south-1 0.645 0.922 1.477 2.669 4.798 5.338 9.596
+us-east-2 0.526 0.752 1.204 2.176 3.912 4.352 7.824
+us-west-1 0.631 0.902 1.445 2.611 4.694 5.222 9.389
+us-west-2 0.526 0.752 1.204 2.176 3.912 4.352 7.824
+
+g5 xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+ap-east-1 1.5488 1.86595 2.50025 3.76885 8.7324 6.30605 12.5382 25.0764
+ap-northeast-1 1.459 1.75776 2.35528 3.55033 8.22609 5.94042 11.81123 23.62246
+ap-northeast-2 1.237 1.4903 1.99691 3.01012 6.97442 5.03653 10.01404 20.02809
+ap-south-1 1.208 1.45536 1.95009 2.93955 6.81091 4.91846 9.77928 19.55855
+ap-southeast-2 1.308 1.57584 2.11152 3.18289 7.37473 5.32561 10.58882 21.17764
+ap-southeast-3 1.408 1.69632 2.27295 3.42623 7.93854 5.73277 11.39836 22.79672
+ca-central-1 1.117 1.34573 1.80319 2.71811 6.29784 4.54794 9.04259 18.08518
+eu-central-1 1.258 1.5156 2.03081 3.06122 7.09282 5.12204 10.18405 20.3681
+eu-north-1 1.067 1.28549 1.72247 2.59644 6.01593 4.34437 8.63782 17.27564
+eu-west-1 1.123 1.35296 1.81287 2.73271 6.33167 4.57237 9.09117 18.18233
+eu-west-2 1.277 1.53849 2.06148 3.10745 7.19994 5.1994 10.33786 20.67572
+me-central-1 1.234 1.48669 1.99206 3.00282 6.9575 5.02432 9.98976 19.97951
+us-east-2 1.006 1.212 1.624 2.448 5.672 4.096 8.144 16.288
+us-west-2 1.006 1.212 1.624 2.448 5.672 4.096 8.144 16.288
+
+g6 xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+ap-northeast-1 1.1672 1.41781 1.91903 2.92148 6.67369 4.92637 9.68103 19.36206
+ap-northeast-2 0.9896 1.20208 1.62704 2.47695 5.65823 4.17678 8.20797 16.41595
+ap-south-1 0.9664 1.1739 1.58889 2.41888 5.52558 4.07886 - 16.0311
+ap-southeast-2 1.0464 1.27107 1.72042 2.61912 5.98299 4.41652 - 17.35817
+ca-central-1 0.8936 1.08547 1.4692 2.23666 5.10933 3.7716 - 14.82346
+eu-central-1 1.0064 1.22249 1.65466 2.519 5.75429 4.24769 8.34732 16.69464
+eu-north-1 0.8536 1.03688 1.40343 2.13655 4.88062 3.60277 7.07996 14.15992
+eu-south-2 0.848 1.03008 1.39423 2.12253 4.8486 3.57913 7.03351 14.06702
+eu-west-2 1.0216 1.24095 1.67965 2.55705 5.8412 4.31184 8.47339 16.94678
+eu-west-3 1.0216 1.24095 1.67965 2.55705 5.8412 4.31184 8.47339 16.94678
+me-central-1 0.98824 1.20043 1.6248 2.47355 5.65045 4.17104 8.19669 16.39339
+us-east-2 0.8048 0.9776 1.3232 2.0144 4.6016 3.3968 6.6752 13.3504
+us-west-2 0.8048 0.9776 1.3232 2.0144 4.6016 3.3968 6.6752 13.3504
+
+g6e xlarge 2xlarge 4xlarge 8xlarge 12xlarge 16xlarge 24xlarge 48xlarge
+ap-northeast-1 2.699 3.25168 4.35703 6.56775 15.21742 10.98917 21.84956 43.69912
+ap-northeast-2 2.288 2.75652 3.69355 5.56762 12.90014 9.31575 18.52234 37.04468
+eu-central-1 2.327 2.8035 3.75651 5.66252 13.12002 9.47454 18.83806 37.67612
+eu-north-1 1.974 2.37822 3.18666 4.80353 11.12975 8.03728 15.98037 31.96075
+eu-south-2 1.961 2.36256 3.16567 4.7719 11.05645 7.98435 15.87513 31.75027
+us-east-2 1.861 2.24208 3.00424 4.52856 10.49264 7.57719 15.06559 30.13118
+us-west-2 1.861 2.24208 3.00424 4.52856 10.49264 7.57719 15.06559 30.13118
+
+p5 4xlarge 48xlarge
+ap-northeast-1 8.6 68.8
+ap-northeast-2 - 75.9552
+ap-south-1 8.256 66.048
+ap-southeast-2 8.944 71.552
+ap-southeast-3 9.4944 75.9552
+ca-central-1 - 63.296
+eu-north-1 - 58.8928
+eu-west-2 8.944 71.552
+us-east-2 6.88 55.04
+us-west-1 - 68.8
+us-west-2 6.88 55.04
+"""
+# Big machines: us-east-1 is as in AWS_LISTED, the others are of the same catalog.
 AWS_READ: dict[str, Prices] = {
-    "p3dn.24xlarge": {"us-east-1": 31.212},
-    "p4d.24xlarge": {"us-east-1": 21.957642, "us-east-2": 21.95764, "us-west-2": 21.95764},
+    "p3dn.24xlarge": {
+        "ap-northeast-1": 42.783,
+        "eu-west-1": 33.711,
+        "us-east-1": 31.212,
+        "us-west-2": 31.212,
+    },
+    "p4d.24xlarge": {
+        "ap-northeast-1": 30.09784,
+        "ap-northeast-2": 30.41028,
+        "ap-south-1": 26.3444,
+        "ap-southeast-2": 28.54493,
+        "ca-central-1": 25.25174,
+        "eu-central-1": 27.43298,
+        "eu-north-1": 23.71569,
+        "eu-west-1": 23.71569,
+        "eu-west-2": 28.54493,
+        "us-east-1": 21.957642,
+        "us-east-2": 21.95764,
+        "us-west-2": 21.95764,
+    },
     "p4de.24xlarge": {
         "ap-northeast-1": 37.6223,
         "ap-southeast-1": 32.93646,
@@ -150,14 +263,13 @@ AWS_READ: dict[str, Prices] = {
         "us-east-1": 27.44705,
         "us-west-2": 27.44705,
     },
-    "p5.4xlarge": P5,
-    "p5.48xlarge": {
-        **{region: 8 * price for region, price in P5.items()},
-        "ca-central-1": 63.296,
-        "eu-north-1": 58.8928,
-        "us-west-1": 68.8,
-    },
+    "p5.4xlarge": {"us-east-1": 6.88},
+    "p5.48xlarge": {"us-east-1": 55.04},
     "p5e.48xlarge": {},
+}
+# The same, of an earlier reading of that catalog, after the price cuts of June 2025.
+AWS_CUT = "2025-06-05"
+AWS_READ_EARLIER: dict[str, Prices] = {
     "p5en.48xlarge": {
         "ap-northeast-1": 79.12,
         "ap-northeast-2": 87.34848,
@@ -198,65 +310,67 @@ def aws(listed: Mapping[str, Mapping[str, Any]]) -> Iterator[Row]:
     )
     words = AWS_US_EAST_1.split()
     references = dict(zip(words[::2], map(float, words[1::2]), strict=True))
-    levels = {family: aws_levels(family, references, listed) for family in families(references)}
+    read = aws_skypilot()
     for name, reference in references.items():
-        prices: Prices = {}
-        for region, factor in levels[name.partition(".")[0]].items():
-            price, own = reference * factor, (listed.get(name) or {}).get(region) or 0.0
-            prices[region] = own if abs(own - price) < 0.003 * price else float(f"{price:.4g}")
-        yield (*aws_hardware(name, hardware), "on-demand", aws_dated(name, prices, reference))
-    for name, read in AWS_READ.items():
-        dates = dict.fromkeys(read, AWS_CUT) | {"us-east-1": AWS_LISTED}
-        dated = {region: (price, dates[region]) for region, price in read.items()}
-        yield (*aws_hardware(name, hardware), "on-demand", dated)
+        found: Dated = {}
+        if not name.startswith("t3."):  # libcloud's are those of dedicated tenancy, in part
+            shared = aws_shared(name, references, listed)
+            found = {region: (price, "") for region, price in shared.items()}
+        found |= dated(read.get(name, {}), SKYPILOT_READ)
+        found["us-east-1"] = (reference, AWS_LISTED)
+        yield (*aws_hardware(name, hardware), "on-demand", found)
+    for table, day in ((AWS_READ, SKYPILOT_READ), (AWS_READ_EARLIER, AWS_CUT)):
+        for name, prices in table.items():
+            found = dated(prices | read.get(name, {}), day)
+            if "us-east-1" in found:
+                found["us-east-1"] = (prices["us-east-1"], AWS_LISTED)
+            yield (*aws_hardware(name, hardware), "on-demand", found)
     for name in AWS_UNPRICED:
         yield (*aws_hardware(name, hardware), "on-demand", {})
 
 
-def aws_dated(name: str, prices: Prices, reference: float) -> Prices | Dated:
-    """The same with prices that were read of the machine itself, each with its date."""
-    found: Dated = {region: (price, "") for region, price in prices.items()}
-    if name.startswith("t3."):  # libcloud's are those of dedicated tenancy, in part
-        found = {}
-        if name in T3_SIZES:
-            number = T3_SIZES.index(name)
-            found = {region: (read[number], T3_READ) for region, read in T3.items()}
-        elif name == "t3.xlarge":
-            found = {region: (price, T3_READ) for region, price in T3_XLARGE.items()}
-    return found | {"us-east-1": (reference, AWS_LISTED)}
+def dated(prices: Prices, day: str) -> Dated:
+    return {region: (price, day) for region, price in prices.items()}
 
 
-def families(references: Mapping[str, float]) -> set[str]:
-    return {name.partition(".")[0] for name in references}
+def aws_skypilot() -> dict[str, Prices]:
+    """Machine → region → price, of AWS_SKYPILOT."""
+    found: dict[str, Prices] = {}
+    for block in AWS_SKYPILOT.strip().split("\n\n"):
+        (family, *sizes), *lines = (line.split() for line in block.splitlines())
+        for region, *prices in lines:
+            for size, price in zip(sizes, prices, strict=True):
+                if price != "-":
+                    found.setdefault(f"{family}.{size}", {})[region] = float(price)
+    return found
 
 
-def aws_levels(
-    family: str, references: Mapping[str, float], listed: Mapping[str, Mapping[str, Any]]
+def aws_shared(
+    name: str, references: Mapping[str, float], listed: Mapping[str, Mapping[str, Any]]
 ) -> Prices:
-    """Region → price level of the family relative to us-east-1.
+    """libcloud's own prices of a machine, where they are those of shared tenancy.
 
-    libcloud's table mixes prices of dedicated tenancy (6 to 10 % more) with those of shared
-    tenancy, and has 0.0 for missing ones. So a region's level is the lowest ratio, if three sizes
-    agree on it to 0.3 %.
+    Its table mixes prices of dedicated tenancy (6 to 10 % more) with those of shared tenancy, and
+    has 0.0 for missing ones. Which it is shows in how much dearer than in us-east-1 a machine is:
+    the lowest ratio of the family, if three sizes agree on it to 0.3 %. All others are left out.
     """
-    found: dict[str, list[float]] = {}
-    for name, reference in references.items():
-        if name.partition(".")[0] == family:
-            for region, price in (listed.get(name) or {}).items():
+    ratios: dict[str, dict[str, float]] = {}
+    for other, reference in references.items():
+        if other.partition(".")[0] == name.partition(".")[0]:
+            for region, price in (listed.get(other) or {}).items():
                 if (
                     price
                     and region.count("-") <= 3
                     and "gov" not in region
                     and "-lax" not in region
                 ):
-                    found.setdefault(region, []).append(price / reference)
-    agreed = {}
-    for region, ratios in found.items():
-        low = min(ratios)
-        if sum(ratio < low * 1.003 for ratio in ratios) >= 3:
-            agreed[region] = low
-    agreed["us-east-1"] = 1.0
-    return agreed
+                    ratios.setdefault(region, {})[other] = price / reference
+    found = {}
+    for region, known in ratios.items():
+        highest = min(known.values()) * 1.003
+        if sum(ratio < highest for ratio in known.values()) >= 3 and known.get(name, 9) < highest:
+            found[region] = float(listed[name][region])
+    return found
 
 
 def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, float, str, int]:
@@ -275,7 +389,7 @@ def aws_hardware(name: str, hardware: Mapping[str, Any]) -> tuple[str, float, fl
 # regions its on-demand prices of A100, H100 and H200 are those of reserved capacity (lower than
 # spot, or out of proportion to the region's CPU): those are omitted.
 AMERICAS = ("us-central1", "us-east1", "us-west1")
-"""They have the same prices per core, GiB and GPU."""
+"""The regions of the SKUs "running in Americas"; SkyPilot's table has the same prices for each."""
 
 
 def alike(on_demand: float, spot: float, *regions: str) -> dict[str, tuple[float, float]]:
@@ -387,8 +501,26 @@ A3 = {  # a3-highgpu-8g on demand: the machine's price and one GPU's; smaller on
     "europe-west9": (10.97367, 11.364),
     "us-east5": (10.65487, 11.03385),
 }
-# g2-standard of the Americas: $ per vCPU, GiB and L4 of Google's list (g2-standard-4: 0.70683)
-G2 = (0.02498844, 0.00292726, 0.56004)
+# g2-standard-48 without its GPUs, on demand and spot, and eight L4, on demand and spot: SkyPilot's
+# v8/gcp/vms.csv at commit 006059e, read 2026-11-26. The day of its prices is not known.
+G2 = {
+    **dict.fromkeys(AMERICAS, (1.7615, 0.70483, 4.48032, 1.7848)),
+    "asia-east1": (2.03965, 0.53875, 5.18776, 1.8488),
+    "asia-northeast1": (2.26212, 1.13069, 5.75363, 2.8512),
+    "asia-northeast3": (2.26212, 0.43853, 5.75363, 1.244),
+    "asia-south1": (1.83364, 0.73325, 4.66381, 1.8568),
+    "asia-southeast1": (2.17317, 0.90422, 5.52737, 1.9824),
+    "europe-west1": (1.93959, 0.63552, 4.93328, 1.9248),
+    "europe-west2": (2.00562, 0.9289, 5.10123, 2.2776),
+    "europe-west3": (2.076, 1.00714, 5.28678, 2.5608),
+    "europe-west4": (1.85143, 0.85795, 4.70434, 1.9504),
+    "europe-west6": (2.30769, 1.05773, 6.26752, 1.5856),
+    "me-central2": (2.81841, 1.04986, 7.16852, 3.116),
+    "northamerica-northeast1": (1.93959, 0.60019, 4.93328, 2.0168),
+    "northamerica-northeast2": (1.93959, 0.64483, 4.93328, 1.8384),
+    "us-east4": (1.75574, 0.70214, 4.46565, 1.7864),
+    "us-west4": (1.98398, 0.61498, 5.04619, 1.6824),
+}
 G2_SIZES = {4: 1, 8: 1, 12: 1, 16: 1, 24: 2, 32: 1, 48: 4, 96: 8}
 
 
@@ -401,16 +533,12 @@ def gcp(compute: Mapping[str, Any]) -> Iterator[Row]:
             prices = {r: size * core + 4 * size * gib for r, (core, gib) in units.items()}
             yield f"{family}-standard-{size}", size, 4 * size, "", 0, "on-demand", prices
     for size, count in G2_SIZES.items():
-        price = size * G2[0] + 4 * size * G2[1] + count * G2[2]
-        yield (
-            f"g2-standard-{size}",
-            size,
-            4 * size,
-            "L4",
-            count,
-            "on-demand",
-            dict.fromkeys(AMERICAS, price),
-        )
+        for market, which in (("on-demand", 0), ("spot", 1)):
+            prices = {
+                region: size / 48 * units[which] + count / 8 * units[which + 2]
+                for region, units in G2.items()
+            }
+            yield f"g2-standard-{size}", size, 4 * size, "L4", count, market, prices
     yield from a2()
     ssd = compute["gce_disks"]["Local SSD"]["on_demand"]
     for count in (1, 2, 4, 8):
@@ -499,7 +627,8 @@ def a2() -> Iterator[Row]:
     for count in (1, 2, 4, 8):
         name = f"a2-highgpu-{count}g"
         for market, which in (("on-demand", 0), ("spot", 1)):
-            prices = {r: count * sum(p[which]) for r, p in A2.items() if p[which]}
+            known = ((region, units[which]) for region, units in A2.items())
+            prices: Prices = {region: count * sum(unit) for region, unit in known if unit}
             yield name, 12 * count, 85 * count, "A100", count, market, prices
     for count in (1, 2, 4, 8):
         prices = {region: count * price for region, price in A2_ULTRA.items()}
@@ -517,22 +646,28 @@ def a2() -> Iterator[Row]:
 # ── Azure ────────────────────────────────────────────────────────────────────
 
 D_SIZES = (2, 4, 8, 16, 32, 48, 64)
-# Standard_D64s_v5 in the USA, from SkyPilot's public catalog (v5/azure/vms.csv). Its spot prices
-# are years old and a tenth of these: they are omitted.
-D64S_V5 = {"centralus": 3.471, "southcentralus": 3.686, "westcentralus": 3.686, "westus": 3.584}
-D64S_V5 |= dict.fromkeys(("eastus", "eastus2", "northcentralus", "westus2", "westus3"), 3.072)
+EAST = ("eastus", "eastus2", "northcentralus", "westus2", "westus3")
+# Standard_D*s_v5 and everything below, each size's own price in the USA: SkyPilot's public catalog
+# v8/azure/vms.csv, as forked by coopslarhette/skypilot-catalog (commit 20291d7), read 2026-11-26;
+# the day of its prices is not known, so they count as old as the table. Its spot prices are years
+# old, a tenth of these, or for H100 those on demand: they are omitted.
+# size: centralus, EAST, southcentralus and westcentralus, westus
+D_V5 = {
+    2: (0.108, 0.096, 0.115, 0.112),
+    4: (0.217, 0.192, 0.23, 0.224),
+    8: (0.434, 0.384, 0.461, 0.448),
+    16: (0.868, 0.768, 0.922, 0.896),
+    32: (1.736, 1.536, 1.843, 1.792),
+    48: (2.604, 2.304, 2.765, 2.688),
+    64: (3.471, 3.072, 3.686, 3.584),
+}
 T4_V3 = {"centralus": 0.594, "southcentralus": 0.631, "westus": 0.631}
-T4_V3 |= dict.fromkeys(("eastus", "eastus2", "northcentralus", "westus2", "westus3"), 0.526)
+T4_V3 |= dict.fromkeys(EAST, 0.526)
 NC6S_V3 = {"centralus": 3.458, "southcentralus": 3.366, "westus": 3.978}
 NC6S_V3 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.06)
-A100 = {"centralus": 4.1505, "southcentralus": 4.4075, "westus": 4.775}
-A100 |= dict.fromkeys(("eastus", "eastus2", "westus2", "westus3"), 3.673)
-# H100, NC16as_T4_v3, NC12s_v3 and ND40rs_v2: the same catalog's v8/azure/vms.csv, as forked by
-# coopslarhette/skypilot-catalog (commit 20291d7), read 2026-11-26; the day of its prices is not
-# known, so they count as old as the table.
 H100 = {"southcentralus": 8.38}
 H100 |= dict.fromkeys(("centralus", "eastus", "eastus2", "westus3"), 6.98)
-# name: vCPUs, GiB, kind, count, prices. The same sources.
+# name: vCPUs, GiB, kind, count, prices.
 AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
     "Standard_NC4as_T4_v3": (4, 28, "T4", 1, T4_V3),
     "Standard_NC8as_T4_v3": (8, 56, "T4", 1, {
@@ -563,9 +698,18 @@ AZURE_READ: dict[str, tuple[float, float, str, int, Prices]] = {
     "Standard_ND40rs_v2": (40, 672, "V100-32GB", 8, {
         "eastus": 22.032, "southcentralus": 26.438, "westus2": 22.032,
     }),
-    "Standard_NC24ads_A100_v4": (24, 220, "A100-80GB", 1, A100),
-    "Standard_NC48ads_A100_v4": (48, 440, "A100-80GB", 2, {r: 2 * p for r, p in A100.items()}),
-    "Standard_NC96ads_A100_v4": (96, 880, "A100-80GB", 4, {r: 4 * p for r, p in A100.items()}),
+    "Standard_NC24ads_A100_v4": (24, 220, "A100-80GB", 1, {
+        "centralus": 4.15, "eastus": 3.673, "eastus2": 3.673, "southcentralus": 4.408,
+        "westus": 4.775, "westus2": 3.673, "westus3": 3.673,
+    }),
+    "Standard_NC48ads_A100_v4": (48, 440, "A100-80GB", 2, {
+        "centralus": 8.301, "eastus": 7.346, "eastus2": 7.346, "southcentralus": 8.815,
+        "westus": 9.55, "westus2": 7.346, "westus3": 7.346,
+    }),
+    "Standard_NC96ads_A100_v4": (96, 880, "A100-80GB", 4, {
+        "centralus": 16.602, "eastus": 14.692, "eastus2": 14.692, "southcentralus": 17.63,
+        "westus": 19.1, "westus2": 14.692, "westus3": 14.692,
+    }),
     "Standard_ND96asr_v4": (96, 900, "A100", 8, {
         "eastus": 27.197, "southcentralus": 32.63, "westus2": 27.197,
     }),
@@ -593,8 +737,9 @@ def azure(listed: Mapping[str, Prices]) -> Iterator[Row]:
         for size in D_SIZES:
             name = f"Standard_D{size}s_{version}"
             yield name, size, 4 * size, "", 0, "on-demand", in_libcloud(listed, name)
-    for size in D_SIZES:
-        prices = {region: price * size / 64 for region, price in D64S_V5.items()}
+    for size, (central, east, south, west) in D_V5.items():
+        prices = {"centralus": central, "southcentralus": south, "westcentralus": south}
+        prices |= {"westus": west} | dict.fromkeys(EAST, east)
         yield f"Standard_D{size}s_v5", size, 4 * size, "", 0, "on-demand", prices
     # Without a price: learn.microsoft.com/azure/virtual-machines/sizes/general-purpose/dsv6-series
     for size in (*D_SIZES, 96, 128):

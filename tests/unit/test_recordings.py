@@ -104,7 +104,16 @@ def test_a_size_doubled_costs_twice_as_much() -> None:
                 compared += 1
                 expected = pytest.approx(times * one.prices[region], rel=0.02)
                 assert other.prices[region] == expected, (one.machine, other.machine, region)
-    assert compared > 5000
+    assert compared > 4000
+
+
+def test_a_price_without_a_day_of_its_own_is_that_of_libcloud_and_none_is_computed() -> None:
+    listed = packaged("libcloud", "data/pricing.json")["compute"]["ec2_linux"]
+    undated = [(row, region) for row in ROWS for region in row.prices.keys() - row.dates.keys()]
+    assert len(undated) > 500
+    for row, region in undated:
+        own = pytest.approx(listed[row.machine][region], rel=1e-5)
+        assert row.prices[region] == own, (row.machine, region)
 
 
 def test_no_price_is_above_what_was_listed() -> None:
