@@ -217,11 +217,12 @@ class ArmClient:
         """
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
-            if "/providers/" in kind and self._is_settled(kind, path, within):
+            pause = told_seconds(answer.headers) or 0.0
+            if "/providers/" in kind and self._is_settled(kind, path, within, pause):
                 return
             self.finish("PUT", path, answer, within=within)
 
-    def _is_settled(self, kind: str, path: str, within: float) -> bool:
+    def _is_settled(self, kind: str, path: str, within: float, pause: float) -> bool:
         """Wait for the resource in the shared list; True once it is ready. Returns False if the
         list does not report its state, or reports a failure without a reason.
         """
@@ -230,7 +231,8 @@ class ArmClient:
                 self._watches[kind] = SharedPoll(
                     lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.timing
                 )
-        thing = ask_or_none(lambda: self._watches[kind].wait(path, within=within))
+        watch = self._watches[kind]
+        thing = ask_or_none(lambda: watch.wait(path, within=within, pause=pause))
         return thing is not None and _state(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:

@@ -44,6 +44,9 @@ class SharedPoll:
         self._timing = timing
         self._changed = threading.Condition()
         self._waiting: dict[str, float] = {}
+        """When each wait began."""
+        self._told: dict[str, float] = {}
+        """The `pause` of each wait."""
         self._asking = False
         self._round = 0
         self._listed = 0.0
@@ -51,15 +54,16 @@ class SharedPoll:
         self._things: Mapping[str, Tree] = {}
         self._failure: CloudError | None = None
 
-    def wait(self, id: str, *, within: float) -> Tree | None:
+    def wait(self, id: str, *, within: float, pause: float = 0.0) -> Tree | None:
         """Return the resource with this id once it is settled; None if it is not listed or not
         settled in time.
 
-        Raises the list's error. Only lists that were requested after this call count.
+        `pause`: seconds between two polls that Azure asked for. Raises the list's error. Only
+        lists that were requested after this call count.
         """
         key, begun = id.lower(), self._timing.clock.monotonic()
         with self._changed:
-            self._waiting[key] = begun
+            self._waiting[key], self._told[key] = begun, pause
             first = self._round + 1 + self._asking
         try:
             while self._timing.clock.monotonic() - begun < within:
@@ -75,7 +79,7 @@ class SharedPoll:
             return None
         finally:
             with self._changed:
-                del self._waiting[key]
+                del self._waiting[key], self._told[key]
 
     def _next_round(self, first: int) -> None:
         """Wait until list number `first` or a later one has been fetched, by this thread or
@@ -92,8 +96,10 @@ class SharedPoll:
                 self._asking = True
                 now = self._timing.clock.monotonic()
                 taken = min(now - begun for begun in self._waiting.values())
+                pause = min(self._told.values())
             with self._round_ended():
-                self._timing.clock.sleep(interval(self._timing, taken, self._listed))
+                pause = max(pause, interval(self._timing, taken, self._listed))
+                self._timing.clock.sleep(pause)
                 self._list()
 
     def _list(self) -> None:

@@ -58,6 +58,7 @@ def test_the_role_is_enough_for_all_that_is_done_and_each_line_of_it_is_used(
     provider(azure, "198.51.100.9/32").create(made, identity, silent)
     provider(azure).remove("mnist", ["mnist-worker1"], silent)
     provider(azure).create(made, identity, silent)
+    azure.set(expand_needs_filter=True)  # then each VM is asked for its instance view
     assert {node.state for node in provider(azure).nodes("mnist")} == {"running"}
     assert provider(azure).serial_log("mnist", "mnist-chief0") == ""
     assert [holding.cluster for holding in provider(azure).sweep()] == ["mnist"]

@@ -119,6 +119,8 @@ class World:
     """Operations on the thing of that name fail, and leave it: "
     "`{"mnist-worker0": "OSProvisioningTimedOut"}`."""
     page_size: int = 100
+    expand_needs_filter: bool = False
+    """Lists of VMs have instance views only with a $filter, as their documentation says."""
     nic_reserved: float = 0.0
     """Seconds for which the NIC of a VM that was deleted is kept for it; 180 in reality."""
     retry_after: int | None = None

@@ -92,6 +92,17 @@ def test_what_takes_too_long_is_given_up() -> None:
     assert 60 <= clock.time - begun <= 66
 
 
+def test_lists_are_as_seldom_as_azure_asks() -> None:
+    clock, asked = Clock(), list[float]()
+
+    def ask() -> list[dict[str, Any]]:
+        asked.append(clock.time)
+        return [{"id": "a", "done": len(asked) == 3}]
+
+    watch(ask, clock.timing()).wait("a", within=60.0, pause=10.0)
+    assert [after - before for before, after in pairwise(asked)] == [10.0, 10.0]
+
+
 def test_a_list_that_fails_is_told_to_all_who_wait() -> None:
     rounds = 0
 
