@@ -43,11 +43,16 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     )
 
 
+def account_id(arm: ArmClient, account: str) -> str | None:
+    """Return the ID of a storage account; None if these credentials cannot see it."""
+    listed = arm.pages_if_told(f"{arm.path}/providers/Microsoft.Storage/storageAccounts")
+    ids = (str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower())
+    return next(ids, None)
+
+
 def _properties(arm: ArmClient, account: str) -> Tree | None:
-    accounts = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
-    listed = ask_or_none(lambda: arm.pages(accounts)) or []
-    ids = [str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower()]
-    answer = ask_or_none(lambda: arm.get(f"{ids[0]}/blobServices/default")) if ids else None
+    id = account_id(arm, account)
+    answer = ask_or_none(lambda: arm.get(f"{id}/blobServices/default")) if id else None
     return None if answer is None else answer.get("properties") or {}
 
 

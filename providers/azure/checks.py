@@ -160,7 +160,7 @@ def _group(arm: ArmClient) -> _Result:
 
 def _subnet(arm: ArmClient, subnet: str) -> _Result:
     ranges = network.ranges(arm, subnet)
-    rights = _rights(arm, subnet)
+    rights = arm.rights(subnet)
     if rights and not allowed(permissions.JOIN, rights):
         raise PermissionsError(
             f"not allowed on {subnet}: {permissions.JOIN}", hint="see docs/companies.md"
@@ -200,7 +200,7 @@ def _firewall(arm: ArmClient, plan: Plan) -> _Result:
 
 def _permissions(arm: ArmClient, plan: Plan) -> _Result:
     scope = arm.group(arm.given).path if arm.given else arm.path
-    rights = _rights(arm, scope)
+    rights = arm.rights(scope)
     if not rights:
         return _NOT_REPORTED
     ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
@@ -254,7 +254,7 @@ def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
     """True if this principal may register the namespaces, or if the endpoint does not report that:
     `up` then tries.
     """
-    rights = _rights(arm)
+    rights = arm.rights()
     return not rights or all(allowed(f"{name}/register/action", rights) for name in namespaces)
 
 
@@ -279,21 +279,13 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
     service = services.of(DEADLINES)
     if service is None:
         return f"this endpoint has no {DEADLINES}"
-    given = _rights(arm)
+    given = arm.rights()
     lacking = [action for action in permissions.DEADLINES if given and not allowed(action, given)]
     if lacking:
         return f"not allowed: {', '.join(lacking)}"
     if service.missing and given and not allowed(f"{DEADLINES}/register/action", given):
         return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
     return ""
-
-
-def _rights(arm: ArmClient, scope: str = "") -> Sequence[Tree]:
-    """Return the actions that this principal is allowed in a scope, by default the subscription;
-    empty if not reported.
-    """
-    path = f"{scope or arm.path}/providers/Microsoft.Authorization/permissions"
-    return ask_or_none(lambda: arm.pages(path)) or ()
 
 
 def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> _Result:
@@ -317,8 +309,7 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> _Result:
 
 def _refuse_forbidden(arm: ArmClient, group: reservations.ReservationGroup) -> None:
     """Raise PermissionsError if the endpoint says that this principal may not deploy into it."""
-    path = f"{group.id}/providers/Microsoft.Authorization/permissions"
-    rights = ask_or_none(lambda: arm.pages(path)) or ()
+    rights = arm.rights(group.id)
     if rights and not allowed(permissions.DEPLOY, rights):
         raise PermissionsError(
             f"{group.shown}: not allowed: {permissions.DEPLOY}",

@@ -203,6 +203,17 @@ class ArmClient:
             found += objects(answer, "value")
         return found
 
+    def pages_if_told(self, path: str, **query: str) -> list[Tree]:
+        """Return all items of a list; none where `ask_or_none` returns None."""
+        return ask_or_none(lambda: self.pages(path, **query)) or []
+
+    def rights(self, scope: str = "") -> list[Tree]:
+        """Return the actions that this principal is allowed in a scope, by default the
+        subscription; empty if not reported.
+        """
+        path = f"{scope or self.path}/providers/Microsoft.Authorization/permissions"
+        return self.pages_if_told(path)
+
     # ── Long-running operations ──────────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
@@ -229,11 +240,11 @@ class ArmClient:
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = SharedPoll(
-                    lambda: self.pages(kind), lambda thing: _state(thing) in DONE, self.timing
+                    lambda: self.pages(kind), lambda thing: state_of(thing) in DONE, self.timing
                 )
         watch = self._watches[kind]
         thing = ask_or_none(lambda: watch.wait(path, within=within, pause=pause))
-        return thing is not None and _state(thing) == "succeeded"
+        return thing is not None and state_of(thing) == "succeeded"
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Delete a resource and wait until it is gone. Deleting one that no longer exists is not an
@@ -281,7 +292,7 @@ class ArmClient:
 
         def ask() -> bool | None:
             thing = self.get(path)
-            state = _state(thing)
+            state = state_of(thing)
             if state in ("failed", "canceled"):
                 reason = failure_reason(self._viewed(path, thing))
                 raise faults.of_error(asked, reason, reach=self._reach(path))
@@ -308,7 +319,7 @@ class ArmClient:
         except (NotFoundError, PermissionsError):
             return False
         operation = answer.body if isinstance(answer.body, dict) else {}
-        state = str(operation.get("status") or _state(operation)).lower()
+        state = str(operation.get("status") or state_of(operation)).lower()
         if state in ("failed", "canceled", "cancelled"):
             error = operation.get("error") or {"code": state.capitalize()}
             raise faults.of_error(asked, error, reach=reach)
@@ -445,10 +456,11 @@ def mapped(asked: str) -> Iterator[None]:
 
 
 def _is_ready(answer: ArmAnswer) -> bool:
-    return answer.status in (200, 201) and _state(answer.body) == "succeeded"
+    return answer.status in (200, 201) and state_of(answer.body) == "succeeded"
 
 
-def _state(body: Any) -> str:
+def state_of(body: Any) -> str:
+    """Return the provisioning state of a resource or group, in lower case; "" if not reported."""
     properties = body.get("properties") if isinstance(body, dict) else None
     state = properties.get("provisioningState") if isinstance(properties, dict) else None
     return str(state or "").lower()

@@ -86,7 +86,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
             placement=str(place),
             machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
             provisioning=_provisioning(properties, group.subscription),
-            disk_gb=_disk_gb(properties),
+            disk_gb=disk_gb(properties),
             identities=tuple((vm.get("identity") or {}).get("userAssignedIdentities") or ()),
             created=unix_time(properties.get("timeCreated")),
             expires=known.expires,
@@ -101,7 +101,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
     )
 
 
-def _disk_gb(properties: Mapping[str, Any]) -> int | None:
+def disk_gb(properties: Mapping[str, Any]) -> int | None:
     size = ((properties.get("storageProfile") or {}).get("osDisk") or {}).get("diskSizeGB")
     return size if isinstance(size, int) else None
 

@@ -11,7 +11,7 @@ from cloudtrain import catalog
 from cloudtrain.catalog import gpus
 from cloudtrain.model import Accelerator, NodePlan
 from cloudtrain.protocols import MachineFacts
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain
 
@@ -105,8 +105,8 @@ class Skus:
     def _ask(self, region: str) -> Mapping[str, Sku] | None:
         path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
         query = {"$filter": f"location eq '{region}'"}
-        entries = ask_or_none(lambda: self._arm.pages(path, **query))
-        found = {sku.name.lower(): sku for sku in read(entries or (), region)}
+        entries = self._arm.pages_if_told(path, **query)
+        found = {sku.name.lower(): sku for sku in read(entries, region)}
         return found or None
 
 

@@ -20,7 +20,7 @@ from cloudtrain.events import ResourceRequested
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Journal
 from cloudtrain.providers.azure import faults, image_versions, paths, requests, reservations
-from cloudtrain.providers.azure.client import ArmClient, side_by_side
+from cloudtrain.providers.azure.client import ArmClient, side_by_side, state_of
 from cloudtrain.providers.azure.expiry import LONGEST
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.machine_types import Skus
@@ -209,8 +209,7 @@ class _Site:
     def _alive(self) -> Tree | None:
         def ask() -> tuple[Tree | None] | None:
             found = self.arm.find(self.within.itself)
-            state = ((found or {}).get("properties") or {}).get("provisioningState", "")
-            return None if str(state).lower() == "deleting" else (found,)
+            return None if state_of(found) == "deleting" else (found,)
 
         answer = self.arm.timing.until(ask, within=BEING_DELETED)
         if answer is None:

@@ -13,7 +13,7 @@ from cloudtrain.bucket_uris import own_uris
 from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.azure import faults, paths, permissions
+from cloudtrain.providers.azure import blobs, faults, paths, permissions
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.http import Tree
@@ -75,8 +75,7 @@ _ABSENT = frozenset(
 
 
 def _attachable(arm: ArmClient, id: str, allowed: Callable[[str, Sequence[Tree]], bool]) -> Finding:
-    path = f"{id}/providers/Microsoft.Authorization/permissions"
-    rights = ask_or_none(lambda: arm.pages(path)) or ()
+    rights = arm.rights(id)
     name = paths.last(id)
     if not rights:
         return _unknown(f"{name} exists; whether it may be attached could not be checked")
@@ -89,14 +88,12 @@ def _account(arm: ArmClient, principal: str, account: str) -> Finding:
     """Report the identity's roles on a storage account, also inherited ones; those of its groups
     are not listed, so that their absence proves nothing.
     """
-    accounts = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
-    listed = ask_or_none(lambda: arm.pages(accounts)) or []
-    ids = [str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower()]
-    if not ids:
+    id = blobs.account_id(arm, account)
+    if id is None:
         return _unknown(
             f"{account}: could not be checked: not a visible account of this subscription"
         )
-    path = f"{ids[0]}/providers/Microsoft.Authorization/roleAssignments"
+    path = f"{id}/providers/Microsoft.Authorization/roleAssignments"
     wanted = {"$filter": f"principalId eq '{principal}'"}
     found = ask_or_none(lambda: arm.pages(path, **wanted))
     if found is None:

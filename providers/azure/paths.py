@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 VERSIONS = (
@@ -106,24 +107,26 @@ def group_name(cluster: str, region: str) -> str:
     return f"cloudtrain-{cluster}-{region}"
 
 
-def identity(subscription: str, value: str) -> str:
-    """Return the ID of a user-assigned identity, given as its ID or as GROUP/NAME."""
-    if value.startswith("/"):
-        return value
-    group, _, name = value.partition("/")
-    kind = "Microsoft.ManagedIdentity/userAssignedIdentities"
-    return f"{Group(subscription, group).path}/providers/{kind}/{name}"
-
-
 RESERVATION_GROUPS = "Microsoft.Compute/capacityReservationGroups"
 
 
-def reservation_group(subscription: str, value: str) -> str:
-    """Return the ID of a capacity reservation group, given as its ID or as GROUP/NAME."""
+def _id(subscription: str, value: str, *, kind: str) -> str:
+    """Return the ID of a resource, given as its ID or as GROUP/NAME."""
     if value.startswith("/"):
         return value
     group, _, name = value.partition("/")
-    return f"{Group(subscription, group).path}/providers/{RESERVATION_GROUPS}/{name}"
+    return f"{Group(subscription, group).path}/providers/{kind}/{name}"
+
+
+bastion = partial(_id, kind="Microsoft.Network/bastionHosts")
+identity = partial(_id, kind="Microsoft.ManagedIdentity/userAssignedIdentities")
+reservation_group = partial(_id, kind=RESERVATION_GROUPS)
+
+
+def disk_key(subscription: str, value: str | None) -> str | None:
+    """Return the ID of a disk encryption set, given as its ID or as GROUP/NAME."""
+    kind = "Microsoft.Compute/diskEncryptionSets"
+    return None if value is None else _id(subscription, value, kind=kind)
 
 
 def reservation_name(id: str, subscription: str) -> str:
@@ -134,23 +137,6 @@ def reservation_name(id: str, subscription: str) -> str:
     found = re.fullmatch(shape, id, re.IGNORECASE)
     own = found is not None and found[1].lower() == subscription.lower()
     return f"{found[2]}/{found[3]}" if found and own else id
-
-
-def disk_key(subscription: str, value: str | None) -> str | None:
-    """Return the ID of a disk encryption set, given as its ID or as GROUP/NAME."""
-    if value is None or value.startswith("/"):
-        return value
-    group, _, name = value.partition("/")
-    kind = "Microsoft.Compute/diskEncryptionSets"
-    return f"{Group(subscription, group).path}/providers/{kind}/{name}"
-
-
-def bastion(subscription: str, value: str) -> str:
-    """Return the ID of a Bastion, given as its ID or as GROUP/NAME."""
-    if value.startswith("/"):
-        return value
-    group, _, name = value.partition("/")
-    return f"{Group(subscription, group).path}/providers/Microsoft.Network/bastionHosts/{name}"
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.cloud import clouds
@@ -18,7 +19,7 @@ from cloudtrain.model import NodePlan
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Sku, Skus
 from cloudtrain.providers.base.quota import Quotas, allowance
@@ -41,9 +42,7 @@ def left(
     paths = [
         f"{arm.path}/providers/{namespace}/locations/{region}/usages" for namespace in namespaces
     ]
-    lists = side_by_side(
-        *(lambda p=path: ask_or_none(lambda: arm.pages(p)) or [] for path in paths)
-    )
+    lists = side_by_side(*(partial(arm.pages_if_told, path) for path in paths))
     found = {}
     for usage in (usage for each in lists for usage in each):
         name = str((usage.get("name") or {}).get("value", ""))
@@ -148,8 +147,8 @@ def _allowance(
 
 
 def _locations(arm: ArmClient) -> list[str]:
-    locations = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
-    return sorted({plain(str(region.get("name", ""))) for region in locations or ()} - {""})
+    locations = arm.pages_if_told(f"{arm.path}/locations")
+    return sorted({plain(str(region.get("name", ""))) for region in locations} - {""})
 
 
 def _sizes(skus: Skus, names: set[str], regions: Sequence[str]) -> dict[str, Sku]:

@@ -8,7 +8,7 @@ from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.providers.azure import faults, listing, paths
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
+from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side, state_of
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.teardown import AT_ONCE, GROUP, KINDS
 from cloudtrain.providers.base import labels
@@ -52,12 +52,7 @@ class Resources:
     def _of_all(self) -> list[Vm | NotAsked]:
         vms, views, nics, addresses, groups = side_by_side(
             lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
-            lambda: (
-                ask_or_none(
-                    lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}", statusOnly="true")
-                )
-                or []
-            ),
+            lambda: self._arm.pages_if_told(f"{self._arm.path}{COMPUTE}", statusOnly="true"),
             lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/networkInterfaces"),
             lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
             self._groups,
@@ -80,16 +75,7 @@ class Resources:
         """Return the names of the groups that have our name or tag, or contain a VM with our tag;
         and all groups.
         """
-        query = f"tagName eq '{labels.CLUSTER}' and tagValue eq '{cluster}'"
-        groups, tagged = side_by_side(
-            self._groups,
-            lambda: (
-                ask_or_none(
-                    lambda: self._arm.pages(f"{self._arm.path}/resources", **{"$filter": query})
-                )
-                or []
-            ),
-        )
+        groups, tagged = self._groups_and_tagged(cluster)
         names = {
             str(group.get("name", "")).lower()
             for group in groups
@@ -154,7 +140,9 @@ class Resources:
             views=self._views(ours, views),
             nics=listing.by_id(nics),
             addresses=listing.by_id(addresses),
-            dying=frozenset(str(g.get("name", "")).lower() for g in groups if _is_being_deleted(g)),
+            dying=frozenset(
+                str(g.get("name", "")).lower() for g in groups if state_of(g) == "deleting"
+            ),
         )
         return list(listing.to_vms(lists, cluster))
 
@@ -170,7 +158,7 @@ class Resources:
             vm
             for vm in vms
             if not listing.reports_power(views.get(str(vm["id"]).lower()))
-            and not _is_in_progress(vm)
+            and state_of(vm) not in ("creating", "deleting")  # it has no power state yet, or soon
         ]
 
         def ask(vm: Tree) -> Tree:
@@ -218,13 +206,7 @@ class Resources:
         )
 
     def _in_subscription(self, cluster: str | None) -> PartialList[Resource]:
-        query = f"tagName eq '{labels.CLUSTER}'"
-        query += f" and tagValue eq '{cluster}'" if cluster else ""
-        path = f"{self._arm.path}/resources"
-        groups, others = side_by_side(
-            self._groups,
-            lambda: ask_or_none(lambda: self._arm.pages(path, **{"$filter": query})) or [],
-        )
+        groups, others = self._groups_and_tagged(cluster)
         ours = [group for group in groups if _cluster(group) is not None]
         names = {str(group.get("name", "")).lower() for group in ours}
         found = [_resource(group, GROUP, cluster) for group in groups]
@@ -235,6 +217,15 @@ class Resources:
                 full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
                 found.append(_resource({**other, **full}, kind, cluster))
         return PartialList.of_read(found)
+
+    def _groups_and_tagged(self, cluster: str | None) -> list[list[Tree]]:
+        """List all groups, and what has our label of one cluster or of any."""
+        query = f"tagName eq '{labels.CLUSTER}'"
+        query += f" and tagValue eq '{cluster}'" if cluster else ""
+        path = f"{self._arm.path}/resources"
+        return side_by_side(
+            self._groups, lambda: self._arm.pages_if_told(path, **{"$filter": query})
+        )
 
     def _groups(self) -> list[Tree]:
         return self._arm.pages(f"{self._arm.path}/resourcegroups")
@@ -247,17 +238,6 @@ def _cluster(thing: Tree) -> str | None:
 
 def _is_named(group: Tree, cluster: str) -> bool:
     return str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
-
-
-def _is_in_progress(vm: Tree) -> bool:
-    """True while the VM's power state is not meaningful."""
-    state = (vm.get("properties") or {}).get("provisioningState", "")
-    return str(state).lower() in ("creating", "deleting")
-
-
-def _is_being_deleted(group: Tree) -> bool:
-    state = (group.get("properties") or {}).get("provisioningState", "")
-    return str(state).lower() == "deleting"
 
 
 def _kind(thing: Tree) -> str | None:

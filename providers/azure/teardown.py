@@ -23,6 +23,7 @@ from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries
 from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
+from cloudtrain.providers.azure.listing import disk_gb
 from cloudtrain.providers.azure.network import BEING_DELETED
 from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base import labels
@@ -168,7 +169,7 @@ class Teardown:
 
     def _vms_of(self, group: paths.Group) -> list[Tree]:
         path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"
-        return ask_or_none(lambda: self._arm.pages(path)) or []
+        return self._arm.pages_if_told(path)
 
     def _deallocate(self, vms: Sequence[Tree]) -> dict[str, ArmAnswer]:
         """Begin to deallocate the VMs; returns the answers by ID. A VM whose deallocation is
@@ -199,7 +200,8 @@ class Teardown:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {name}" for name in still]
-        billed += [billed_after_end.describe(FACTS, [_disk_gb(vm) for vm in vms])] if vms else []
+        sizes = [disk_gb(vm.get("properties") or {}) for vm in vms]
+        billed += [billed_after_end.describe(FACTS, sizes)] if vms else []
         text = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
             f"{GROUP} {paths.last(path)}: {text}. {refusal.message}",
@@ -229,9 +231,3 @@ def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:
             raise NameTakenError(f"{thing.get('name')} {parsed.reason}: it is left alone")
         if parsed is not None and parsed.generation and parsed.generation not in known:
             raise LookAgainError(f"{thing.get('name')} was created anew meanwhile")
-
-
-def _disk_gb(vm: Tree) -> int | None:
-    profile = (vm.get("properties") or {}).get("storageProfile") or {}
-    size = (profile.get("osDisk") or {}).get("diskSizeGB")
-    return size if isinstance(size, int) else None

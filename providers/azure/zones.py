@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from cloudtrain.errors import CloudConfigError
 from cloudtrain.model import Plan
 from cloudtrain.providers.azure import reservations
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Skus
@@ -73,8 +73,8 @@ def parse_location(text: str) -> Location:
 
 def _regions(arm: ArmClient) -> Collection[str] | None:
     """Return the regions of the subscription; None if this endpoint does not list them."""
-    locations = ask_or_none(lambda: arm.pages(f"{arm.path}/locations"))
-    names = {plain(str(region.get("name", ""))) for region in locations or ()}
+    locations = arm.pages_if_told(f"{arm.path}/locations")
+    names = {plain(str(region.get("name", ""))) for region in locations}
     return names or None
 
 
