@@ -158,6 +158,8 @@ class CapacityError(CloudError):
     """The nodes were requested in a placement group: without it there may be capacity."""
     elsewhere: tuple[str, ...] = ()
     """Zones that have capacity now, where the cloud says so."""
+    stuck = False
+    """The cloud accepted the request and did not carry it out; what it had made is deleted."""
 
 
 class QuotaError(CloudError):

@@ -27,7 +27,7 @@ from cloudtrain.model import ClusterConfig
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
-from cloudtrain.providers.azure.shared_poll import SharedPoll
+from cloudtrain.providers.azure.shared_poll import NOT_DONE, SharedPoll
 from cloudtrain.providers.base.answers import objects
 from cloudtrain.providers.base.faults import seconds as told_seconds
 from cloudtrain.providers.base.timing import Timing, require_network
@@ -351,7 +351,7 @@ class ArmClient:
             polls = replace(polls, pause=polls.pause / 2, within=within)
             found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
         if found is None:
-            raise TransientError(f"{asked}: timed out after {within:.0f} s", code="not done")
+            raise TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
         return found
 
     @contextmanager

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cloudtrain.errors import BusyError, CloudError, Scope
+from cloudtrain.errors import BusyError, CapacityError, CloudError, Scope
 from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
-from cloudtrain.providers.azure.client import failure_reason
+from cloudtrain.providers.azure.client import failure_reason, state_of
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.addresses import ip_address
@@ -43,6 +44,10 @@ class Lists:
     addresses: Mapping[str, Tree]
     dying: frozenset[str] = frozenset()
     """Names of groups that are being deleted, in lower case."""
+    now: float = 0.0
+    """Unix time."""
+    within: float = math.inf
+    """Seconds in which a VM is created, unless it is stuck."""
 
 
 def by_id(things: Sequence[Tree]) -> dict[str, Tree]:
@@ -73,6 +78,9 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
     dying = group.name.lower() in lists.dying
     reach: Scope = "zone" if vm.get("zones") else "region"
     state, error = condition(name, properties, view, dying=dying, reach=reach)
+    created = unix_time(properties.get("timeCreated"))
+    if state == "starting" and state_of(vm) == "creating" and created is not None:
+        error = stuck(lists.within) if lists.now - created > lists.within else error
     internal, address = _addresses(properties, lists)
     return Vm(
         cluster=known.cluster,
@@ -88,7 +96,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
             provisioning=_provisioning(properties, group.subscription),
             disk_gb=disk_gb(properties),
             identities=tuple((vm.get("identity") or {}).get("userAssignedIdentities") or ()),
-            created=unix_time(properties.get("timeCreated")),
+            created=created,
             expires=known.expires,
             owner=known.owner,
             generation=known.generation,
@@ -99,6 +107,14 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
         id=group.vm(name),
         error=error,
     )
+
+
+def stuck(within: float) -> CapacityError:
+    """Return the error for a VM that was still being created after `within` seconds."""
+    words = f"Azure accepted the VM, and had not created it after {within / 60:.0f} min"
+    error = CapacityError(words, scope="zone")
+    error.stuck = True
+    return error
 
 
 def disk_gb(properties: Mapping[str, Any]) -> int | None:

@@ -8,6 +8,7 @@ everything is in that group of the user's, from which it is deleted one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
@@ -44,11 +45,21 @@ from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.spot_evidence import SpotEvidence
 
+PATIENT = replace(TIMING, boot=900.0)
+"""Azure leaves some VMs in the state Creating: after 15 min, such a VM is deleted and made again.
+
+https://github.com/scylladb/scylla-cluster-tests/pull/15004 began with 5 min, which were too few.
+`redeploy` is not tried: https://github.com/scylladb/scylla-cluster-tests/pull/15455 found that it
+helped none of 20 such VMs, and that deleting them did.
+"""
+
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
     """Return the provider for a config. Sends no request."""
     account = AzureDriver(config)
-    return CloudProvider(account, caller=lambda: caller_cidr(config, endpoint_of(config)))
+    return CloudProvider(
+        account, caller=lambda: caller_cidr(config, endpoint_of(config)), timing=PATIENT
+    )
 
 
 @answers_by_shape
@@ -61,7 +72,7 @@ class AzureDriver:
     at_once = 512
     soonest_end = SOONEST
 
-    def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
+    def __init__(self, config: ClusterConfig, timing: Timing = PATIENT) -> None:
         self._config = config
         self._arm = ArmClient(config, timing)
         self._skus = Skus(self._arm)

@@ -140,6 +140,8 @@ class Resources:
             views=self._views(ours, views),
             nics=listing.by_id(nics),
             addresses=listing.by_id(addresses),
+            now=self._arm.timing.clock.now(),
+            within=self._arm.timing.boot,
             dying=frozenset(
                 str(g.get("name", "")).lower() for g in groups if state_of(g) == "deleting"
             ),

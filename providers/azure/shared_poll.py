@@ -11,14 +11,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, TransientError
+from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base.timing import Timing
+from cloudtrain.retry import report_wait
+from cloudtrain.words import some
 
 LATE = 0.1
 """Maximum delay in noticing the end, as a fraction of the time already taken."""
 UNLISTED = 3
 """Number of lists without a resource after which the resource is queried by itself."""
+REPORTED = 60.0
+"""Seconds after which a wait is reported."""
+NOT_DONE = "not done"
+"""Code of the TransientError for what Azure did not finish in time."""
 
 
 def interval(timing: Timing, taken: float, listed: float = 0.0) -> float:
@@ -55,11 +62,11 @@ class SharedPoll:
         self._failure: CloudError | None = None
 
     def wait(self, id: str, *, within: float, pause: float = 0.0) -> Tree | None:
-        """Return the resource with this id once it is settled; None if it is not listed or not
-        settled in time.
+        """Return the resource with this id once it is settled; None if it is not listed.
 
-        `pause`: seconds between two polls that Azure asked for. Raises the list's error. Only
-        lists that were requested after this call count.
+        `pause`: seconds between two polls that Azure asked for. Raises the list's error, and
+        TransientError (`NOT_DONE`) after `within` seconds. Only lists that were requested after
+        this call count.
         """
         key, begun = id.lower(), self._timing.clock.monotonic()
         with self._changed:
@@ -76,7 +83,8 @@ class SharedPoll:
                     return None
                 if thing is not None and self._settled(thing):
                     return thing
-            return None
+            name = paths.last(id)
+            raise TransientError(f"{name}: not ready after {within:.0f} s", code=NOT_DONE)
         finally:
             with self._changed:
                 del self._waiting[key], self._told[key]
@@ -101,6 +109,7 @@ class SharedPoll:
                 pause = max(pause, interval(self._timing, taken, self._listed))
                 self._timing.clock.sleep(pause)
                 self._list()
+                self._report()
 
     def _list(self) -> None:
         things: Mapping[str, Tree] = {}
@@ -113,6 +122,20 @@ class SharedPoll:
             self._things, self._failure = things, failure
             self._listed = self._timing.clock.monotonic() - begun
             self._round += 1
+
+    def _report(self) -> None:
+        """Say each minute what is still waited for."""
+        now = self._timing.clock.monotonic()
+        with self._changed:
+            late = {
+                paths.last(key): now - begun
+                for key, begun in self._waiting.items()
+                if (thing := self._things.get(key)) is not None and not self._settled(thing)
+            }
+        taken = max(late.values(), default=0.0)
+        if taken >= REPORTED:
+            text = f"Azure has been creating {some(late)} for {taken // 60:.0f} min"
+            report_wait(text, taken=taken)
 
     @contextmanager
     def _round_ended(self) -> Iterator[None]:

@@ -14,12 +14,13 @@ from cloudtrain.errors import (
     TransientError,
 )
 from cloudtrain.model import Node, Owner
-from cloudtrain.providers.azure import paths, requests
+from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
 from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import ClusterNetwork, ours
+from cloudtrain.providers.azure.shared_poll import NOT_DONE
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
@@ -122,14 +123,24 @@ class Vms:
         self._arm.put(nic, interface)
         begun = self._begin(vm, *machines)
         armed = order.expires is None or self._armed_early(order, order.expires)
-        if begun is None:
-            self._arm.settle(f"PUT virtualMachines/{node.name}", vm, within=self._arm.timing.boot)
-        else:
-            self._arm.made(vm, begun, within=self._arm.timing.boot)
+        self._await(node.name, vm, begun)
         if requests.has_gpu(node):
             _refuse_secure_boot(self._arm.get(vm))
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
+
+    def _await(self, name: str, path: str, begun: ArmAnswer | None) -> None:
+        """Wait until the VM is created. Raises CapacityError (`stuck`) if that takes too long."""
+        within = self._arm.timing.boot
+        try:
+            if begun is None:
+                self._arm.settle(f"PUT virtualMachines/{name}", path, within=within)
+            else:
+                self._arm.made(path, begun, within=within)
+        except TransientError as error:
+            if error.code != NOT_DONE:
+                raise
+            raise listing.stuck(within) from error
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
         """Begin to create the VM; returns None if an earlier call, whose answer was lost, has

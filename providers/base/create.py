@@ -21,6 +21,7 @@ from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Locatio
 from cloudtrain.providers.base.seen import SeenGenerations
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
+from cloudtrain.retry import LONG_WAIT, report_wait
 from cloudtrain.words import some
 
 T = TypeVar("T")
@@ -108,20 +109,40 @@ class Creation(Generic[NetworkT]):
     def _launch(
         self, place: Location, network: NetworkT, launches: _Launches, *, queue: float
     ) -> None:
+        interrupted = threading.Event()
+
         def launch(node: NodePlan) -> None:
-            order = replace(self._order(node, place, network), queue=queue)
-            self.journal(NodeRequested(node=node.name))
-            launches.pending[node.name] = self.timing.clock.now()
             try:
-                made = launches.created[node.name] = self.account.launch(order)
-                self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
-            except CloudError as error:
-                if not isinstance(error, TransientError):
-                    del launches.pending[node.name]  # refused: nothing of it can appear later
-                raise _named(node.name, error) from error.__cause__
+                self._request(node, place, network, launches, queue)
+            except CapacityError as error:
+                if not error.stuck or interrupted.is_set():
+                    raise
+                report_wait(f"{error.message}: it is created again", taken=LONG_WAIT)
+                again = self.until(self.timing.clock.now())
+                again._request(node, place, network, launches, queue)
 
         missing = [node for node in self.plan.nodes if node.name not in self.there]
-        fan_out(missing, launch, name=lambda node: node.name, workers=self.account.at_once)
+        fan_out(
+            missing,
+            launch,
+            name=lambda node: node.name,
+            workers=self.account.at_once,
+            on_interrupt=interrupted.set,
+        )
+
+    def _request(
+        self, node: NodePlan, place: Location, network: NetworkT, launches: _Launches, queue: float
+    ) -> None:
+        order = replace(self._order(node, place, network), queue=queue)
+        self.journal(NodeRequested(node=node.name))
+        launches.pending[node.name] = self.timing.clock.now()
+        try:
+            made = launches.created[node.name] = self.account.launch(order)
+            self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
+        except CloudError as error:
+            if not isinstance(error, TransientError):
+                del launches.pending[node.name]  # refused: nothing of it can appear later
+            raise _named(node.name, error) from error.__cause__
 
     def _start(self) -> None:
         stopped = [m for m in self._planned_there() if m.node.state == "stopped"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cloudtrain import retry
 from cloudtrain.errors import (
     BusyError,
     CapacityError,
@@ -17,10 +21,20 @@ from cloudtrain.errors import (
     PermissionsError,
     QuotaError,
 )
-from cloudtrain.events import Event, ImageChosen, ResourceRequested
+from cloudtrain.events import (
+    Event,
+    ImageChosen,
+    Line,
+    NodeRequested,
+    ResourceRequested,
+    pending_nodes,
+    to_line,
+)
 from cloudtrain.model import Network, NodeGroup, Plan, SshProxy
+from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm
+from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins import azure_machine_rules, azure_offer
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
@@ -37,6 +51,8 @@ from tests.support.azure_parts import (
     stand_in,
     with_spot,
 )
+from tests.support.fake_account import Clock
+from tests.support.fakes import make_identity
 
 GROUP = "cloudtrain-mnist-eastus"
 ANYWHERE = Location(region="eastus")
@@ -523,6 +539,94 @@ def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan:
     azure.fault("answer", action="PUT virtualMachines*", status=409, code="Conflict", times=20)
     first(plan, account)
     assert [machine.node.state for machine in account.machines()] == ["running"]
+
+
+class Killed(BaseException):
+    """Nothing more is done."""
+
+
+def die(*_: Any) -> Any:
+    raise Killed
+
+
+def patient(plan: Plan, clock: Clock | None = None) -> CloudProvider[ClusterNetwork]:
+    """A provider on whose clock time passes where it sleeps."""
+    timing = replace((clock or Clock(time.time())).timing(), boot=120.0)
+    return CloudProvider(account_of(plan, timing), caller=lambda: CALLER, timing=timing)
+
+
+@pytest.mark.parametrize(("times", "place"), [(1, "eastus-1"), (2, "eastus-2")])
+def test_a_vm_that_azure_never_creates_is_created_again_once(
+    azure: Cloud,
+    plan: Plan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    place: str,
+) -> None:
+    """It alone; if that one does not come either, all of them in the next place."""
+    monkeypatch.setattr(retry, "_reported", {})
+    azure.set(stuck={"mnist-worker0": times})
+    said: list[str] = []
+    with retry.waits_reported_to(said.append):
+        nodes = patient(plan).create(plan, make_identity(tmp_path, plan), silent)
+    assert [(node.state, node.placement) for node in nodes] == [("running", place)] * 3
+    assert "Azure has been creating mnist-worker0 for 1 min" in said
+    assert any(line.endswith("not created it after 2 min: it is created again") for line in said)
+    assert Counter(actions(azure, "PUT virtualMachines")) == {
+        "PUT virtualMachines mnist-chief0": times,
+        "PUT virtualMachines mnist-worker0": times + 1,
+        "PUT virtualMachines mnist-worker1": times,
+    }
+
+
+def test_nothing_is_left_where_the_process_ends_before_a_vm_is_created_again(
+    azure: Cloud, plan: Plan, tmp_path: Path
+) -> None:
+    azure.set(stuck={"mnist-worker0": 1})
+    provider = patient(plan)
+    lines: list[Line] = []
+    asked: list[str] = []
+
+    def journal(event: Event, /) -> None:
+        lines.append(to_line(event, time=time.time(), pid=1))
+        if isinstance(event, NodeRequested):
+            if event.node in asked:
+                provider._account.machines = die  # type: ignore[method-assign]
+                die()
+            asked.append(event.node)
+
+    with pytest.raises(Killed):
+        provider.create(plan, make_identity(tmp_path, plan), journal)
+    assert sorted(m.node.name for m in account_of(plan).machines()) == [
+        "mnist-chief0",
+        "mnist-worker1",
+    ]
+    patient(plan).destroy("mnist", silent, pending_nodes(lines))
+    assert azure.holdings() == []
+
+
+def test_the_next_up_creates_a_vm_again_that_a_killed_one_left_stuck(
+    azure: Cloud, plan: Plan, tmp_path: Path
+) -> None:
+    azure.set(stuck={"mnist-worker0": 1})
+    clock, identity = Clock(time.time()), make_identity(tmp_path, plan)
+    dies = clock.time + 60
+
+    def sleep(seconds: float) -> None:
+        clock.time += seconds
+        if clock.time > dies:
+            provider._account.machines = die  # type: ignore[method-assign]
+            die()
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    provider = patient(plan, clock)
+    with pytest.raises(Killed):
+        provider.create(plan, identity, silent)
+    nodes = patient(plan, Clock(dies + 120)).create(plan, identity, silent)
+    assert [node.state for node in nodes] == ["running"] * 3
+    made = Counter(actions(azure, "PUT virtualMachines"))
+    assert sorted(made.values()) == [1, 1, 2]
 
 
 def test_the_serial_log_of_a_vm_is_to_be_had_without_a_key(azure: Cloud, plan: Plan) -> None:

@@ -118,6 +118,8 @@ class World:
     failures: dict[str, str] = field(default_factory=dict)
     """Operations on the thing of that name fail, and leave it: "
     "`{"mnist-worker0": "OSProvisioningTimedOut"}`."""
+    stuck: dict[str, int] = field(default_factory=dict)
+    """VMs that stay in the state Creating, and how many times: `{"mnist-worker0": 1}`."""
     page_size: int = 100
     expand_needs_filter: bool = False
     """Lists of VMs have instance views only with a $filter, as their documentation says."""
@@ -268,7 +270,10 @@ class World:
         thing.state, thing.operation = state, operation
         self.operations[operation.id] = operation
         took = self.delays.get(kind, self.delay)
-        self.at(self.now() + took, lambda: self._finish(operation))
+        if kind == "virtualMachines" and state == "Creating" and self.stuck.get(thing.name):
+            self.stuck[thing.name] -= 1
+        else:
+            self.at(self.now() + took, lambda: self._finish(operation))
         return operation
 
     def _finish(self, operation: Operation) -> None:

@@ -88,7 +88,8 @@ def test_what_takes_too_long_is_given_up() -> None:
     clock = Clock()
     timing = replace(clock.timing(), polls=replace(POLLS, pause=0.2, longest=5.0))
     begun = clock.time
-    assert watch(lambda: [{"id": "a", "done": False}], timing).wait("a", within=60.0) is None
+    with pytest.raises(TransientError, match="a: not ready after 60 s"):
+        watch(lambda: [{"id": "/vms/a", "done": False}], timing).wait("/vms/a", within=60.0)
     assert 60 <= clock.time - begun <= 66
 
 

@@ -457,13 +457,43 @@ def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig
     assert any(line.startswith("left over not deleted: instance") for line in rig.lines)
 
 
-def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(rig: Rig) -> None:
-    launch = rig.account.launch
+def stuck() -> CapacityError:
+    error = CapacityError("accepted, and not created after 15 min", scope="zone")
+    error.stuck = True
+    return error
+
+
+def test_a_node_that_the_cloud_never_creates_is_requested_once_more(rig: Rig) -> None:
+    """As one that is being created from then on."""
+    launch, until = rig.account.launch, list[float | None]()
+
+    def never(order):  # type: ignore[no-untyped-def]
+        if order.node.name == "mnist-worker0":
+            until.append(order.plan.creating_until)
+            if len(until) == 1:
+                rig.account.clock.sleep(900.0)
+                raise stuck()
+        return launch(order)
+
+    rig.account.launch = never  # type: ignore[method-assign]
+    assert rig.create() == [f"{node.name} east-a" for node in rig.plan.nodes]
+    assert until == [until[0], until[0] + 900.0]  # type: ignore[operator]
+    assert [rig.lines.count(f"create mnist-{name}") for name in ("chief0", "worker0")] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [None, stuck()])
+def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(
+    rig: Rig, error: CapacityError | None
+) -> None:
+    launch, asked = rig.account.launch, list[str]()
     arrived = threading.Event()
 
     def slow(order):  # type: ignore[no-untyped-def]
+        asked.append(order.node.name)
         if order.node.name == "mnist-worker0":
             arrived.wait(10)
+            if error is not None:
+                raise error
         return launch(order)
 
     rig.account.launch = slow  # type: ignore[method-assign]
@@ -471,7 +501,7 @@ def test_ctrl_c_waits_for_creations_in_flight_and_gives_them_back(rig: Rig) -> N
     with pytest.raises(KeyboardInterrupt):
         rig.create()
     assert rig.account.holds() == []
-    assert "mnist-worker0" in {order.node.name for order in rig.account.orders}
+    assert asked.count("mnist-worker0") == 1
 
 
 def interrupting(rig: Rig, arrived: threading.Event) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.plan import tasks
-from cloudtrain.cluster.provision import create_nodes, ensure_nodes, identity_for, serial_logs_shown
+from cloudtrain.cluster.provision import (
+    create_nodes,
+    ensure_nodes,
+    identity_for,
+    serial_logs_shown,
+    shown_journal,
+)
 from cloudtrain.cluster.session import Handle, Session, adopt_identity
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.errors import (
@@ -242,6 +248,23 @@ def test_refusals_are_told_as_they_happen(session: Session) -> None:
     session = dataclasses.replace(session, provider=Refusing())
     ensure_nodes(session)
     assert session.console.warned == ["east-a: no T4 today"]  # type: ignore[attr-defined]
+
+
+def test_the_row_of_a_resource_is_that_of_a_node_that_is_requested_after_it(
+    session: Session,
+) -> None:
+    class Rows(dict[str, str]):
+        node = dict.__setitem__
+
+        def done(self, name: str, text: str = "") -> None: ...
+
+    rows = Rows()
+    journal = shown_journal(session, rows)
+    journal(ResourceRequested(what="resource group", name="cloudtrain-mnist-eastus"))
+    assert rows == {"mnist-chief0": "creating the resource group cloudtrain-mnist-eastus"}
+    for node in session.plan.nodes:
+        journal(NodeRequested(node=node.name))
+    assert rows == {"mnist-chief0": "requested", "mnist-worker0": "requested"}
 
 
 def test_down_waits_for_what_may_be_listed_yet(
