@@ -260,6 +260,21 @@ def test_destroy_deletes_what_was_made_read_only(cluster: LocalCluster) -> None:
     assert not (cluster.home / "local" / cluster.name).exists()
 
 
+def test_many_files_are_deleted_with_their_folder_and_those_behind_a_link_are_not(
+    tmp_path: Path,
+) -> None:
+    from cloudtrain.providers.local.folders import AT_ONCE, remove
+
+    for folder in (tmp_path / "node", tmp_path / "node/a/b", tmp_path / "theirs"):
+        folder.mkdir(parents=True)
+        for number in range(3 * AT_ONCE):
+            (folder / str(number)).touch()
+    (tmp_path / "node/a/link").symlink_to(tmp_path / "theirs")
+    remove(tmp_path / "node")
+    assert not (tmp_path / "node").exists()
+    assert len(list((tmp_path / "theirs").iterdir())) == 3 * AT_ONCE
+
+
 def test_a_process_that_survives_is_named(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
