@@ -356,6 +356,14 @@ class ArtifactStore(Protocol):
         """Delete one file; no error if it does not exist."""
 
 
+@runtime_checkable
+class UploadsTogether(Protocol):
+    """A store that takes many small files faster together than one by one."""
+
+    def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
+        """`ArtifactStore.upload` for each file, by path. If one fails, others may be stored."""
+
+
 class StoreBackend(ArtifactStore, Protocol):
     """Interface of each kind of store in stores/: artifacts, the bucket, and a cluster's lease."""
 

@@ -9,7 +9,7 @@ import os
 import tarfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import IO
@@ -20,13 +20,18 @@ from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node.listing import File
 from cloudtrain.paths import shown
+from cloudtrain.protocols import UploadsTogether
 from cloudtrain.shell import Command, script
 
 SMALL = 1 << 17
-"""Largest file in bytes that is held in memory, so that several are uploaded side by side."""
+"""Largest file in bytes that is held in memory, so that several are uploaded side by side; also
+the bytes that make a batch of smaller ones full."""
+
+BATCH = 32
+"""Most files in a batch, where the store takes several at once."""
 
 MOST_WAITING = 32
-"""Most small files of one node in memory."""
+"""Most batches of one node in memory."""
 
 GROWTH = 1 << 30
 """Bytes by which a file, or all of them together, may have grown since they were listed."""
@@ -138,7 +143,9 @@ class _Receiver:
         self.arrived: dict[str, Artifact] = {}
         self._node, self._store, self._pool = node, upload.store, upload.pool
         self._due = {file.source: (path, file) for path, file in due.items()}
-        self._waiting: deque[tuple[str, Future[Artifact]]] = deque()
+        self._most = BATCH if isinstance(self._store, UploadsTogether) else 1
+        self._batch: dict[str, tuple[str, bytes]] = {}
+        self._waiting: deque[tuple[list[str], Future[list[Artifact]]]] = deque()
         self._error: BaseException | None = None
         read_end, self._write_end = os.pipe()
         self._thread = threading.Thread(target=self._receive, args=(read_end,))
@@ -163,6 +170,7 @@ class _Receiver:
         with open(read_end, "rb", buffering=0) as pipe:
             try:
                 self._unpack(pipe)
+                self._submit()
                 while self._waiting:
                     self._settle()
                 while pipe.read(_CHUNK):
@@ -195,14 +203,28 @@ class _Receiver:
         if size > SMALL:
             self.arrived[source] = self._store.upload(place, _pieces(data))
             return
-        whole = b"".join(_pieces(data))
-        self._waiting.append((source, self._pool.submit(self._store.upload, place, [whole])))
+        self._batch[source] = place, b"".join(_pieces(data))
+        held = sum(len(each) for _, each in self._batch.values())
+        if len(self._batch) >= self._most or held >= SMALL:
+            self._submit()
+
+    def _submit(self) -> None:
+        batch, self._batch = self._batch, {}
+        if not batch:
+            return
+        files = {place: [data] for place, data in batch.values()}
+        self._waiting.append((list(batch), self._pool.submit(self._stored, files)))
         if len(self._waiting) >= MOST_WAITING:
             self._settle()
 
+    def _stored(self, files: Mapping[str, Sequence[bytes]]) -> list[Artifact]:
+        if isinstance(self._store, UploadsTogether):
+            return self._store.upload_all(files)
+        return [self._store.upload(place, data) for place, data in files.items()]
+
     def _settle(self) -> None:
-        source, future = self._waiting.popleft()
-        self.arrived[source] = future.result()
+        sources, future = self._waiting.popleft()
+        self.arrived.update(zip(sources, future.result(), strict=True))
 
 
 def _too_much(node: Node, what: str) -> NodeError:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
@@ -78,19 +79,48 @@ class FileStore:
             return  # the first upload reports it, with a hint
 
     def upload(self, path: str, data: Iterable[bytes]) -> Artifact:
-        target, partial = self._file(path), f"{PARTIAL}/{os.urandom(16).hex()}"
-        with _explained(target), _folder(self.root, partial, create=True) as (beside, made):
-            descriptor = os.open(made, _NEW, 0o666, dir_fd=beside)
+        return self.upload_all({path: data})[0]
+
+    def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
+        """Store files together: each is synced to the disk before it has its name, and each folder
+        once. Not by syncfs, which waits for what others write to that disk too.
+        """
+        targets = {path: self._file(path) for path in files}
+        batch, folders = f"{PARTIAL}/{os.urandom(16).hex()}", defaultdict[str, dict[str, str]](dict)
+        partials, stored = list[str](), list[Artifact]()
+        with (
+            _explained(next(iter(targets.values()), self.root)),
+            _folder(self.root, batch, create=True) as (beside, name),
+        ):
             try:
-                size, digest = _write(descriptor, data)
-                with _folder(self.root, path, create=True) as (folder, name):
-                    os.replace(made, name, src_dir_fd=beside, dst_dir_fd=folder)
-                    _sync_folder(folder)
+                for path, data in files.items():
+                    partials.append(f"{name}-{len(partials)}")
+                    folders[path.rpartition("/")[0]][path] = partials[-1]
+                    with _explained(targets[path]):
+                        descriptor = os.open(partials[-1], _NEW, 0o666, dir_fd=beside)
+                        size, digest = _write(descriptor, data)
+                    stored.append(Artifact(path=path, size=size, sha256=digest))
+                for made in folders.values():
+                    self._name(made, beside)
             except BaseException:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(made, dir_fd=beside)
+                for partial in partials:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(partial, dir_fd=beside)
                 raise
-        return Artifact(path=path, size=size, sha256=digest)
+        return stored
+
+    def _name(self, made: Mapping[str, str], beside: int) -> None:
+        """Give written files, by their path in one folder, their names, and sync the folder."""
+        any_path = next(iter(made))
+        with (
+            _explained(self.root / any_path),
+            _folder(self.root, any_path, create=True) as (folder, _),
+        ):
+            for path, partial in made.items():
+                with _explained(self.root / path):
+                    name = path.rpartition("/")[2]
+                    os.replace(partial, name, src_dir_fd=beside, dst_dir_fd=folder)
+            _sync_folder(folder)
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         folder, _, name = prefix.rpartition("/")

@@ -498,6 +498,45 @@ def test_a_landing_that_is_killed_leaves_a_true_manifest_and_the_next_one_comple
     assert left(cluster, "ckpt") == ()
 
 
+KILLED_BY_CALL = """
+import os, sys
+from pathlib import Path
+from tests.support.landing_parts import Cluster
+
+cluster, name, left = Cluster(Path(sys.argv[1])), sys.argv[2], [int(sys.argv[3])]
+call = getattr(os, name)
+
+def deadly(*args, **named):
+    left[0] -= 1
+    if left[0] == 0:
+        os._exit(9)
+    return call(*args, **named)
+
+setattr(os, name, deadly)
+cluster.land(store=cluster.store.store)
+"""
+
+
+@pytest.mark.parametrize(("call", "number"), [("fsync", 20), ("replace", 20), ("replace", 41)])
+def test_a_landing_that_is_killed_in_a_batch_leaves_whole_files_and_the_next_one_completes(
+    cluster: Cluster, tmp_path: Path, call: str, number: int
+) -> None:
+    files = {f"chief0/output/{n % 3}/{n}": os.urandom(5000) for n in range(40)}
+    for path, content in files.items():
+        cluster.write("chief0", path.removeprefix("chief0/"), content)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BY_CALL, tmp_path, call, str(number)],
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert killed.returncode == 9
+    assert cluster.landed().items() <= files.items()
+    assert read_manifest(cluster.store, RUN) is None
+    assert cluster.land(store=cluster.store.store).complete
+    assert cluster.landed() == files
+    assert left(cluster) == ()
+
+
 @pytest.mark.parametrize("command", [1, 2, 3])
 def test_a_connection_that_breaks_once_is_opened_again_and_all_has_landed(
     cluster: Cluster, command: int

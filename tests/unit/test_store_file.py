@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,75 @@ def test_a_file_is_never_seen_half_under_its_name(tmp_path: Path) -> None:
     store.upload("run/x", looking())
     assert (tmp_path / "run/x").read_bytes() == b"new and more"
     assert list((tmp_path / PARTIAL).iterdir()) == []
+
+
+class Killed(BaseException):
+    pass
+
+
+class Disk:
+    """The system calls of a store that is killed after `calls` of them. No file has its name before
+    it is synced, and `unsynced` are the folders with names that are not.
+    """
+
+    def __init__(self, calls: int, patch: pytest.MonkeyPatch) -> None:
+        self._calls, self._synced, self.unsynced = calls, set[int](), set[int]()
+        self._fsync, self._replace = os.fsync, os.replace
+        for name in ("open", "mkdir", "write", "unlink"):
+            patch.setattr(os, name, partial(self.call, getattr(os, name)))
+        patch.setattr(os, "fsync", partial(self.call, self.fsync))
+        patch.setattr(os, "replace", partial(self.call, self.replace))
+
+    def call(self, real: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if self._calls == 0:
+            raise Killed
+        self._calls -= 1
+        return real(*args, **named)
+
+    def fsync(self, file: int) -> None:
+        self._synced.add(os.fstat(file).st_ino)
+        self.unsynced.discard(os.fstat(file).st_ino)
+        self._fsync(file)
+
+    def replace(self, source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        assert os.stat(source, dir_fd=src_dir_fd).st_ino in self._synced
+        self.unsynced.add(os.fstat(dst_dir_fd).st_ino)
+        self._replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+
+def test_a_kill_at_any_call_leaves_each_file_of_a_batch_whole_or_absent(tmp_path: Path) -> None:
+    files = {f"run/{folder}/{name}": [name.encode(), b"!"] for folder in "ab" for name in "xyz"}
+    for calls in itertools.count():
+        store = FileStore((tmp_path / str(calls)).as_uri())
+        store.upload("run/a/x", [b"old"])
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(calls, patch)
+            try:
+                stored = store.upload_all(files)
+            except Killed:
+                stored = []
+        held = {each.path: b"".join(store.download(each.path)) for each in store.list()}
+        whole = {path: b"".join(data) for path, data in files.items()}
+        assert held.pop("run/a/x") in (b"old", whole["run/a/x"])
+        assert held.items() <= whole.items()
+        if stored:
+            break
+        assert [each.path for each in store.upload_all(files)] == list(files)
+    assert calls > 4 * len(files)
+    assert (len(held), disk.unsynced) == (len(files) - 1, set())
+    assert [each.sha256 for each in stored] == [sha256(whole[path]).hexdigest() for path in files]
+    assert list((store.root / PARTIAL).iterdir()) == []
+
+
+def test_a_file_of_a_batch_that_is_refused_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    def refused() -> Any:
+        yield b"half"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = FileStore(tmp_path.as_uri())
+    with pytest.raises(StoreError, match=f"{tmp_path}/run/2: No space left on device"):
+        store.upload_all({"run/1": [b"whole"], "run/2": refused()})
+    assert list(store.list()) == list((tmp_path / PARTIAL).iterdir()) == []
 
 
 @pytest.mark.parametrize(
