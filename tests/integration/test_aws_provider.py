@@ -361,7 +361,7 @@ def test_an_adapter_whose_group_does_not_let_its_own_traffic_out_is_refused(aws:
     ec2().revoke_security_group_egress(
         GroupId=ground.groups[0], IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": pairs}]
     )
-    with pytest.raises(CloudConfigError, match="EFA needs rules"):
+    with pytest.raises(CloudConfigError, match="EFA without rules"):
         account.launch(order_of(plan, plan.nodes[0], ground))
 
 

@@ -107,7 +107,7 @@ STATES = {
     ),
     "a secret that ended": State(
         environment=SERVICE,
-        authority="AADSTS7000222: The provided client secret keys for app are expired.",
+        authority="secret-expired",
         says="AADSTS7000222",
         cure=f"az ad app credential reset --id {CLIENT}",
     ),

@@ -274,7 +274,7 @@ def test_what_resource_manager_refuses_is_told_with_its_cure(
     gcp: Gcp, monkeypatch: pytest.MonkeyPatch, refusal: str, ok: bool, cure: str
 ) -> None:
     def answer(request: Request) -> Response:
-        return real(refusal, {}).response()
+        return real(refusal).response()
 
     with serve.serving(Request.application(answer)) as url:
         monkeypatch.setenv(OVERRIDE, url)

@@ -555,6 +555,28 @@ def test_what_only_a_place_refuses_goes_on_to_the_next(
     assert gcp.app.holdings() == []
 
 
+@pytest.mark.parametrize(
+    ("call", "refusal", "cure"),
+    [
+        ("instances.insert *", "image-forbidden", "image: ubuntu-22.04"),
+        ("instances.insert *", "external-address-forbidden", "network.ssh_proxy: iap"),
+        ("subnetworks.insert *", "flow-logs-required", "network.subnet"),
+    ],
+)
+def test_what_a_policy_forbids_everywhere_ends_the_tour_with_its_cure(
+    gcp: Gcp, tmp_path: Path, call: str, refusal: str, cure: str
+) -> None:
+    gcp.app.refuses = {call: refusal}
+    chief = {"chief": NodeGroup(machine="n1-standard-8")}
+    plan = gcp.plan(placement=("us-east4-a", "us-west1-a"), nodes=chief)
+    provider = CloudProvider(gcp.account(), caller=lambda: CALLER, timing=gcp.timing())
+    with pytest.raises(PermissionsError, match="Constraint") as caught:
+        provider.create(plan, make_identity(tmp_path, plan), gcp.journal)
+    assert not [line for line in gcp.journaled if "us-west1" in line]
+    assert cure in str(caught.value.hint)
+    assert gcp.app.holdings() == []
+
+
 def test_a_zone_that_google_says_has_room_is_tried_next(gcp: Gcp, tmp_path: Path) -> None:
     gcp.app.capacity = {"us-east4-a": 0}
     gcp.app.capacity_elsewhere = ["us-east4-c"]

@@ -239,7 +239,7 @@ def test_what_is_not_acted_out_says_so(project: Project) -> None:
     assert refused == (
         501,
         "notImplemented",
-        "compute.routes.list is not acted out by this stand-in",
+        "This stand-in does not act out compute.routes.list",
     )
 
 

@@ -30,7 +30,7 @@ from tests.standins import (
     aws_subnets,
 )
 from tests.standins.aws_groups import Groups
-from tests.standins.aws_query import Refused, params_of
+from tests.standins.aws_query import Refused, of_moto, params_of, real
 from tests.standins.aws_reservations import Reservations
 from tests.standins.aws_schedules import Schedules
 
@@ -157,7 +157,7 @@ class AwsStandIn(Schedules, Groups, Reservations):
         wanted = given.get("RegionNames") or self.regions
         for name in wanted:
             if name not in self.regions:
-                raise Refused("InvalidParameterValue", f"Invalid region provided: {name}")
+                raise real("region-invalid", name=name)
         regions = [
             {
                 "RegionName": name,
@@ -222,7 +222,7 @@ def _xml(action: str, result: Any) -> Response:
 def _as_ec2(response: Response, version: str) -> Response:
     """The namespace ends with a slash, and an error has none."""
     if response.status_code == 501:
-        raise Refused("InvalidAction", response.get_data(as_text=True).strip())
+        raise of_moto(response.get_data(as_text=True).strip())
     text = response.get_data(as_text=True)
     space = f' xmlns="http://ec2.amazonaws.com/doc/{version}/"'
     old = re.compile(r' xmlns="http://ec2\.amazonaws\.com/doc/[^"]*"')

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import real
 from tests.standins.aws_world import World
 
 RESERVED = 4
@@ -31,12 +31,9 @@ def check_address(world: World, region: str, given: dict[str, Any]) -> None:
     if not asked:
         return
     if not _is_in_range(world, region, given, asked):
-        raise Refused(
-            "InvalidParameterValue",
-            f"Address {asked} does not fall within the subnet's address range",
-        )
+        raise real("address-outside-subnet", asked=asked)
     if any(_has(one, asked) for one in world.alive(region)):
-        raise Refused("InvalidIPAddress.InUse", f"Address {asked} is in use.")
+        raise real("address-in-use", asked=asked)
 
 
 def _is_in_range(world: World, region: str, given: dict[str, Any], asked: str) -> bool:

@@ -15,7 +15,7 @@ from tests.standins import (
     aws_reservations,
     aws_subnets,
 )
-from tests.standins.aws_query import Refused, real
+from tests.standins.aws_query import not_acted_out, real
 from tests.standins.aws_world import World
 
 
@@ -23,11 +23,11 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     """How many can be had."""
     _follow_policy(world, given)
     if "MinCount" not in given or "MaxCount" not in given:
-        raise Refused("MissingParameter", "The request must contain the parameter MinCount")
+        raise real("mincount-missing")
     machine = given.get("InstanceType", "m1.small")
     market = given.get("InstanceMarketOptions", {})
     if market.get("SpotOptions", {}).get("SpotInstanceType", "one-time") != "one-time":
-        raise Refused("Unsupported", "This stand-in knows one-time spot requests only.")
+        raise not_acted_out("spot requests that are not one-time")
     if world.account_plan == "FREE" and not INSTANCE_TYPES[machine].get("FreeTierEligible"):
         raise real("not-eligible-for-free-tier")
     zone = _zone(world, region, given, machine)
@@ -40,9 +40,7 @@ def checked(world: World, region: str, given: dict[str, Any]) -> int:
     aws_profiles.check(world, given)
     targets = aws_reservations.target_of(world, given)
     if given.get("DryRun"):
-        raise Refused(
-            "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
-        )
+        raise real("dry-run-succeeds")
     if given["MaxCount"] == 1 and aws_reservations.place(world, region, given, machine, zone):
         return 1  # its quota was taken and its capacity set aside when it was reserved
     assert not targets or given["MaxCount"] == 1, "this stand-in reserves one at a time"
@@ -75,14 +73,7 @@ def _follow_policy(world: World, given: dict[str, Any]) -> None:
     """
     for path, needed in world.required.items():
         if set(_values(given, path.split("."))) != {needed}:
-            raise Refused(
-                "UnauthorizedOperation",
-                f"You are not authorized to perform this operation. User: arn:aws:iam::"
-                f"{world.account}:user/standin is not authorized to perform: ec2:RunInstances "
-                f"on resource: arn:aws:ec2:*:{world.account}:instance/* with an explicit deny in "
-                f"a service control policy. Encoded authorization failure message: {'Ab3-_' * 40}",
-                403,
-            )
+            raise real("launch-denied-by-organization", account=world.account, encoded="Ab3-_" * 40)
 
 
 def _values(given: Any, path: list[str]) -> list[Any]:
@@ -103,14 +94,9 @@ def _zone(world: World, region: str, given: dict[str, Any], machine: str) -> str
         placed = backend.get_subnet(subnet).availability_zone
     offers = _offers(region, machine)
     if not offers:
-        raise Refused("InvalidParameterValue", f"Invalid value '{machine}' for InstanceType.")
+        raise real("instance-type-unknown", machine=machine)
     if placed and placed not in offers:
-        raise Refused(
-            "Unsupported",
-            f"Your requested instance type ({machine}) is not supported in your requested "
-            f"Availability Zone ({placed}). Please retry your request by not specifying an "
-            f"Availability Zone or choosing {', '.join(offers)}.",
-        )
+        raise real("type-not-in-zone", machine=machine, placed=placed, offers=", ".join(offers))
     return str(placed or f"{region}a")
 
 
@@ -126,23 +112,18 @@ def _offers(region: str, machine: str) -> list[str]:
 def _check_image(world: World, region: str, given: dict[str, Any], machine: str) -> None:
     image = world.backend(region).amis.get(given.get("ImageId"))
     if image is None:
-        raise Refused(
-            "InvalidAMIID.NotFound", f"The image id '[{given.get('ImageId')}]' does not exist"
-        )
+        raise real("image-absent", image_id=given.get("ImageId"))
     supported = INSTANCE_TYPES[machine]["ProcessorInfo"]["SupportedArchitectures"]
     if image.architecture not in supported:
-        raise Refused(
-            "InvalidParameterValue",
-            f"The architecture '{supported[0]}' of the specified instance type does not match "
-            f"the architecture '{image.architecture}' of the specified AMI.",
-        )
+        raise real("architecture-of-another", wanted=supported[0], architecture=image.architecture)
     for mapping in given.get("BlockDeviceMappings", []):
         size = mapping.get("Ebs", {}).get("VolumeSize", image.gb)
         if mapping.get("DeviceName") == image.root_device_name and size < image.gb:
-            raise Refused(
-                "InvalidBlockDeviceMapping",
-                f"Volume of size {size}GB is smaller than snapshot "
-                f"'{image.ebs_snapshot.id}', expect size >= {image.gb}GB",
+            raise real(
+                "volume-smaller-than-snapshot",
+                size=size,
+                snapshot=image.ebs_snapshot.id,
+                gb=image.gb,
             )
 
 
@@ -150,31 +131,22 @@ def _check_others(world: World, region: str, given: dict[str, Any], machine: str
     try:
         data = base64.b64decode(given.get("UserData", ""), validate=True)
     except binascii.Error:
-        raise Refused("InvalidParameterValue", "Invalid BASE64 encoding of user data") from None
+        raise real("user-data-not-base64") from None
     if len(data) > 16384:
-        raise Refused("InvalidParameterValue", "User data is limited to 16384 bytes")
+        raise real("user-data-too-large")
     key = given.get("KeyName")
     if key and key not in world.backend(region).key_pairs:
-        raise Refused("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        raise real("key-pair-absent", key=key)
     group = given.get("Placement", {}).get("GroupName")
     if group and (region, group) not in world.placement_groups:
-        raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
+        raise real("placement-group-absent", group=group)
     strategies = INSTANCE_TYPES[machine]["PlacementGroupInfo"]["SupportedStrategies"]
     if group and world.placement_groups[region, group]["Strategy"] not in strategies:
-        raise Refused(
-            "InvalidParameterCombination",
-            f"Cluster placement groups are not supported by the '{machine}' instance type. "
-            "Specify a supported instance type or change the placement group strategy, and "
-            "try again.",
-        )
+        raise real("type-not-for-placement-groups", machine=machine)
     kinds = {tags["ResourceType"] for tags in given.get("TagSpecifications", [])}
     market = given.get("InstanceMarketOptions", {}).get("MarketType")
     if "spot-instances-request" in kinds and market != "spot":
-        raise Refused(
-            "InvalidParameterCombination",
-            "You cannot specify tags for Spot instances requests if there are no Spot "
-            "instances requested.",
-        )
+        raise real("spot-tags-without-spot")
 
 
 def _check_interfaces(world: World, region: str, given: dict[str, Any], machine: str) -> None:
@@ -183,23 +155,16 @@ def _check_interfaces(world: World, region: str, given: dict[str, Any], machine:
     """
     nics = given.get("NetworkInterfaces", [])
     if len(nics) > 1 and any("AssociatePublicIpAddress" in nic for nic in nics):
-        raise Refused(
-            "InvalidParameterCombination",
-            "The associatePublicIPAddress parameter cannot be specified when launching with "
-            "multiple network interfaces.",
-        )
+        raise real("public-address-with-several-interfaces")
     cards = INSTANCE_TYPES[machine]["NetworkInfo"]["NetworkCards"]
     takes = {card["NetworkCardIndex"]: card.get("InterfaceTypes", ["interface"]) for card in cards}
     places = [(nic.get("NetworkCardIndex", 0), nic.get("DeviceIndex")) for nic in nics]
     if len(set(places)) < len(places):
-        raise Refused("InvalidParameterValue", "Each interface needs a device index of its own.")
+        raise real("device-index-twice")
     for nic, (card, device) in zip(nics, places, strict=True):
         kind = nic.get("InterfaceType", "interface")
         if kind not in takes.get(card, ()) or (kind == "efa-only" and (card, device) == (0, 0)):
-            raise Refused(
-                "InvalidParameterCombination",
-                f"Network card {card} of '{machine}' does not support an interface of type {kind}.",
-            )
+            raise real("interface-type-not-of-card", card=card, machine=machine, kind=kind)
         for group in nic.get("Groups", ()) if kind != "interface" else ():
             _check_efa_group(world, region, group)
 
@@ -211,10 +176,7 @@ def _check_efa_group(world: World, region: str, id: str) -> None:
         if not any(
             rule.ip_protocol == "-1" and rule.source_group.get("GroupId") == id for rule in rules
         ):
-            raise Refused(
-                "InvalidParameterCombination",
-                f"EFA needs rules of '{id}' for all traffic from and to itself (this stand-in)",
-            )
+            raise not_acted_out(f"EFA without rules of '{id}' for all traffic from and to itself")
 
 
 def _within_quota(
@@ -240,7 +202,7 @@ def _within_quota(
     allowed = int((world.quotas[code] - used) // _vcpus(machine))
     if allowed < given["MinCount"]:
         if spot:
-            raise Refused("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+            raise real("spot-limit")
         raise real("vcpu-limit", limit=f"limit of {world.quotas[code]:.0f}")
     return min(allowed, int(given["MaxCount"]))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import Refused, real
 from tests.standins.aws_world import World, tags_for
 
 
@@ -28,10 +28,7 @@ class Groups(World):
         if group is None:
             return self.by_moto(request)
         if group.name == "default":
-            raise Refused(
-                "CannotDelete",
-                f'the specified group: "{group.id}" name: "default" cannot be deleted by a user',
-            )
+            raise real("default-group-stays", group=group.id)
         in_use = (
             any(group in one.security_groups for one in self.alive(region))
             or any(group in nic.group_set for nic in backend.enis.values())
@@ -43,7 +40,7 @@ class Groups(World):
             )
         )
         if in_use:
-            raise Refused("DependencyViolation", f"resource {group.id} has a dependent object")
+            raise real("has-dependent-object", group=group.id)
         return self.by_moto(request)
 
     # ── Placement groups ─────────────────────────────────────────────────────
@@ -51,15 +48,11 @@ class Groups(World):
     def _create_placement_group(self, region: str, given: dict[str, Any], request: Request) -> Any:
         name = given.get("GroupName")
         if not name:
-            raise Refused("MissingParameter", "The request must contain the parameter GroupName")
+            raise real("group-name-missing")
         if (region, name) in self.placement_groups:
-            raise Refused(
-                "InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists."
-            )
+            raise real("placement-group-exists", name=name)
         if given.get("DryRun"):
-            raise Refused(
-                "DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412
-            )
+            raise real("dry-run-succeeds")
         number = hashlib.sha256(f"{self.account} {region} {name} {time.time()}".encode())
         made = {
             "GroupName": name,
@@ -94,16 +87,13 @@ class Groups(World):
         if (region, name) not in self.placement_groups:
             raise _unknown_group(name)
         if any(one.placement.group_name == name for one in self.alive(region)):
-            raise Refused(
-                "InvalidPlacementGroup.InUse",
-                f"The placement group '{name}' is in use and may not be deleted.",
-            )
+            raise real("placement-group-in-use", name=name)
         del self.placement_groups[region, name]
         return {}
 
 
 def _unknown_group(name: str) -> Refused:
-    return Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+    return real("placement-group-absent", group=name)
 
 
 def _matches(made: dict[str, Any], name: str, values: list[str]) -> bool:
@@ -114,5 +104,5 @@ def _matches(made: dict[str, Any], name: str, values: list[str]) -> bool:
         return tags.get(name.removeprefix("tag:")) in values
     field = {"group-name": "GroupName", "state": "State", "strategy": "Strategy"}.get(name)
     if field is None:
-        raise Refused("InvalidParameterValue", f"The filter '{name}' is invalid")
+        raise real("filter-invalid", name=name)
     return made[field] in values

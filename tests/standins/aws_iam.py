@@ -9,7 +9,7 @@ import fnmatch
 from collections.abc import Iterator
 from typing import Any
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import real
 from tests.standins.aws_world import World
 
 NAMED = ("InstanceIds", "GroupId", "GroupName", "VolumeId", "NetworkInterfaceId", "Resources")
@@ -35,13 +35,12 @@ def check_tags(world: World, action: str, given: dict[str, Any]) -> None:
         names = {tag["Key"] for one in specified for tag in one["Tags"]}
         if not names.issuperset(world.required_tags):
             world.denied.append(action)
-            raise Refused(
-                "UnauthorizedOperation",
-                f"You are not authorized to perform this operation. User: arn:aws:iam::"
-                f"{world.account}:user/standin is not authorized to perform: ec2:{action} on "
-                f"resource: arn:aws:ec2:*:{world.account}:{kind}/* with an explicit deny in a "
-                f"service control policy. Encoded authorization failure message: {'Ab3-_' * 40}",
-                403,
+            raise real(
+                "tag-denied-by-organization",
+                account=world.account,
+                action=action,
+                kind=kind,
+                encoded="Ab3-_" * 40,
             )
 
 
@@ -61,13 +60,7 @@ def check(world: World, region: str, action: str, given: dict[str, Any]) -> None
             for statement in world.granted["Statement"]
         ):
             world.denied.append(asked)
-            raise Refused(
-                "UnauthorizedOperation",
-                f"You are not authorized to perform this operation. User: arn:aws:iam::"
-                f"{world.account}:user/standin is not authorized to perform: ec2:{asked} because "
-                "no identity-based policy allows the action",
-                403,
-            )
+            raise real("action-not-allowed", account=world.account, asked=asked)
 
 
 def _holds(

@@ -19,7 +19,7 @@ from werkzeug.wrappers import Request
 from tests.standins import aws_reservations
 from tests.standins.aws_addresses import asked_address
 from tests.standins.aws_checks import checked
-from tests.standins.aws_query import Refused, params_of
+from tests.standins.aws_query import Refused, params_of, real
 from tests.standins.aws_world import World, name_of, tags_for
 
 STATES = {
@@ -78,11 +78,7 @@ class Instances(World):
         if token and (region, token) in self._tokens:
             before, reservation = self._tokens[region, token]
             if before != digest:
-                raise Refused(
-                    "IdempotentParameterMismatch",
-                    "The client token you have provided is associated with an existing request "
-                    "with different parameters",
-                )
+                raise real("client-token-of-another-request")
             if reservation is not None:
                 return reservation
         if token and not given.get("DryRun"):
@@ -176,10 +172,7 @@ class Instances(World):
     def _get_console_output(self, region: str, given: dict[str, Any], request: Request) -> Any:
         (instance,) = self._asked(region, {"InstanceIds": [given["InstanceId"]]})
         if given.get("Latest") and instance.instance_type.startswith(("p3.", "p2.", "g3")):
-            raise Refused(
-                "UnsupportedOperation",
-                "This instance type does not support retrieving the latest console logs.",
-            )
+            raise real("no-latest-console")
         name = name_of(instance)
         text = self.nodes.boot_log(name) if self.nodes is not None else self.serial_logs.get(name)
         output = base64.b64encode((text or "").encode()).decode()
@@ -203,10 +196,7 @@ class Instances(World):
             return self.by_moto(request)
         (instance,) = self._asked(region, {"InstanceIds": [given["InstanceId"]]})
         if instance.state != "stopped":
-            raise Refused(
-                "IncorrectInstanceState",
-                f"The instance '{instance.id}' is not in the 'stopped' state.",
-            )
+            raise real("instance-not-stopped", instance=instance.id)
         value = given["UserData"]["Value"]
         instance.user_data = parse_user_data(value)
         return {}
@@ -216,11 +206,7 @@ class Instances(World):
         before = {one.id: (one.state, one.state_code) for one in found}
         for instance in found:
             if instance.disable_api_termination:
-                raise Refused(
-                    "OperationNotPermitted",
-                    f"The instance '{instance.id}' may not be terminated. Modify its "
-                    "'disableApiTermination' instance attribute and try again.",
-                )
+                raise real("termination-protected", instance=instance.id)
         for instance in found:
             self._terminate(instance, "Client.UserInitiatedShutdown", "User initiated shutdown")
         return {"TerminatingInstances": [_change(one, before[one.id]) for one in found]}
@@ -286,10 +272,11 @@ class Instances(World):
             known = {one.id: one for one in self.backend(region).all_instances()}
         missing = [one for one in given["InstanceIds"] if one not in known]
         if missing:
-            raise Refused(
-                "InvalidInstanceID.NotFound",
-                f"The instance ID{'s' if missing[1:] else ''} '{', '.join(missing)}' "
-                f"do{'' if missing[1:] else 'es'} not exist",
+            raise real(
+                "instance-absent",
+                s="s" if missing[1:] else "",
+                missing=", ".join(missing),
+                es="" if missing[1:] else "es",
             )
         return [known[one] for one in given["InstanceIds"]]
 
@@ -325,10 +312,7 @@ def _change(instance: Any, before: tuple[str, int]) -> dict[str, Any]:
 
 
 def _wrong_state(instance: Any, what: str) -> Refused:
-    return Refused(
-        "IncorrectInstanceState",
-        f"The instance '{instance.id}' is not in a state from which it can be {what}.",
-    )
+    return real("instance-in-wrong-state", instance=instance.id, what=what)
 
 
 def _moment(seconds: float) -> datetime:

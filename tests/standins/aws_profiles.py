@@ -14,7 +14,7 @@ from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.models import iam_backends
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import real
 from tests.standins.aws_world import World
 
 DECISIONS = {
@@ -33,14 +33,11 @@ def check(world: World, given: dict[str, Any]) -> None:
     profiles = iam_backends[world.account]["aws"].instance_profiles.values()
     found = next((one for one in profiles if value in (one.name, one.arn)), None)
     if found is None or world.now() < _created(found) + world.profile_lag:
-        raise Refused(
-            "InvalidParameterValue",
-            f"Value ({value}) for parameter iamInstanceProfile.{key.lower()} is invalid. Invalid "
-            f"IAM Instance Profile {'ARN' if key == 'Arn' else 'name'}",
+        raise real(
+            "profile-absent", value=value, key=key.lower(), kind="ARN" if key == "Arn" else "name"
         )
     if not found.roles:
-        text = f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
-        raise Refused("InvalidParameterValue", text)
+        raise real("profile-without-role", arn=found.arn)
     _check_pass_role(world, found.roles[0].arn)
 
 
@@ -57,13 +54,7 @@ def _check_pass_role(world: World, role: str) -> None:
     ):
         return
     world.denied.append("PassRole")
-    raise Refused(
-        "UnauthorizedOperation",
-        f"You are not authorized to perform this operation. User: arn:aws:iam::{world.account}:"
-        f"user/standin is not authorized to perform: iam:PassRole on resource: {role} because no "
-        "identity-based policy allows the iam:PassRole action",
-        403,
-    )
+    raise real("pass-role-not-allowed", account=world.account, role=role)
 
 
 def simulate(world: World, request: Request) -> Response:

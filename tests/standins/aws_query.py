@@ -30,13 +30,23 @@ class Refused(Exception):
     status: int = 400
 
 
-def real(name: str, **names: str) -> Refused:
+def real(entry: str, /, **names: object) -> Refused:
     """The refusal of that name in the corpus, with these names in the place of the recorded."""
-    entry = recorded("aws")[name]
-    error = ElementTree.fromstring(entry.text(**names)).find("Errors/Error")
-    assert error is not None, name
-    assert isinstance(entry.status, int), name
-    return Refused(str(error.findtext("Code")), str(error.findtext("Message")), entry.status)
+    told = recorded("aws")[entry]
+    error = ElementTree.fromstring(told.text(**names)).find("Errors/Error")
+    assert error is not None, entry
+    assert isinstance(told.status, int), entry
+    return Refused(str(error.findtext("Code")), str(error.findtext("Message")), told.status)
+
+
+def of_moto(words: str) -> Refused:
+    """moto's own words for an action that it lacks."""
+    return Refused("InvalidAction", words)
+
+
+def not_acted_out(what: str) -> Refused:
+    """For what the real one knows and this one does not: better than to ignore it."""
+    return Refused("NotActedOut", f"The stand-in does not act out {what}.", 501)
 
 
 def params_of(request: Request) -> dict[str, str]:
@@ -45,7 +55,7 @@ def params_of(request: Request) -> dict[str, str]:
 
 def operation(action: str) -> OperationModel:
     if action not in _names():
-        raise Refused("InvalidAction", f"The action {action} is not valid for this web service.")
+        raise real("action-unknown", action=action)
     return _service().operation_model(action)
 
 
@@ -68,7 +78,7 @@ def parse(params: Mapping[str, str]) -> dict[str, Any]:
     parsed: dict[str, Any] = _read(shape, tree, "")
     for name in shape.metadata.get("required", []):
         if name not in parsed:
-            raise Refused("MissingParameter", f"The request must contain the parameter {name}")
+            raise real("parameter-missing", name=name)
     return parsed
 
 
@@ -108,7 +118,7 @@ def _read(shape: Shape, given: Any, path: str) -> Any:
 
 
 def _scalar(shape: Shape, given: str, path: str) -> Any:
-    invalid = Refused("InvalidParameterValue", f"Value ({given}) for parameter {path} is invalid.")
+    invalid = real("value-invalid", given=given, path=path)
     if shape.type_name in ("integer", "long"):
         if not given.removeprefix("-").isdecimal():
             raise invalid
@@ -133,4 +143,4 @@ def _on_the_wire(name: str, shape: Shape) -> str:
 
 
 def _unknown(path: str) -> Refused:
-    return Refused("UnknownParameter", f"The parameter {path} is not recognized")
+    return real("parameter-unknown", path=path)

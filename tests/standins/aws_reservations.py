@@ -14,7 +14,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import not_acted_out, real
 from tests.standins.aws_world import World
 
 CLEARED = 1800.0
@@ -26,15 +26,11 @@ def target_of(world: World, given: dict[str, Any]) -> tuple[str, ...]:
     wish = given.get("CapacityReservationSpecification", {})
     target, only = wish.get("CapacityReservationTarget"), wish.get("CapacityReservationPreference")
     if target and only not in (None, "capacity-reservations-only"):
-        raise Refused(
-            "InvalidParameterCombination",
-            "You can only specify CapacityReservationPreference and CapacityReservationTarget if "
-            "the CapacityReservationPreference is capacity-reservations-only.",
-        )
+        raise real("reservation-preference-and-target")
     if not target:
         return ()
     if len(target) != 1:
-        raise Refused("InvalidParameterCombination", "Specify an id or a resource group, not both.")
+        raise real("reservation-id-and-group")
     if "CapacityReservationId" in target:
         return (_known(world, target["CapacityReservationId"]),)
     return tuple(world.reservation_groups.get(target["CapacityReservationResourceGroupArn"], ()))
@@ -42,11 +38,9 @@ def target_of(world: World, given: dict[str, Any]) -> tuple[str, ...]:
 
 def _known(world: World, id: str) -> str:
     if not re.fullmatch(r"cr-[0-9a-f]{8,17}", id):
-        raise Refused("InvalidCapacityReservationId.Malformed", f"Invalid id: {id}")
+        raise real("reservation-id-malformed", id=id)
     if id not in world.reservations:
-        raise Refused(
-            "InvalidCapacityReservationId.NotFound", f"The capacity reservation {id} does not exist"
-        )
+        raise real("reservation-absent", id=id)
     return id
 
 
@@ -57,11 +51,9 @@ def place(world: World, region: str, given: dict[str, Any], machine: str, zone: 
     wish = given.get("CapacityReservationSpecification", {})
     by_group = "CapacityReservationResourceGroupArn" in wish.get("CapacityReservationTarget", {})
     if market == "capacity-block" and not ids:
-        raise Refused(
-            "InvalidParameterCombination", "A Capacity Block must be targeted by its reservation."
-        )
+        raise real("block-needs-its-reservation")
     if market == "spot" and ids:
-        raise Refused("InvalidParameterCombination", "Spot instances cannot be in a reservation.")
+        raise real("no-spot-in-reservation")
     if market == "spot":
         return ""
     if not ids and not by_group:
@@ -71,11 +63,7 @@ def place(world: World, region: str, given: dict[str, Any], machine: str, zone: 
         return fits[0]
     if by_group and wish.get("CapacityReservationPreference") is None and not market:
         return ""  # it runs on demand
-    raise Refused(
-        "ReservationCapacityExceeded",
-        "The requested reservation does not have sufficient compatible and available capacity for "
-        "this request.",
-    )
+    raise real("reservation-full")
 
 
 def _fits(
@@ -84,16 +72,10 @@ def _fits(
     it = world.reservations[id]
     block = given.get("InstanceMarketOptions", {}).get("MarketType") == "capacity-block"
     if firmly and bool(it.get("block")) != block:
-        raise Refused(
-            "InvalidParameterValue",
-            "The market type (purchasing) option is not valid. Choose a different market type and "
-            "try again.",
-        )
+        raise real("market-type-invalid")
     group = given.get("Placement", {}).get("GroupName", "")
     if block and group:
-        raise Refused(
-            "InvalidParameterCombination", "Capacity Blocks do not support placement groups."
-        )
+        raise real("no-placement-group-in-block")
     same = (it["machine"], it["zone"], it.get("tenancy", "default")) == (machine, zone, "default")
     same = same and it.get("placement_group", group) == group
     return same and state_of(world, id) == "active" and _left(world, id) > 0
@@ -137,10 +119,7 @@ class Reservations(World):
         wanted = [_known(self, id) for id in given.get("CapacityReservationIds", ())]
         for id in wanted:
             if _region(self.reservations[id]["zone"]) != region:
-                raise Refused(
-                    "InvalidCapacityReservationId.NotFound",
-                    f"The capacity reservation {id} does not exist",
-                )
+                raise real("reservation-absent", id=id)
         here = [id for id, it in self.reservations.items() if _region(it["zone"]) == region]
         return {"CapacityReservations": [self._told(id) for id in wanted or here]}
 
@@ -174,12 +153,12 @@ class Reservations(World):
         self, region: str, given: dict[str, Any], request: Request
     ) -> Any:
         if not given.get("InstanceTypes") or given.get("TargetCapacity", 0) < 1:
-            raise Refused("MissingParameter", "InstanceTypes and TargetCapacity are needed")
+            raise real("score-without-capacity")
         if given.get("MaxResults", 10) < 10:
-            raise Refused("InvalidParameterValue", "MaxResults must be at least 10")
+            raise real("maxresults-too-small")
         wanted = given.get("RegionNames") or self.regions
         if not given.get("SingleAvailabilityZone"):
-            raise Refused("Unsupported", "This stand-in scores zones only.")
+            raise not_acted_out("scores of whole regions")
         return {
             "SpotPlacementScores": [
                 {"Region": _region(zone), "AvailabilityZoneId": self.zone_id(zone), "Score": score}

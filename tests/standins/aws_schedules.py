@@ -11,6 +11,7 @@ from moto.scheduler.models import scheduler_backends
 from werkzeug.wrappers import Request, Response
 
 from tests.standins.aws_instances import Instances
+from tests.standins.aws_query import Refused, real
 
 ENDS = "aws-sdk:ec2:terminateInstances"
 BY_SCHEDULE = ("Client.UserInitiatedShutdown", "User initiated shutdown")
@@ -23,11 +24,7 @@ class Schedules(Instances):
         if request.method in ("POST", "PUT"):
             target = request.get_json(force=True).get("Target", {})
             if not self._may_be_assumed(str(target.get("RoleArn", ""))):
-                return _refused(
-                    "ValidationException",
-                    "The execution role you provide must allow AWS EventBridge Scheduler to "
-                    "assume the role.",
-                )
+                return _refused(real("scheduler-role-not-assumable"))
         response = self.by_moto(request)
         if request.method in ("POST", "PUT") and response.status_code == 200:
             self._keep(region, request.path.rpartition("/")[2])
@@ -66,6 +63,7 @@ class Schedules(Instances):
         self.after(moment.timestamp() - self.now(), fire)
 
 
-def _refused(code: str, message: str) -> Response:
-    body = json.dumps({"Message": message})
-    return Response(body, 400, {"x-amzn-ErrorType": code}, content_type="application/json")
+def _refused(error: Refused) -> Response:
+    body = json.dumps({"Message": error.message})
+    headers = {"x-amzn-ErrorType": error.code}
+    return Response(body, error.status, headers, content_type="application/json")

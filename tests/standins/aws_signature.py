@@ -11,7 +11,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import Refused, real
 
 if TYPE_CHECKING:
     from werkzeug.wrappers import Request
@@ -34,7 +34,7 @@ def scope(request: Request) -> Scope:
     """Who signed it, and for which service and region."""
     found = FORM.match(request.headers.get("Authorization", ""))
     if not found:
-        raise Refused("AuthFailure", "The request is not signed with Signature Version 4.", 401)
+        raise real("signature-missing")
     return Scope(key=found["key"], region=found["region"], service=found["service"])
 
 
@@ -86,8 +86,4 @@ class _Other(_Exactly, SigV4Auth):
 
 
 def failure() -> Refused:
-    return Refused(
-        "AuthFailure",
-        "AWS was not able to validate the provided access credentials",
-        401,
-    )
+    return real("signature-wrong")

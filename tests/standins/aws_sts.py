@@ -7,11 +7,9 @@ from xml.sax.saxutils import escape
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.aws_query import Refused
+from tests.standins.aws_query import Refused, real
 
 SPACE = "https://sts.amazonaws.com/doc/2011-06-15/"
-INVALID_MFA = "MultiFactorAuthentication failed with invalid MFA one time pass code. "
-"""https://repost.aws/knowledge-center/mfa-iam-user-aws-cli quotes it, read 2026-11-26."""
 
 
 def assume_role(world: Any, request: Request) -> Response:
@@ -20,7 +18,7 @@ def assume_role(world: Any, request: Request) -> Response:
     code = given.get("TokenCode")
     if given.get("SerialNumber"):
         if code not in world.mfa_codes:
-            raise Refused("AccessDenied", INVALID_MFA, 403)
+            raise real("mfa-code-taken")
         world.mfa_codes.remove(code)
     number = len(world.secrets)
     key, secret = f"ASIASTANDIN{number:09d}", f"a session's secret {number}"
@@ -65,7 +63,7 @@ def check_end(world: Any, key: str, service: str) -> None:
     if key not in world.ended_keys:
         return
     if service == "ec2":
-        raise Refused("RequestExpired", "Request has expired.", 400)
+        raise real("request-expired")
     if service == "s3":
-        raise Refused("ExpiredToken", "The provided token has expired.", 400)
-    raise Refused("ExpiredToken", "The security token included in the request is expired", 403)
+        raise real("token-expired-at-s3")
+    raise real("token-expired")

@@ -117,8 +117,7 @@ class AzureStandIn(World):
                 raise real(name)
         version = request.args.get("api-version", "")
         if not version:
-            text = "The api-version query parameter (?api-version=) is required for all requests."
-            raise Refusal(400, "MissingApiVersionParameter", text)
+            raise real("api-version-missing")
         self._check_subscription(request)
         route, given = find(request.method, request.path)
         action = route.action.format(
@@ -139,11 +138,9 @@ class AzureStandIn(World):
         if not found:
             return
         if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found[1], re.IGNORECASE):
-            text = f"The provided subscription identifier '{found[1]}' is malformed or invalid."
-            raise Refusal(400, "InvalidSubscriptionId", text)
+            raise real("subscription-id-malformed", subscription=found[1])
         if found[1].lower() != SUBSCRIPTION:
-            text = f"The subscription '{found[1]}' could not be found."
-            raise Refusal(404, "SubscriptionNotFound", text)
+            raise real("subscription-absent", subscription=found[1])
         writes = request.method in ("PUT", "PATCH", "POST")
         if writes and subscription(self)["state"] != "Enabled":
             raise real("read-only-subscription", subscription=SUBSCRIPTION)
@@ -153,23 +150,20 @@ class AzureStandIn(World):
             return
         self.used.add(action)
         if not may(self, action, request.path):
-            text = (
-                f"The client '{auth.CLIENT}' with object id '{auth.OBJECT}' does not have "
-                f"authorization to perform action '{action}' over scope '{request.path}' "
-                "or the scope is invalid. If access was recently granted, please refresh "
-                "your credentials."
+            raise real(
+                "authorization-failed",
+                client=auth.CLIENT,
+                object=auth.OBJECT,
+                action=action,
+                path=request.path,
             )
-            raise Refusal(403, "AuthorizationFailed", text)
         body = request.get_json(silent=True)
         for linked, scope in linked_actions(action, request.path, body):
             self.used.add(linked)
             if not may(self, linked, scope):
-                text = (
-                    f"The client has permission to perform action '{action}' on scope "
-                    f"'{request.path}'; however, it does not have permission to perform "
-                    f"action '{linked}' on the linked scope(s), or they are invalid."
+                raise real(
+                    "linked-authorization-failed", action=action, path=request.path, linked=linked
                 )
-                raise Refusal(403, "LinkedAuthorizationFailed", text)
 
     def rights_used(self) -> list[str]:
         """What a role needs for all calls so far."""
@@ -177,8 +171,7 @@ class AzureStandIn(World):
 
     def _check_version(self, version: str, action: str, kind: str) -> None:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d(-\w+)?", version):
-            text = f"The api-version '{version}' is invalid. The supported versions are dates."
-            raise Refusal(400, "InvalidApiVersionParameter", text)
+            raise real("api-version-no-date", version=version)
         namespace, _, rest = action.lower().partition("/")
         type = f"{namespace}/{rest.partition('/')[0]}"
         own = self.api_versions.get(type, self.api_versions.get(namespace))
@@ -186,23 +179,18 @@ class AzureStandIn(World):
         served = known if own else (*known, *DEFAULTS)
         if namespace == "microsoft.resources":
             if version not in served:
-                text = (
-                    f"The api-version '{version}' is invalid. The supported versions are "
-                    f"'{','.join(reversed(known))}'."
-                )
-                raise Refusal(400, "InvalidApiVersionParameter", text)
+                raise real("api-version-unknown", version=version, known=",".join(reversed(known)))
             return
         if known and version not in served:
-            text = (
-                "No registered resource provider found for location 'eastus' and API version "
-                f"'{version}' for type '{kind or rest.partition('/')[0]}'. The supported "
-                f"api-versions are '{', '.join(known)}'. The supported locations are "
-                f"'{', '.join(REGIONS)}'."
+            raise real(
+                "api-version-not-registered",
+                version=version,
+                type=kind or rest.partition("/")[0],
+                known=", ".join(known),
+                regions=", ".join(REGIONS),
             )
-            raise Refusal(400, "NoRegisteredProviderFound", text)
         if namespace in [one.lower() for one in self.absent]:
-            text = f"The resource namespace '{namespace}' is invalid."
-            raise Refusal(404, "InvalidResourceNamespace", text)
+            raise real("namespace-unknown", namespace=namespace)
         if not registered(self, namespace) and not action.endswith("/register/action"):
             shown = next(one for one in self.unregistered if one.lower() == namespace)
             raise real("not-registered", namespace=shown)

@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response
 from tests.standins import azure_identities
 from tests.standins.azure_auth import OBJECT, TENANT
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal, missing
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_offer import API_VERSIONS, REGIONS
 from tests.standins.azure_resources import KINDS
 from tests.standins.azure_rights import granted_in
@@ -132,8 +132,7 @@ def _namespace(call: Call) -> str:
     wanted = call.given["namespace"]
     found = next((one for one in NAMESPACES if one.lower() == wanted.lower()), None)
     if found is None or found in call.world.absent:
-        text = f"The resource namespace '{wanted}' is invalid."
-        raise Refusal(404, "InvalidResourceNamespace", text)
+        raise real("namespace-unknown", namespace=wanted)
     return found
 
 
@@ -249,25 +248,19 @@ def _assign(call: Call) -> Response:
     try:
         uuid.UUID(name)
     except ValueError:
-        text = (
-            f"The role assignment ID '{name}' is not valid. The role assignment ID must be a GUID."
-        )
-        raise Refusal(400, "InvalidRoleAssignmentId", text) from None
+        raise real("role-assignment-id-no-guid", name=name) from None
     given = _asked_assignment(call)
     _check_scope(call)
     id = f"/{call.given['scope']}/providers/{ASSIGNMENTS}/{name}"
     for there in world.of_type(ASSIGNMENTS):
         if there.id.lower() == id.lower() and there.properties != given:
-            text = (
-                "Tenant ID, application ID, principal ID, and scope are not allowed to be updated."
-            )
-            raise Refusal(409, "RoleAssignmentUpdateNotPermitted", text)
+            raise real("role-assignment-fixed")
         if (
             there.id.lower() != id.lower()
             and there.properties == given
             and there.made["scope"].lower() == f"/{call.given['scope']}".lower()
         ):
-            raise Refusal(409, "RoleAssignmentExists", "The role assignment already exists.")
+            raise real("role-assignment-exists")
     scope = {"scope": f"/{call.given['scope']}"}
     body = {"location": "", "properties": given}
     world.add(Thing(id, ASSIGNMENTS, body, world.now(), scope, "Succeeded"))
@@ -286,27 +279,22 @@ def _asked_assignment(call: Call) -> Body:
         "condition",
         "conditionVersion",
     }:
-        raise Refusal(400, "InvalidRequestContent", "The request content is not valid.")
+        raise real("content-invalid")
     for one in ("roleDefinitionId", "principalId"):
         if not given.get(one):
-            raise missing(one)
+            raise real("parameter-missing", name=one)
     if not re.search(
         r"/providers/Microsoft\.Authorization/roleDefinitions/[0-9a-f-]{36}\Z",
         given["roleDefinitionId"],
         re.I,
     ):
-        text = (
-            f"The specified role definition with ID '{given['roleDefinitionId']}' does not exist."
-        )
-        raise Refusal(404, "RoleDefinitionDoesNotExist", text)
+        raise real("role-definition-absent", role_definition_id=given["roleDefinitionId"])
     known = {one.made.get("_principal") for one in world.things.values()} | {OBJECT}
     known |= {azure_identities.described(one.lower())["principalId"] for one in world.identities}
     if given["principalId"] not in known:
-        text = (
-            f"Principal {given['principalId'].replace('-', '')} does not exist in the "
-            f"directory {TENANT}."
+        raise real(
+            "principal-absent", principal_id=given["principalId"].replace("-", ""), tenant=TENANT
         )
-        raise Refusal(400, "PrincipalNotFound", text)
     return given
 
 
@@ -347,14 +335,13 @@ def _check_scope(call: Call) -> None:
         name = found[1].rpartition("/")[2]
         if name.lower() == STORES and call.world.storage_accounts:
             return
-        raise Refusal(404, "ResourceGroupNotFound", f"Resource group '{name}' could not be found.")
+        raise real("group-absent", name=name)
 
 
 def _found(call: Call) -> Thing:
     found = call.world.find(call.request.path.rstrip("/"))
     if found is None:
-        text = f"The role assignment '{call.given['name']}' is not found."
-        raise Refusal(404, "RoleAssignmentNotFound", text)
+        raise real("role-assignment-absent", name=call.given["name"])
     return found
 
 
@@ -372,7 +359,7 @@ _ONE = "/subscriptions/{subscription}/providers/{namespace}/locations/{location}
 def _operation(call: Call) -> Response:
     found = call.world.operations.get(call.given["operation"])
     if found is None:
-        raise Refusal(404, "OperationNotFound", "The entity was not found in this Azure location.")
+        raise real("operation-absent")
     body: Body = {
         "name": found.id,
         "status": found.status,
@@ -395,7 +382,7 @@ def _operation(call: Call) -> Response:
 def _result(call: Call) -> Response:
     found = call.world.operations.get(call.given["operation"])
     if found is None:
-        raise Refusal(404, "OperationNotFound", "The entity was not found in this Azure location.")
+        raise real("operation-absent")
     if found.ended is None:
         response = call.nothing(202)
         response.headers["Location"] = call.request.url

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, Refusal, real
 from tests.standins.azure_references import FIRST_FREE, INTERFACES, range_of
 from tests.standins.azure_world import World, same
 
@@ -26,21 +26,15 @@ def check_private_address(world: World, id: str, name: str, inner: Body) -> None
     method = inner.get("privateIPAllocationMethod", "Dynamic")
     configuration, asked = f"{id}/ipConfigurations/{name}", asked_address(inner)
     if same(method, "Static") and not asked:
-        text = (
-            "Private IP address is required when privateIPAllocationMethod is Static in IP "
-            f"configuration {configuration}."
-        )
-        raise Refusal(400, "PrivateIPAddressMissing", text)
+        raise real("private-address-missing", configuration=configuration)
     if not asked:
         return
     _check_range(world, inner["subnet"]["id"], asked)
     for other in world.of_type(INTERFACES):
         if other.made.get("address") == asked and not same(other.id, id):
-            text = (
-                f"IP configuration {configuration} is using the private IP address {asked} which "
-                f"is already allocated to resource {other.id}."
+            raise real(
+                "private-address-taken", configuration=configuration, asked=asked, other=other.id
             )
-            raise Refusal(400, "PrivateIPAddressIsAllocated", text)
 
 
 def _check_range(world: World, subnet: str, asked: str) -> None:
@@ -53,13 +47,8 @@ def _check_range(world: World, subnet: str, asked: str) -> None:
     if not 0 <= number < range.num_addresses:
         raise _outside(asked, subnet)
     if number < FIRST_FREE or number == range.num_addresses - 1:
-        text = (
-            f"Private static IP address {asked} falls within reserved IP range of subnet prefix "
-            f"{range}."
-        )
-        raise Refusal(400, "PrivateIPAddressInReservedRange", text)
+        raise real("private-address-reserved", asked=asked, range=range)
 
 
 def _outside(asked: str, subnet: str) -> Refusal:
-    text = f"Private static IP address {asked} does not belong to the range of subnet {subnet}."
-    return Refusal(400, "PrivateIPAddressNotInSubnet", text)
+    return real("private-address-outside-subnet", asked=asked, subnet=subnet)

@@ -12,7 +12,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.azure_errors import Refusal
+from tests.standins.azure_errors import Refusal, real
 from tests.standins.azure_world import World
 
 TENANT = "00000000-0000-4000-8000-00000000000a"
@@ -20,11 +20,8 @@ CLIENT = "00000000-0000-4000-8000-00000000000b"
 OBJECT = "00000000-0000-4000-8000-00000000000c"
 """The caller's service principal."""
 SECRET = "the-stand-in-knows-this-secret"
-WRONG_SECRET = (
-    "AADSTS7000215: Invalid client secret provided. Ensure the secret being sent in the request is "
-    "the client secret value, not the client secret ID"
-)
-"""What a wrong secret is refused with."""
+WRONG_SECRET = "secret-wrong"
+"""The refusal of a wrong secret, in the corpus."""
 IDENTITY_PATH = "/msi/token"
 IDENTITY_HEADER = "the-stand-in-knows-this-header"
 AUDIENCES = ("https://management.azure.com", "https://management.core.windows.net")
@@ -50,11 +47,7 @@ def answer(world: World, request: Request) -> Response:
     if found["what"] == "discovery/instance":
         return _told(_instance(request))
     if found["tenant"].lower() not in (TENANT, "common", "organizations"):
-        text = (
-            f"AADSTS90002: Tenant '{found['tenant']}' not found. Check to make sure you "
-            "have the correct tenant ID"
-        )
-        return _refused(400, "invalid_tenant", text, 90002)
+        return _refused(real("tenant-absent", tenant=found["tenant"]))
     if found["what"].endswith("openid-configuration"):
         return _told(_configuration(request.host_url.rstrip("/"), found["tenant"]))
     return _token(world, request, found["what"])
@@ -87,29 +80,18 @@ def _instance(request: Request) -> dict[str, Any]:
 def _token(world: World, request: Request, what: str) -> Response:
     given = request.form
     if request.method != "POST" or given.get("grant_type") != "client_credentials":
-        return _refused(
-            400, "unsupported_grant_type", "AADSTS70003: only client_credentials", 70003
-        )
+        return _refused(real("grant-not-supported"))
     who = world.people.get(given.get("client_id", ""))
     if who is None:
-        text = (
-            f"AADSTS700016: Application with identifier '{given.get('client_id')}' was "
-            "not found in the directory"
-        )
-        return _refused(400, "unauthorized_client", text, 700016)
+        return _refused(real("application-absent", application=given.get("client_id", "")))
     if given.get("client_secret") != SECRET:
-        return _refused(401, "invalid_client", WRONG_SECRET, int(WRONG_SECRET[6:13]))
+        return _refused(real(WRONG_SECRET))
     if what == "oauth2/token":
         audience = given.get("resource", "")
     elif given.get("scope", "").endswith("/.default"):
         audience = given["scope"].removesuffix("/.default")
     else:
-        text = (
-            "AADSTS1002012: The provided value for scope is not valid. Client credential "
-            "flows must have a scope value with /.default suffixed to the resource "
-            "identifier"
-        )
-        return _refused(400, "invalid_scope", text, 1002012)
+        return _refused(real("token-scope-invalid"))
     token = issue(world, audience, given["client_id"])
     seconds = int(world.token_lifetime)
     if what == "oauth2/token":
@@ -175,37 +157,32 @@ def check(world: World, request: Request) -> None:
     """Raises Refusal unless the call bears a token of ours that is for the resource manager."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token:
-        raise _unauthorized(
-            request,
-            "AuthenticationFailed",
-            "Authentication failed. The 'Authorization' header is missing.",
-        )
+        raise _unauthorized(request, real("authorization-missing"))
     if token not in world.tokens:
-        raise _unauthorized(request, "InvalidAuthenticationToken", "The access token is invalid.")
+        raise _unauthorized(request, real("token-invalid"))
     ends, audience = world.tokens[token]
-    if ends <= time.time():
-        text = "The access token expiry UTC time has passed."
-        raise _unauthorized(request, "ExpiredAuthenticationToken", text)
+    now = time.time()
+    if ends <= now:
+        expired, now_is = (time.strftime("%m/%d/%Y %H:%M:%S", time.gmtime(t)) for t in (ends, now))
+        raise _unauthorized(request, real("token-expired", expired=expired, now=now_is))
     if audience not in (*AUDIENCES, request.host_url.rstrip("/")):
-        text = (
-            "The access token has been obtained for wrong audience or resource "
-            f"'{audience}'. It should exactly match with one of the allowed audiences "
-            f"'{AUDIENCES[1]}/','{AUDIENCES[0]}'."
-        )
-        raise _unauthorized(request, "InvalidAuthenticationTokenAudience", text)
+        raise _unauthorized(request, real("token-of-another-audience", audience=audience))
 
 
-def _unauthorized(request: Request, code: str, text: str) -> Refusal:
-    challenge = (
+def _unauthorized(request: Request, refusal: Refusal) -> Refusal:
+    refusal.headers["WWW-Authenticate"] = (
         f'Bearer authorization_uri="{request.host_url}{TENANT}", error="invalid_token", '
-        f'error_description="{text}"'
+        f'error_description="{refusal.message}"'
     )
-    return Refusal(401, code, text, headers={"WWW-Authenticate": challenge})
+    return refusal
 
 
 def _told(value: Any, status: int = 200) -> Response:
     return Response(json.dumps(value), status, content_type="application/json; charset=utf-8")
 
 
-def _refused(status: int, error: str, text: str, number: int) -> Response:
-    return _told({"error": error, "error_description": text, "error_codes": [number]}, status)
+def _refused(refusal: Refusal) -> Response:
+    """In OAuth's form, with the number of `AADSTS…`."""
+    number = int(refusal.message.partition(":")[0].removeprefix("AADSTS"))
+    told = {"error": refusal.code, "error_description": refusal.message, "error_codes": [number]}
+    return _told(told, refusal.status)

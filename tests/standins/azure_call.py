@@ -11,7 +11,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_world import Operation, Thing, World
 
 
@@ -35,15 +35,13 @@ class Call:
 
     def body(self) -> Body:
         if not self.request.content_type or "json" not in self.request.content_type:
-            text = "The content media type is not supported. Only 'application/json' is supported."
-            raise Refusal(415, "UnsupportedMediaType", text)
+            raise real("media-type-not-supported")
         try:
             found = json.loads(self.request.get_data() or b"")
         except ValueError as error:
             found = error
         if not isinstance(found, dict):
-            text = f"The request content was invalid and could not be deserialized: '{found}'."
-            raise Refusal(400, "InvalidRequestContent", text)
+            raise real("content-not-json", found=found)
         return found
 
     # ── Answers ──────────────────────────────────────────────────────────────
@@ -128,9 +126,8 @@ def find(verb: str, path: str) -> tuple[Route, dict[str, str]]:
         if one.verb == verb:
             return one, match.groupdict()
     if found:
-        text = f"The requested resource does not support http method '{verb}'."
-        raise Refusal(405, "HttpMethodNotAllowed", text)
-    raise Refusal(404, "InvalidResourceType", f"The resource type of '{path}' could not be found.")
+        raise real("method-not-supported", verb=verb)
+    raise real("path-without-resource-type", path=path)
 
 
 def name_of(verb: str, path: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
+from tests.standins.azure_errors import Body, Refusal, not_acted_out, real
 from tests.standins.azure_machine_rules import VMS
 from tests.standins.azure_power import begin
 from tests.standins.azure_resources import location
@@ -27,6 +27,7 @@ NAMESPACE = "Microsoft.ComputeSchedule"
 MOST = 100
 """Resources, or operations, of one request."""
 FARTHEST = 14 * 86400.0
+"""https://learn.microsoft.com/dotnet/api/overview/azure/ResourceManager.ComputeSchedule-readme"""
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ def _submit(call: Call) -> Response:
     _check_names(retry, {"retryCount", "retryWindowInMinutes"}, need=False)
     ids = body["resources"].get("ids") or []
     if not 0 < len(ids) <= MOST:
-        raise _bad(f"The request has {len(ids)} resources: from 1 to {MOST} are taken.")
+        raise real("deadline-of-too-many", count=len(ids), what="resources", most=MOST)
     results = [_submitted(call.world, region, str(id), at) for id in ids]
     words = "Deallocate Resource request"
     answer = {"description": words, "type": "VirtualMachines", "location": region}
@@ -97,16 +98,16 @@ def _asked(call: Call) -> list[str]:
     _check_names(body, {"operationIds", "correlationid"})
     ids = [str(id) for id in body["operationIds"]]
     if not 0 < len(ids) <= MOST:
-        raise _bad(f"The request has {len(ids)} operations: from 1 to {MOST} are taken.")
+        raise real("deadline-of-too-many", count=len(ids), what="operations", most=MOST)
     return ids
 
 
 def _check_names(body: Any, known: set[str], *, need: bool = True) -> None:
     if not isinstance(body, dict) or set(body) - known:
-        raise _bad(f"The request body has other members than {', '.join(sorted(known))}.")
+        raise real("deadline-member-unknown", known=", ".join(sorted(known)))
     for name in known if need else ():
         if body.get(name) is None:
-            raise missing(name)
+            raise real("parameter-missing", name=name)
 
 
 def _moment(world: World, schedule: Body) -> float:
@@ -119,21 +120,21 @@ def _moment(world: World, schedule: Body) -> float:
         raise not_acted_out("other time zones than UTC")
     text = str(schedule.get("deadline") or schedule.get("deadLine") or "")
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", text):
-        raise _bad(f"The deadline '{text}' is no date-time of RFC 3339.")
+        raise real("deadline-malformed", deadline=text)
     at = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     if not world.now() < at <= world.now() + FARTHEST:
-        raise _bad(f"The deadline '{text}' is in the past or more than 14 days ahead.")
+        raise real("deadline-out-of-reach", deadline=text)
     return at
 
 
 def _submitted(world: World, region: str, id: str, at: float) -> Body:
     vm = world.find(id)
     if vm is None or not same(vm.type, VMS):
-        return _refused(id, "ResourceNotFound", f"The resource {id} was not found.")
+        return _refused(id, real("deadline-target-absent", id=id))
     if vm.region != region:
-        return _refused(id, "InvalidLocation", f"The resource {id} is in {vm.region}.")
+        return _refused(id, real("deadline-target-elsewhere", id=id, region=vm.region))
     if world.deadlines_need_finished and vm.state == "Creating":
-        return _refused(id, "ResourceNotReady", f"The resource {id} is being created.")
+        return _refused(id, real("deadline-target-not-ready", id=id))
     deadline = Deadline(str(uuid.uuid4()), vm.id, at)
     world.deadlines[deadline.id] = deadline
     world.at(at, lambda: _due(world, deadline))
@@ -154,7 +155,7 @@ def _due(world: World, deadline: Deadline) -> None:
 def _told(world: World, id: str) -> Body:
     found = world.deadlines.get(id)
     if found is None:
-        return _refused("", "OperationNotFound", f"The operation {id} was not found.")
+        return _refused("", real("deadline-absent", id=id))
     at = datetime.fromtimestamp(found.at, timezone.utc).isoformat()
     operation: Body = {
         "operationId": id,
@@ -173,9 +174,5 @@ def _told(world: World, id: str) -> Body:
     return {"resourceId": found.vm, "errorCode": None, "errorDetails": None, "operation": operation}
 
 
-def _refused(id: str, code: str, text: str) -> Body:
-    return {"resourceId": id, "errorCode": code, "errorDetails": text}
-
-
-def _bad(text: str) -> Refusal:
-    return Refusal(400, "BadRequest", text)
+def _refused(id: str, refusal: Refusal) -> Body:
+    return {"resourceId": id, "errorCode": refusal.code, "errorDetails": refusal.message}

@@ -14,7 +14,7 @@ from werkzeug.wrappers import Response
 from tests.standins import azure_machine_rules as rules
 from tests.standins import azure_models
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, Refusal, real
 from tests.standins.azure_offer import SINCE
 from tests.standins.azure_resources import KINDS, check_policy, location, open_group
 from tests.standins.azure_room import check_sold, limit, needed, over_quota, usage
@@ -45,9 +45,9 @@ def _validate(call: Call) -> Response:
     if "group" in call.given:
         open_group(call)
     elif not body.get("location"):
-        raise Refusal(400, "LocationRequired", "The location property is required.")
+        raise real("deployment-without-location")
     if properties.get("mode") != "Incremental" or "template" not in properties:
-        raise Refusal(400, "InvalidRequestContent", "A subscription takes mode Incremental.")
+        raise real("deployment-mode")
     refusals = []
     resources = list(_resources(properties["template"]))
     names = {one["name"] for one in resources}
@@ -58,20 +58,16 @@ def _validate(call: Call) -> Response:
             refusals.append(refusal)
     refusals += _quotas(call.world, resources)
     if refusals:
-        raise Refusal(
-            400,
-            "InvalidTemplateDeployment",
-            f"The template deployment '{call.given['name']}' is not valid according to the "
-            "validation procedure. See inner errors for details.",
-            details=[one.error() for one in refusals],
-        )
+        refused = real("deployment-not-valid", deployment=call.given["name"])
+        refused.details = tuple(one.error() for one in refusals)
+        raise refused
     told = {"provisioningState": "Succeeded", "mode": "Incremental"}
     return call.answer({"name": call.given["name"], "properties": told})
 
 
 def _resources(template: Body) -> Iterator[Body]:
     if not template.get("$schema") or not template.get("contentVersion"):
-        raise Refusal(400, "InvalidTemplate", "$schema and contentVersion are required.")
+        raise real("template-incomplete")
     for one in template["resources"]:
         if one["type"] == "Microsoft.Resources/deployments":
             yield from _resources(one["properties"]["template"])
@@ -82,18 +78,17 @@ def _resources(template: Body) -> Iterator[Body]:
 def _check(world: World, one: Body, names: set[str]) -> None:
     kind = KINDS.get(str(one["type"]).lower())
     if kind is None or set(one) - KNOWN or not one.get("apiVersion"):
-        raise Refusal(400, "InvalidTemplate", f"The resource {one.get('name')} is not valid.")
+        raise real("template-resource-invalid", name=one.get("name"))
     if one["type"].lower() in [type.lower() for type in world.policies]:
-        text = f"Resource '{one['name']}' was disallowed by policy. Policy identifiers: 'deny'."
-        raise Refusal(403, "RequestDisallowedByPolicy", text)
+        raise real("type-denied-by-policy", name=one["name"])
     check_policy(world, str(one["name"]), str(one["location"]), one.get("tags") or {})
     for id in one.get("dependsOn") or ():
         if id.rpartition("/")[2] not in names:
-            raise Refusal(400, "InvalidTemplate", f"The resource {id} is not in the template.")
+            raise real("template-dependency-absent", id=id)
     body = {k: v for k, v in one.items() if k not in ("type", "apiVersion", "name", "dependsOn")}
     for path in azure_models.paths(body):
         if one["apiVersion"] < SINCE.get(kind.type.lower(), {}).get(path, ""):
-            raise Refusal(400, "InvalidRequestContent", f"No member {path} in this version.")
+            raise real("template-member-unknown", path=path)
     world.version = one["apiVersion"]
     given = azure_models.checked(kind.model, copy.deepcopy(body))
     given["location"] = location(given["location"], kind.type)

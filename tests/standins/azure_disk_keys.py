@@ -12,7 +12,7 @@ import re
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_world import SUBSCRIPTION, World, same
 
 KIND = "Microsoft.Compute/diskEncryptionSets"
@@ -31,7 +31,7 @@ def _get(call: Call) -> Response:
     name = f"{call.given['group']}/{call.given['name']}"
     region = _region(call.world, name)
     if region is None:
-        raise Refusal(404, "ResourceNotFound", f"The Resource '{KIND}/{name}' was not found.")
+        raise real("resource-not-found-by-name", kind=KIND, name=name)
     body = {"id": call.request.path, "name": call.given["name"], "type": KIND, "location": region}
     return call.answer({**body, "properties": {"provisioningState": "Succeeded"}})
 
@@ -45,11 +45,9 @@ def check(world: World, given: Body) -> None:
     found = ID.fullmatch(set)
     region = _region(world, f"{found[1]}/{found[2]}") if found else None
     if region is None or not same(region, given["location"]):
-        text = f"Disk encryption set '{set}' was not found in location '{given['location']}'."
-        raise Refusal(404, "ResourceNotFound", text)
+        raise real("encryption-set-absent", set=set, location=given["location"])
     if f"{found[1]}/{found[2]}".lower() in [one.lower() for one in world.keys_denied]:  # type: ignore[index]
-        text = f"Unable to access the key vault with the identity of disk encryption set '{set}'."
-        raise Refusal(403, "KeyVaultAccessForbidden", text)
+        raise real("key-vault-denied", set=set)
 
 
 def _region(world: World, name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from azure.mgmt.compute import models
 
 from tests.standins.azure_call import Call
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_references import check_zones
 from tests.standins.azure_resources import Kind, kind
 from tests.standins.azure_world import Thing, World, ids_in
@@ -26,8 +26,7 @@ class Disks(Kind):
             old is not None
             and given["properties"].get("diskSizeGB", 0) < old.properties["diskSizeGB"]
         ):
-            text = f"Disk {id} cannot be made smaller."
-            raise Refusal(409, "OperationNotAllowed", text)
+            raise real("disk-cannot-be-made-smaller", id=id)
         given.setdefault("sku", {"name": "Standard_LRS"})
 
     def properties(self, world: World, thing: Thing) -> Body:
@@ -40,8 +39,7 @@ class Disks(Kind):
 
     def check_delete(self, world: World, thing: Thing) -> None:
         if "managedBy" in thing.made:
-            text = f"Disk {thing.name} is attached to VM {thing.made['managedBy']}."
-            raise Refusal(409, "OperationNotAllowed", text)
+            raise real("disk-attached", thing=thing.name, machine=thing.made["managedBy"])
 
 
 @kind
@@ -66,12 +64,11 @@ class PlacementGroups(Kind):
 
     def check_delete(self, world: World, thing: Thing) -> None:
         if users := self._users(world, thing):
-            text = (
-                f"Proximity Placement Group '{thing.name}' cannot be deleted. Before "
-                "deleting a Proximity Placement Group please ensure that it does not "
-                f"contain: {', '.join(one.id for one in users)}."
+            raise real(
+                "proximity-group-in-use",
+                thing=thing.name,
+                listed=", ".join(one.id for one in users),
             )
-            raise Refusal(409, "OperationNotAllowed", text)
 
     def _users(self, world: World, thing: Thing) -> list[Thing]:
         vms = world.of_type("Microsoft.Compute/virtualMachines")

@@ -65,19 +65,19 @@ class Refusal(Exception):
         return response
 
 
-def real(name: str, **names: str) -> Refusal:
+def real(entry: str, /, **names: object) -> Refusal:
     """The refusal of that name in the corpus, with these names in the place of the recorded."""
-    entry = recorded("azure")[name]
-    told = entry.json(**names)
+    recording = recorded("azure")[entry]
+    told = recording.json(**names)
     error = told.get("error", told)
-    status = entry.status if isinstance(entry.status, int) else 409
+    status = recording.status if isinstance(recording.status, int) else 409
     return Refusal(
         status,
         error["code"],
         error["message"],
         target=error.get("target"),
         details=error.get("details", ()),
-        headers=dict(entry.headers),
+        headers=dict(recording.headers),
     )
 
 
@@ -85,33 +85,8 @@ def of_status(status: int, code: str, message: str) -> Refusal:
     return Refusal(status, code or BY_STATUS.get(status, "BadRequest"), message)
 
 
-def invalid(message: str, target: str | None = None) -> Refusal:
-    return Refusal(400, "InvalidParameter", message, target=target)
-
-
-def missing(name: str) -> Refusal:
-    return invalid(f"Required parameter '{name}' is missing (null).", name)
-
-
-def not_found(kind: str, name: str, group: str) -> Refusal:
-    text = f"The Resource '{kind}/{name}' under resource group '{group}' was not found. "
-    return Refusal(
-        404,
-        "ResourceNotFound",
-        text + "For more details please go to https://aka.ms/ARMResourceNotFoundFix",
-    )
-
-
-def group_not_found(group: str) -> Refusal:
-    return Refusal(404, "ResourceGroupNotFound", f"Resource group '{group}' could not be found.")
-
-
-def group_being_deleted(group: str) -> Refusal:
-    text = (
-        f"The resource group '{group}' is in deprovisioning state and cannot perform this "
-        "operation."
-    )
-    return Refusal(409, "ResourceGroupBeingDeleted", text)
+def wanted_by_test(name: str, code: str) -> Refusal:
+    return Refusal(409, code, f"A test wanted '{name}' to fail: {code}.")
 
 
 def not_acted_out(what: str) -> Refusal:

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response
 
 from tests.standins import azure_models
 from tests.standins.azure_call import Call, described, route
-from tests.standins.azure_errors import Body, Refusal, group_being_deleted
+from tests.standins.azure_errors import Body, Refusal, real
 from tests.standins.azure_resources import (
     KINDS,
     check_policy,
@@ -42,28 +42,19 @@ FIELDS = ("tagname", "tagvalue", "resourcetype", "name", "location", "resourcegr
 def _put(call: Call) -> Response:
     world, name = call.world, call.given["group"]
     if not re.match(r"[-\w.()]{0,89}[-\w()]\Z", name):
-        text = (
-            f"The provided resource group name '{name}' has these invalid characters. The "
-            "name can only be a letter, digit, '-', '.', '(', ')' or '_'."
-        )
-        raise Refusal(400, "InvalidResourceGroup", text)
+        raise real("group-name-invalid", name=name)
     body = call.body()
     if not body.get("location"):
-        text = "The location property is required for this definition."
-        raise Refusal(400, "LocationRequired", text)
+        raise real("location-missing")
     given = azure_models.checked(models.ResourceGroup, body)
     given["location"] = location(given["location"], GROUPS)
     check_tags(given.get("tags") or {})
     check_policy(world, name, given["location"], given.get("tags") or {})
     old = world.find(group_id(name))
     if old is not None and old.state == "Deleting":
-        raise group_being_deleted(name)
+        raise real("group-being-deleted", group=name)
     if old is not None and old.region != given["location"]:
-        text = (
-            f"Invalid resource group location '{given['location']}'. The Resource group "
-            f"already exists in location '{old.region}'."
-        )
-        raise Refusal(409, "InvalidResourceGroupLocation", text)
+        raise real("group-in-another-location", location=given["location"], region=old.region)
     thing = old or world.add(Thing(group_id(name), GROUPS, given, world.now(), {}, "Succeeded"))
     thing.given = given
     return call.answer(described(call, thing, {}), 200 if old else 201)
@@ -105,7 +96,7 @@ def _delete(call: Call) -> Response:
     for kind in filter(None, forced.split(",")):
         world.forced.append(kind)
         if kind.lower() not in FORCED:
-            raise Refusal(400, "InvalidForceDeletionTypes", f"'{kind}' cannot be force deleted.")
+            raise real("no-forced-deletion", kind=kind)
     if thing.state != "Deleting":
         world.operate(thing, "Deleting", lambda: _emptied(world, thing))
         for one in _in_order(world.in_group(thing.name)):
@@ -126,11 +117,9 @@ def _emptied(world: World, group: Thing) -> Refusal | None:
             if blocked:
                 for one in inside:
                     one.state = "Succeeded"
-                text = (
-                    f"Deletion of resource group '{group.name}' failed as resources with "
-                    f"identifiers '{blocked[0]}' could not be deleted: {other.id} uses it."
+                return real(
+                    "group-deletion-blocked", group=group.name, blocked=blocked[0], other=other.id
                 )
-                return Refusal(409, "ResourceGroupDeletionBlocked", text)
     for one in _in_order(inside):
         if world.find(one.id) is one:
             world.remove(one)
@@ -170,7 +159,7 @@ def _listed(call: Call, things: list[Thing]) -> Response:
     world, wanted = call.world, conditions(call)
     expand = [one for one in call.query.get("$expand", "").split(",") if one]
     if set(expand) - {"createdTime", "changedTime", "provisioningState"}:
-        raise Refusal(400, "InvalidExpandQueryOption", f"The expand '{expand}' is not supported.")
+        raise real("expand-unknown", expand=expand)
     if {"tagname", "tagvalue"} & set(wanted) and set(wanted) - {"tagname", "tagvalue"}:
         raise _bad_filter(call)
     since = world.now() - max(world.lag, world.wide_lag)
@@ -199,8 +188,7 @@ def conditions(call: Call) -> dict[str, str]:
 
 
 def _bad_filter(call: Call) -> Refusal:
-    text = f"Invalid $filter '{call.query.get('$filter')}' specified in the query string."
-    return Refusal(400, "InvalidFilterInQueryString", text)
+    return real("filter-invalid", filter=call.query.get("$filter"))
 
 
 def _fits(thing: Thing, wanted: dict[str, str]) -> bool:

@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response
 
 from tests.standins.azure_auth import TENANT
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_world import SUBSCRIPTION, World
 
 KIND = "Microsoft.ManagedIdentity/userAssignedIdentities"
@@ -31,11 +31,7 @@ ID = re.compile(
 def _get(call: Call) -> Response:
     known = _known(call.world, call.given["group"], call.given["name"])
     if known is None:
-        text = (
-            f"The Resource '{KIND}/{call.given['name']}' under resource group "
-            f"'{call.given['group']}' was not found."
-        )
-        raise Refusal(404, "ResourceNotFound", text)
+        raise real("resource-absent", kind=KIND, name=call.given["name"], group=call.given["group"])
     body = {"id": call.request.path, "name": call.given["name"], "type": KIND}
     return call.answer({**body, "location": "eastus", "properties": described(known)})
 
@@ -58,11 +54,7 @@ def check(world: World, vm: str, identity: Body) -> None:
         if found and _known(world, found[1], found[2]):
             continue
         inner = f'{{"error":{{"code":"BadRequest","message":"Resource \'{id}\' was not found."}}}}'
-        text = (
-            f"Identity operation for resource '{vm}' failed with error 'Failed to perform resource "
-            f"identity operation. Status: 'BadRequest'. Response: '{inner}'.'."
-        )
-        raise Refusal(400, "FailedIdentityOperation", text)
+        raise real("identity-operation-failed", vm=vm, inner=inner)
 
 
 def view(identity: Body) -> Body:

@@ -10,9 +10,6 @@ from typing import Any
 from tests.standins import azure_disk_keys, azure_identities, azure_reservations
 from tests.standins.azure_errors import (
     Body,
-    Refusal,
-    invalid,
-    missing,
     not_acted_out,
     real,
 )
@@ -106,8 +103,7 @@ def check(world: World, id: str, given: Body, old: Thing | None) -> None:
             or not same(found.type, GROUPS_OF_PLACES)
             or found.region != given["location"]
         ):
-            text = f"The entity {group.get('id')} was not found. (proximityPlacementGroup)"
-            raise Refusal(404, "NotFound", text)
+            raise real("proximity-group-absent", id=group.get("id"))
 
 
 def check_alone(world: World, given: Body) -> None:
@@ -116,8 +112,7 @@ def check_alone(world: World, given: Body) -> None:
     size = size_of(properties)
     check_zones(VMS, given)
     if len(given.get("zones") or []) > 1:
-        text = "Virtual machines do not support more than one zone."
-        raise Refusal(400, "BadRequest", text)
+        raise real("several-zones")
     image = _image(given["location"], properties)
     _check_plan(world, given, image)
     _check_disk(world, properties, image, size)
@@ -151,37 +146,27 @@ def is_trusted_by_default(world: World, given: Body) -> bool:
 def size_of(properties: Body) -> Size:
     name = (properties.get("hardwareProfile") or {}).get("vmSize")
     if not name:
-        raise missing("hardwareProfile.vmSize")
+        raise real("parameter-missing", name="hardwareProfile.vmSize")
     found = next((size for key, size in SIZES.items() if same(key, name)), None)
     if found is None:
-        text = (
-            f"The value {name} provided for the VM size is not valid. The valid sizes in "
-            f"the current region are: {','.join(SIZES)}. Find out more on the valid VM "
-            "sizes in each region at https://aka.ms/azure-regionservices."
-        )
-        raise invalid(text, "vmSize")
+        raise real("vm-size-unknown", name=name, sizes=",".join(SIZES))
     return found
 
 
 def _image(region: str, properties: Body) -> Image:
     reference = (properties.get("storageProfile") or {}).get("imageReference")
     if not reference:
-        raise missing("imageReference")
+        raise real("parameter-missing", name="imageReference")
     if reference.get("id"):
         raise not_acted_out("images by id")
     for name in ("publisher", "offer", "sku", "version"):
         if not reference.get(name):
-            raise missing(f"imageReference.{name}")
+            raise real("parameter-missing", name=f"imageReference.{name}")
     wanted = tuple(reference[name] for name in ("publisher", "offer", "sku"))
     image = next((one for key, one in IMAGES.items() if all(map(same, key, wanted))), None)
     if image is None or reference["version"] not in ("latest", *image.versions):
         urn = ":".join([*wanted, reference["version"]])
-        text = (
-            f"The platform image '{urn}' is not available. Verify that all fields in the "
-            "storage profile are correct. For more details about storage profile "
-            "information, please refer to https://aka.ms/storageprofile"
-        )
-        raise Refusal(404, "PlatformImageNotFound", text, target="imageReference")
+        raise real("platform-image-absent", urn=urn)
     return image
 
 
@@ -189,21 +174,11 @@ def _check_plan(world: World, given: Body, image: Image) -> None:
     """https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage#view-purchase-plan"""
     plan = given.get("plan")
     if image.plan and not plan:
-        text = (
-            "Creating a virtual machine from Marketplace image or a custom image sourced from a "
-            "Marketplace image requires Plan information in the request."
-        )
-        raise Refusal(400, "VMMarketplaceInvalidInput", text)
+        raise real("plan-missing")
     if plan and plan.get("name") != image.plan:
-        text = f"Plan '{plan.get('name')}' is not that of the image."
-        raise Refusal(400, "VMMarketplaceInvalidInput", text)
+        raise real("plan-of-another-image", name=plan.get("name"))
     if plan and plan["name"] not in world.terms_accepted:
-        text = (
-            "User failed validation to purchase resources. Error message: 'You have not accepted "
-            "the legal terms on this subscription for this plan. Before the subscription can be "
-            "used, you need to accept the legal terms of the image.'"
-        )
-        raise Refusal(400, "ResourcePurchaseValidationFailed", text)
+        raise real("terms-not-accepted")
 
 
 def _check_disk(world: World, properties: Body, image: Image, size: Size) -> None:
@@ -224,60 +199,36 @@ def _check_disk(world: World, properties: Body, image: Image, size: Size) -> Non
     if size.controllers and asked not in image.controllers:
         raise real("nvme-only", size=name)
     if image.generation not in size.generations.split(","):
-        text = (
-            f"The selected VM size '{name}' cannot boot Hypervisor Generation "
-            f"'{image.generation[1:]}'. If this was a Create operation please check that "
-            "the Hypervisor Generation of the Image matches the Hypervisor Generation of "
-            "the selected VM Size."
-        )
-        raise Refusal(400, "BadRequest", text)
+        raise real("generation-of-another", name=name, generation=image.generation[1:])
     security = properties.get("securityProfile") or {}
     known = world.version >= TRUSTED_SINCE or STANDARD_FEATURE in world.features
     if security.get("securityType") == "Standard" and not known:
         raise real("security-type-refused")
     if security.get("securityType") == "TrustedLaunch" and image.generation != "V2":
-        text = (
-            "Use of TrustedLaunch setting is not supported for the provided image. "
-            "Please select Trusted Launch Supported Gen2 OS Image."
-        )
-        raise Refusal(400, "BadRequest", text)
+        raise real("trusted-launch-not-of-image")
 
 
 def _check_os(properties: Body) -> None:
     profile = properties.get("osProfile")
     if not profile:
-        raise missing("osProfile")
+        raise real("parameter-missing", name="osProfile")
     for name in ("computerName", "adminUsername"):
         if not profile.get(name):
-            raise missing(f"osProfile.{name}")
+            raise real("parameter-missing", name=f"osProfile.{name}")
     if not re.match(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?\Z", profile["computerName"]):
-        text = (
-            "Linux host name cannot exceed 64 characters in length or contain the "
-            "following characters: ` ~ ! @ # $ % ^ & * ( ) = + _ [ ] { } \\ | ; : ' \" , "
-            "< > / ?."
-        )
-        raise invalid(text, "computerName")
+        raise real("host-name-invalid")
     user = profile["adminUsername"]
     if user.lower() in NO_USERS or not re.match(r"[a-z_][\w-]{0,63}\Z", user, re.IGNORECASE):
-        text = (
-            "The Admin Username specified is not allowed. For more information about "
-            "disallowed usernames, see https://aka.ms/vmosprofile"
-        )
-        raise invalid(text, "adminUsername")
+        raise real("admin-name-not-allowed")
     linux = profile.get("linuxConfiguration") or {}
     keys = (linux.get("ssh") or {}).get("publicKeys") or []
     for key in keys:
         _check_key(key, user)
     without_password = linux.get("disablePasswordAuthentication", False)
     if without_password and profile.get("adminPassword"):
-        text = "The adminPassword must not be set when disablePasswordAuthentication is true."
-        raise invalid(text, "adminPassword")
+        raise real("password-and-keys")
     if not (keys if without_password else profile.get("adminPassword")):
-        text = (
-            "Authentication using either SSH or by user name and password must be "
-            "enabled in Linux profile."
-        )
-        raise invalid(text, "linuxConfiguration")
+        raise real("neither-password-nor-key")
     for where, data in (
         ("customData", profile.get("customData")),
         ("userData", properties.get("userData")),
@@ -290,25 +241,22 @@ def decoded(data: str, name: str) -> bytes:
     try:
         found = base64.b64decode(data, validate=True)
     except binascii.Error:
-        text = f"{name[0].upper()}{name[1:]} must be a base64 encoded string."
-        raise invalid(text, name) from None
+        raise real("data-not-base64", data=f"{name[0].upper()}{name[1:]}", target=name) from None
     if len(found) > MOST_DATA:
-        text = (
-            f"{name[0].upper()}{name[1:]} in base64 exceeds the maximum length: "
-            f"{len(found)} bytes, {MOST_DATA} allowed."
+        raise real(
+            "data-too-long",
+            data=f"{name[0].upper()}{name[1:]}",
+            found=len(found),
+            most=MOST_DATA,
+            target=name,
         )
-        raise invalid(text, name)
     return found
 
 
 def _check_key(key: Body, user: str) -> None:
     home = f"/home/{user}/.ssh/authorized_keys"
     if key.get("path") != home:
-        text = (
-            "Destination path for SSH public keys is currently limited to its default "
-            f"value {home} due to a known issue in Linux provisioning agent."
-        )
-        raise invalid(text, "linuxConfiguration.ssh.publicKeys.path")
+        raise real("key-path-fixed", home=home)
     parts = str(key.get("keyData") or "").split()
     kind = parts[0] if parts else ""
     try:
@@ -316,8 +264,7 @@ def _check_key(key: Body, user: str) -> None:
     except (IndexError, binascii.Error):
         fits = False
     if not fits:
-        text = "The value of parameter linuxConfiguration.ssh.publicKeys.keyData is invalid."
-        raise invalid(text, "linuxConfiguration.ssh.publicKeys.keyData")
+        raise real("key-invalid")
 
 
 def _check_spot(properties: Body, size: Size) -> None:
@@ -326,19 +273,16 @@ def _check_spot(properties: Body, size: Size) -> None:
     if not spot:
         for name in ("evictionPolicy", "billingProfile"):
             if properties.get(name):
-                text = f"{name} can be set only on Azure Spot Virtual Machines."
-                raise invalid(text, name)
+                raise real("only-for-spot", name=name)
         return
     if not size.spot:
         name = properties["hardwareProfile"]["vmSize"]
-        text = f"The requested VM size {name} is not supported for Azure Spot Virtual Machines."
-        raise Refusal(409, "OperationNotAllowed", text)
+        raise real("size-not-for-spot", name=name)
     if policy is None:
-        raise missing("evictionPolicy")
+        raise real("parameter-missing", name="evictionPolicy")
     price = (properties.get("billingProfile") or {}).get("maxPrice", -1)
     if price != -1 and price <= 0:
-        text = "billingProfile.maxPrice must be -1 or greater than 0."
-        raise invalid(text, "billingProfile.maxPrice")
+        raise real("max-price-invalid")
 
 
 def _check_network(world: World, id: str, given: Body, old: Thing | None) -> None:
@@ -347,37 +291,26 @@ def _check_network(world: World, id: str, given: Body, old: Thing | None) -> Non
         raise not_acted_out("networkInterfaceConfigurations: make the network interface first")
     interfaces = network.get("networkInterfaces")
     if not interfaces:
-        raise missing("networkProfile")
+        raise real("parameter-missing", name="networkProfile")
     if len(interfaces) > 1:
         raise not_acted_out("virtual machines with several network interfaces")
     nic = world.find(str(interfaces[0].get("id", "")))
     if nic is None or not same(nic.type, INTERFACES) or nic.region != given["location"]:
-        text = (
-            f"Resource {interfaces[0].get('id')} referenced by resource {id} was not "
-            "found. Please make sure that the referenced resource exists, and that both "
-            "resources are in the same region."
-        )
-        raise Refusal(400, "InvalidResourceReference", text)
+        raise real("interface-absent", interface=interfaces[0].get("id"), id=id)
     if nic.state != "Succeeded":
-        text = (
-            f"Cannot proceed with operation because resource {nic.id} used by resource "
-            f"{id} is not in Succeeded state. Resource is in {nic.state} state."
-        )
-        raise Refusal(409, "ReferencedResourceNotProvisioned", text)
+        raise real("interface-not-provisioned", nic=nic.id, id=id, state=nic.state)
     check_interface_free(world, nic, id)
     public = nic.properties["ipConfigurations"][0]["properties"].get("publicIPAddress")
     zones = given.get("zones")
     if public and zones:
         there = (world.things[public["id"].lower()].given).get("zones")
         if there and len(there) == 1 and there != zones:
-            text = (
-                f"Compute resource {id} has a zone constraint {zones[0]} but the "
-                f"PublicIPAddress {public['id']} used by the compute resource via "
-                "NetworkInterface or LoadBalancer has a different zone constraint "
-                f"{there[0]}."
-            )
-            raise Refusal(
-                400, "ComputeResourceZoneConstraintDoesNotMatchPublicIPAddressZoneConstraint", text
+            raise real(
+                "address-in-another-zone",
+                id=id,
+                zones=zones[0],
+                address=public["id"],
+                there=there[0],
             )
     if old is not None:
         (before,) = old.properties["networkProfile"]["networkInterfaces"]
@@ -390,8 +323,7 @@ def check_unchanged(properties: Body, before: Body, given: Body, old: Body) -> N
     if (given.get("zones") or None) != (old.get("zones") or None):
         changed.append("zones")
     if changed:
-        text = f"Changing property '{changed[0]}' is not allowed."
-        raise Refusal(409, "PropertyChangeNotAllowed", text, target=changed[0])
+        raise real("property-fixed", changed=changed[0])
 
 
 def keep(properties: Body, before: Body) -> None:

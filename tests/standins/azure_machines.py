@@ -13,7 +13,7 @@ from tests.standins import azure_machine_rules as rules
 from tests.standins.azure_auth import TENANT
 from tests.standins.azure_call import Call, described, route
 from tests.standins.azure_disks import DISKS
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, Refusal, not_acted_out, real
 from tests.standins.azure_machine_rules import VMS
 from tests.standins.azure_resources import (
     KINDS,
@@ -129,21 +129,8 @@ class Machines(Kind):
 
     def busy(self, thing: Thing) -> Refusal:
         if thing.state == "Deleting":
-            text = (
-                f"Operation 'create' is not allowed on VM '{thing.name}' since the VM is "
-                "marked for deletion. You can only retry the Delete operation (or wait "
-                "for an ongoing one to complete)."
-            )
-        else:
-            text = (
-                "The request failed due to conflict with a concurrent request on VM "
-                f"'{thing.name}'. To resolve it, please refer to "
-                "https://aka.ms/activitylog to get more details on the conflicting "
-                "requests."
-            )
-        return Refusal(
-            409, "OperationNotAllowed" if thing.state == "Deleting" else "Conflict", text
-        )
+            return real("machine-being-deleted", operation="create", machine=thing.name)
+        return real("machine-busy", machine=thing.name)
 
 
 def power(thing: Thing) -> str:
@@ -177,8 +164,7 @@ def _make_disk(world: World, thing: Thing) -> None:
     id = resource_id(thing.group, DISKS, name)
     if world.find(id) is not None:
         world.remove(thing)
-        text = f"The disk '{name}' already exists in resource group '{thing.group}'."
-        raise Refusal(409, "ConflictingUserInput", text, target="osDisk.name")
+        raise real("disk-exists", name=name, group=thing.group)
     kind = (given.get("managedDisk") or {}).get("storageAccountType", "Premium_LRS")
     body: Body = {"location": thing.region, "sku": {"name": kind}}
     # A disk's tags begin as those of its VM: hashicorp/terraform-provider-azurerm#8162 and
@@ -278,10 +264,9 @@ def listed(call: Call, group: str | None) -> list[Thing]:
     """
     expands = group is not None and not call.world.expand_needs_filter
     if "$expand" in call.query and "$filter" not in call.query and not expands:
-        text = "The $expand query option is supported only together with $filter."
-        raise Refusal(400, "BadRequest", text)
+        raise real("expand-with-instance-view")
     if "$filter" in call.query:
-        raise Refusal(400, "BadRequest", "The stand-in has no virtual machine scale sets.")
+        raise not_acted_out("virtual machine scale sets")
     world = call.world
     since = world.now() - (world.lag if group else max(world.lag, world.wide_lag))
     return [one for one in world.of_type(VMS, group) if one.born <= since]
@@ -316,8 +301,7 @@ def _boot_diagnostics(call: Call) -> Response:
     thing = vm_of(call)
     profile = thing.properties.get("diagnosticsProfile") or {}
     if not (profile.get("bootDiagnostics") or {}).get("enabled"):
-        text = "Boot diagnostics are not enabled on this virtual machine."
-        raise Refusal(409, "OperationNotAllowed", text)
+        raise real("no-boot-diagnostics")
     base = f"{call.url}{SERIAL}{thing.name}"
     return call.answer(
         {

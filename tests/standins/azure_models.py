@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from tests.standins.azure_errors import Body, Refusal, invalid, missing
+from tests.standins.azure_errors import Body, Refusal, real
 
 STALE = frozenset({"properties.hardwareProfile.vmSize"})
 """The library names some sizes of 2017 only; which there are is told by Microsoft.Compute/skus."""
@@ -106,18 +106,14 @@ def _of_model(model: Any, value: Any, path: str, answer: bool) -> Body:
     for name, one in value.items():
         at = f"{path}.{name}".lstrip(".")
         if name not in known:
-            raise Refusal(
-                400,
-                "InvalidRequestContent",
-                "The request content was invalid and could not be deserialized: 'Could not find "
-                f"member '{name}' on object of type '{model.__name__}'. Path '{at}', line 1, "
-                "position 1.'.",
-            )
+            raise real("member-unknown", name=name, model=model.__name__, at=at)
         if (answer or not known[name].read_only) and one is not None:
             found[name] = _value(known[name].type, one, at, answer)
     for name, field in known.items():
         if field.required and name not in found:
-            raise missing(f"{path}.{name}".lstrip(".").removeprefix("properties."))
+            raise real(
+                "parameter-missing", name=f"{path}.{name}".lstrip(".").removeprefix("properties.")
+            )
     return found
 
 
@@ -133,10 +129,12 @@ def _of_enum(kind: Any, value: Any, path: str) -> Any:
         return value
     names = {str(one.value).lower(): one.value for one in kind}
     if not isinstance(value, str) or value.lower() not in names:
-        raise invalid(
-            f"The value '{value}' of parameter '{path.removeprefix('properties.')}' is not valid. "
-            f"The allowed values are: {', '.join(sorted(map(str, names.values())))}.",
-            path,
+        raise real(
+            "value-not-of-enum",
+            value=value,
+            path=path.removeprefix("properties."),
+            known=", ".join(sorted(map(str, names.values()))),
+            target=path,
         )
     return names[value.lower()]
 
@@ -164,12 +162,7 @@ def _plain(kind: Any, value: Any, path: str) -> Any:
 
 
 def _unfit(value: Any, wanted: str, path: str) -> Refusal:
-    return Refusal(
-        400,
-        "InvalidRequestContent",
-        "The request content was invalid and could not be deserialized: 'Error converting a "
-        f"{type(value).__name__} to {wanted}. Path '{path}', line 1, position 1.'.",
-    )
+    return real("type-of-value-wrong", given=type(value).__name__, wanted=wanted, path=path)
 
 
 def paths(value: Any, path: str = "") -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from azure.mgmt.network import models
 
 from tests.standins.azure_addresses import asked_address, check_private_address
-from tests.standins.azure_errors import Body, Refusal, missing, not_acted_out
+from tests.standins.azure_errors import Body, not_acted_out, real
 from tests.standins.azure_offer import PUBLIC_ADDRESSES
 from tests.standins.azure_references import (
     ADDRESSES,
@@ -50,12 +50,7 @@ class SecurityGroups(Kind):
             check_rule(name, properties)
             slot = properties["direction"], properties["priority"]
             if slot in seen:
-                raise Refusal(
-                    400,
-                    "SecurityRuleConflict",
-                    f"Security rule {seen[slot]} conflicts with rule {name}. Rules cannot have the "
-                    "same Priority and Direction.",
-                )
+                raise real("rule-priority-taken", other=seen[slot], name=name)
             seen[slot] = name
 
     def properties(self, world: World, thing: Thing) -> Body:
@@ -74,13 +69,7 @@ class SecurityGroups(Kind):
     def check_delete(self, world: World, thing: Thing) -> None:
         found = [one.id for one in users(world, thing, INTERFACES, NETWORKS)]
         if found:
-            raise Refusal(
-                400,
-                "InUseNetworkSecurityGroupCannotBeDeleted",
-                f"Network security group {thing.id} cannot be deleted because it is in use by the "
-                f"following resources: {', '.join(found)}. In order to delete the Network security "
-                "group, remove the association with the resource(s).",
-            )
+            raise real("security-group-in-use", thing=thing.id, found=", ".join(found))
 
 
 @kind
@@ -95,27 +84,17 @@ class Networks(Kind):
         properties = given.get("properties") or {}
         space = (properties.get("addressSpace") or {}).get("addressPrefixes")
         if not space:
-            raise missing("addressSpace.addressPrefixes")
+            raise real("parameter-missing", name="addressSpace.addressPrefixes")
         ranges = [network_of(text) for text in space]
         taken: list[tuple[str, Any]] = []
         for subnet in properties.get("subnets") or []:
             name = named(subnet)
             for part in [network_of(text) for text in prefixes(subnet)]:
                 if not any(part.subnet_of(one) for one in ranges):
-                    raise Refusal(
-                        400,
-                        "NetcfgInvalidSubnet",
-                        f"Subnet '{name}' is not valid because its IP address range is outside the "
-                        f"IP address range of virtual network '{id.rpartition('/')[2]}'.",
-                    )
+                    raise real("subnet-outside-network", name=name, network=id.rpartition("/")[2])
                 for other, range in taken:
                     if part.overlaps(range):
-                        text = (
-                            f"Subnet '{name}' is not valid because its IP address range "
-                            f"overlaps with that of an existing subnet '{other}' in "
-                            "virtual network."
-                        )
-                        raise Refusal(400, "NetcfgSubnetRangesOverlap", text)
+                        raise real("subnets-overlap", name=name, other=other)
                 taken.append((name, part))
             group = (subnet.get("properties") or {}).get("networkSecurityGroup")
             if group:
@@ -149,11 +128,7 @@ class Bastions(Kind):
         for part in given.get("properties", {}).get("ipConfigurations") or []:
             subnet = (part.get("properties") or {}).get("subnet") or {}
             if not str(subnet.get("id")).endswith("/subnets/AzureBastionSubnet"):
-                raise Refusal(
-                    400,
-                    "InvalidBastionHostSubnet",
-                    "The subnet of a Bastion host must be named AzureBastionSubnet.",
-                )
+                raise real("bastion-subnet-name")
             referred_subnet(world, subnet, id, given["location"])
 
 
@@ -166,26 +141,13 @@ class Addresses(Kind):
 
     def check(self, world: World, id: str, given: Body, old: Thing | None) -> None:
         if (given.get("sku") or {}).get("name", "Basic") == "Basic":
-            raise Refusal(
-                400,
-                "IPv4BasicSkuPublicIpCountLimitReached",
-                "Cannot create more than 0 IPv4 Basic SKU public IP addresses for this "
-                "subscription "
-                "in this region.",
-            )
+            raise real("public-address-limit")
         if (given.get("properties") or {}).get("publicIPAllocationMethod") != "Static":
-            raise Refusal(
-                400,
-                "StandardSkuPublicIPAddressesMustBeStatic",
-                f"Standard sku publicIp {id} must have AllocationMethod set to Static.",
-            )
+            raise real("standard-address-not-static", id=id)
         limit(world, given["location"], PUBLIC_ADDRESSES, self.type, old)
         check_zones(self.type, given)
         if old is not None and old.given.get("zones") != given.get("zones"):
-            text = (
-                f"Resource {id} has an existing availability zone constraint and cannot be changed."
-            )
-            raise Refusal(400, "ResourceAvailabilityZonesCannotBeModified", text)
+            raise real("zones-fixed", id=id)
 
     def make(self, world: World, thing: Thing, old_given: Body | None) -> None:
         if old_given is None:
@@ -205,13 +167,7 @@ class Addresses(Kind):
     def check_delete(self, world: World, thing: Thing) -> None:
         holder = holder_of(world, thing)
         if holder:
-            raise Refusal(
-                400,
-                "PublicIPAddressCannotBeDeleted",
-                f"Public IP address {thing.id} can not be deleted since it is still allocated to "
-                f"resource {holder[1]}. In order to delete the public IP, disassociate/detach the "
-                "Public IP address from the resource.",
-            )
+            raise real("public-address-allocated", thing=thing.id, holder=holder[1])
 
 
 @kind
@@ -226,27 +182,22 @@ class Interfaces(Kind):
         properties = given.get("properties") or {}
         configurations = properties.get("ipConfigurations") or []
         if not configurations:
-            text = f"Network interface {id} must have one or more IP configurations."
-            raise Refusal(400, "NetworkInterfaceMustHaveAtLeastOneIpConfiguration", text)
+            raise real("interface-without-configuration", id=id)
         if len(configurations) > 1:
             raise not_acted_out("a network interface with several IP configurations")
         region = given["location"]
         name, inner = named(configurations[0]), configurations[0].get("properties") or {}
         if not inner.get("subnet"):
-            text = f"Subnet reference is required for ipconfiguration {id}/ipConfigurations/{name}."
-            raise Refusal(400, "SubnetIsRequired", text)
+            raise real("subnet-reference-missing", id=id, name=name)
         referred_subnet(world, inner["subnet"], id, region)
         check_private_address(world, id, name, inner)
         if inner.get("publicIPAddress"):
             address = referred(world, inner["publicIPAddress"], ADDRESSES, id, region)
             holder = holder_of(world, address)
             if holder and not same(holder[0].id, id):
-                text = (
-                    f"Resource {id}/ipConfigurations/{name} is referencing public IP "
-                    f"address {address.id} that is already allocated to resource "
-                    f"{holder[1]}."
+                raise real(
+                    "public-address-in-use", id=id, name=name, address=address.id, holder=holder[1]
                 )
-                raise Refusal(400, "PublicIPAddressInUse", text)
         if properties.get("networkSecurityGroup"):
             referred(world, properties["networkSecurityGroup"], SECURITY_GROUPS, id, region)
 
@@ -296,18 +247,7 @@ def check_interface_free(world: World, thing: Thing, by: str | None) -> None:
     """Raises Refusal unless the NIC may be deleted, or be used by the VM with the id `by`."""
     user = thing.made.get("virtualMachine", {}).get("id")
     if user and not (by and same(user, by)):
-        raise Refusal(
-            400,
-            "NicInUse",
-            f"Network Interface {thing.id} is used by existing resource {user}. In order to delete "
-            "the network interface, it must be dissociated from the resource. To learn more, see "
-            "aka.ms/deletenic.",
-        )
+        raise real("interface-in-use", thing=thing.id, user=user)
     keeper, until = thing.made.get("_reserved", ("", 0.0))
     if until > world.now() and not (by and same(keeper, by)):
-        raise Refusal(
-            400,
-            "NicReservedForAnotherVm",
-            "Nic(s) in request is reserved for another Virtual Machine for 180 seconds. Please "
-            f"provide another nic(s) or retry after 180 seconds. Reserved VM: {keeper}",
-        )
+        raise real("interface-reserved", keeper=keeper)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.standins.azure_errors import Body, Refusal, missing
+from tests.standins.azure_errors import Body, Refusal, real
 from tests.standins.azure_offer import NETWORK_QUOTAS, REGIONS
 from tests.standins.azure_world import Thing, World, ids_in, same
 
@@ -22,7 +22,7 @@ FIRST_FREE = 4
 
 def named(part: Body) -> str:
     if not part.get("name"):
-        raise Refusal(400, "InvalidRequestFormat", "Cannot parse the request: a name is required.")
+        raise real("name-missing")
     return str(part["name"])
 
 
@@ -31,7 +31,7 @@ def prefixes(subnet: Body) -> list[str]:
     one = properties.get("addressPrefix")
     found = [one] if one else list(properties.get("addressPrefixes") or [])
     if not found:
-        raise missing(f"subnets.{subnet.get('name')}.addressPrefix")
+        raise real("parameter-missing", name=f"subnets.{subnet.get('name')}.addressPrefix")
     return found
 
 
@@ -50,11 +50,7 @@ def network_of(text: str) -> Any:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
-        text = (
-            f"The address prefix {text} is not formatted correctly. It should follow CIDR "
-            "notation, for example 10.0.0.0/24."
-        )
-        raise Refusal(400, "InvalidAddressPrefixFormat", text) from None
+        raise real("address-prefix-malformed", text=text) from None
 
 
 def users(world: World, thing: Thing, *types: str) -> Iterator[Thing]:
@@ -92,14 +88,7 @@ def check_subnet_free(world: World, subnet: str) -> None:
         if subnet.lower() in ids_in(one.properties):
             name = one.properties["ipConfigurations"][0]["name"]
             network, _, last = subnet.rpartition("/subnets/")
-            raise Refusal(
-                400,
-                "InUseSubnetCannotBeDeleted",
-                f"Subnet {last} is in use by {one.id}/ipConfigurations/{name} and cannot "
-                "be deleted. "
-                "In order to delete the subnet, delete all the resources within the subnet. See "
-                f"aka.ms/deletesubnet. ({network})",
-            )
+            raise real("subnet-in-use", last=last, one=one.id, name=name, network=network)
 
 
 def referred(world: World, given: Body, type: str, by: str, region: str) -> Thing:
@@ -108,12 +97,7 @@ def referred(world: World, given: Body, type: str, by: str, region: str) -> Thin
     if found is None or not same(found.type, type) or found.region != region:
         raise _bad_reference(id, by)
     if found.state != "Succeeded":
-        raise Refusal(
-            409,
-            "ReferencedResourceNotProvisioned",
-            f"Cannot proceed with operation because resource {id} used by resource {by} is not in "
-            f"Succeeded state. Resource is in {found.state} state.",
-        )
+        raise real("reference-not-provisioned", id=id, by=by, state=found.state)
     return found
 
 
@@ -126,12 +110,7 @@ def referred_subnet(world: World, given: Body, by: str, region: str) -> None:
 
 
 def _bad_reference(id: str, by: str) -> Refusal:
-    return Refusal(
-        400,
-        "InvalidResourceReference",
-        f"Resource {id} referenced by resource {by} was not found. Please make sure that the "
-        "referenced resource exists, and that both resources are in the same region.",
-    )
+    return real("reference-absent", id=id, by=by)
 
 
 def range_of(world: World, subnet: str) -> Any:
@@ -151,38 +130,30 @@ def free_address(world: World, subnet: str) -> str:
         address = str(range[number])
         if address not in taken:
             return address
-    text = (
-        f"Subnet {name} with address prefix {range} does not have enough capacity for 1 "
-        "IP addresses."
-    )
-    raise Refusal(400, "SubnetIsFull", text)
+    raise real("subnet-is-full", name=name, range=range)
 
 
 def check_zones(type: str, given: Body) -> None:
     known = REGIONS[given["location"]][1]
     for zone in given.get("zones") or []:
         if not known:
-            text = (
-                f"The resource type '{type}' does not support availability zones at "
-                f"location '{given['location']}'."
-            )
-            raise Refusal(400, "LocationNotSupportAvailabilityZones", text)
+            raise real("zones-not-supported", type=type, location=given["location"])
         if zone not in known:
-            text = (
-                f"The zone(s) '{zone}' for resource '{type}' is not supported. The "
-                f"supported zones for location '{given['location']}' are "
-                f"'{','.join(known)}'"
+            raise real(
+                "zone-invalid",
+                zone=zone,
+                type=type,
+                location=given["location"],
+                known=",".join(known),
             )
-            raise Refusal(400, "InvalidAvailabilityZone", text)
 
 
 def limit(world: World, region: str, name: str, type: str, old: Thing | None) -> None:
     most = quota(world, region, name)
     held = sum(1 for one in world.of_type(type) if one.region == region)
     if old is None and held + 1 > most:
-        code = "PublicIPCountLimitReached" if "Public" in name else f"{name}CountLimitReached"
-        text = f"Cannot create more than {most} {name} for this subscription in this region."
-        raise Refusal(400, code, text)
+        kind = "PublicIP" if "Public" in name else name
+        raise real("count-limit-reached", kind=kind, most=most, name=name)
 
 
 def quota(world: World, region: str, name: str) -> int:

@@ -13,7 +13,7 @@ from azure.mgmt.compute import models
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal, invalid
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_models import check_answer
 from tests.standins.azure_world import SUBSCRIPTION, Thing, World, same
 
@@ -33,7 +33,7 @@ def group_of(world: World, given: Body) -> Body | None:
     found = ID.fullmatch(str(wish.get("id", "")))
     known = _known(world, f"{found[1]}/{found[2]}") if found else None
     if known is None:
-        raise Refusal(404, "NotFound", f"The entity {wish.get('id')} was not found. (group)")
+        raise real("reservation-group-absent", id=wish.get("id"))
     return known
 
 
@@ -44,16 +44,13 @@ def check(world: World, given: Body) -> None:
         return
     properties = given["properties"]
     if group["region"] != given["location"]:
-        raise invalid("The group is in another region.", "capacityReservationGroup.id")
+        raise real("reservation-group-elsewhere")
     if properties.get("priority") == "Spot":
-        text = "Capacity reservation is not supported for Azure Spot Virtual Machines."
-        raise Refusal(409, "OperationNotAllowed", text)
+        raise real("reservation-not-for-spot")
     if properties.get("proximityPlacementGroup"):
-        text = "Proximity placement groups are not supported with capacity reservations."
-        raise Refusal(409, "OperationNotAllowed", text)
+        raise real("reservation-with-proximity-group")
     if reservation_of(world, given) is None:
-        text = "The capacity reservation group has no reservation of this size in this zone."
-        raise Refusal(409, "OperationNotAllowed", text)
+        raise real("reservation-group-without-size")
 
 
 def reservation_of(world: World, given: Body) -> str | None:
@@ -145,8 +142,7 @@ def _asked(call: Call) -> str:
     wanted = f"{call.given['group']}/{call.given['name']}"
     found = next((key for key in call.world.reservation_groups if same(key, wanted)), None)
     if found is None:
-        text = f"The Resource '{KIND}/{call.given['name']}' was not found."
-        raise Refusal(404, "ResourceNotFound", text)
+        raise real("resource-not-found-by-name", kind=KIND, name=call.given["name"])
     return found
 
 
@@ -198,12 +194,12 @@ def _graph(call: Call) -> Response:
     """Of Kusto it knows this query alone."""
     given = call.body()
     if set(given) - {"query", "subscriptions", "managementGroups", "options", "facets"}:
-        raise invalid("Unknown members of the request.", "query")
+        raise real("graph-members-unknown")
     if "subscriptions" in given:
         return call.answer({"totalRecords": 0, "count": 0, "data": [], "resultTruncated": "false"})
     found = _QUERY.fullmatch(str(given.get("query", "")))
     if found is None:
-        raise Refusal(400, "BadRequest", "Please provide below info when asking for support.")
+        raise real("graph-query-refused")
     sizes, regions = (re.findall(r"'([^']*)'", found[n]) for n in (1, 2))
     rows = []
     for key, rate in call.world.eviction_rates.items():

@@ -15,9 +15,6 @@ from tests.standins.azure_call import Call, described, route
 from tests.standins.azure_errors import (
     Body,
     Refusal,
-    group_being_deleted,
-    group_not_found,
-    not_found,
     real,
 )
 from tests.standins.azure_offer import REGIONS, SINCE
@@ -90,12 +87,12 @@ class Kind:
         check_tags(given.get("tags") or {})
         check_policy(world, id.rpartition("/")[2], given["location"], given.get("tags") or {})
         if old is not None and not same(old.region, given["location"]):
-            raise Refusal(
-                409,
-                "InvalidResourceLocation",
-                f"The resource '{old.name}' already exists in location '{old.region}' in resource "
-                f"group '{old.group}'. A resource with the same name cannot be created in location "
-                f"'{given['location']}'. Please select a new resource name.",
+            raise real(
+                "resource-elsewhere",
+                old=old.name,
+                region=old.region,
+                group=old.group,
+                location=given["location"],
             )
         if old is not None and old.state == "Deleting":
             raise self.busy(old)
@@ -117,27 +114,18 @@ class Kind:
     def check_words(self, call: Call, name: str, body: Body) -> None:
         """What can be refused without a look at what exists."""
         if not re.match(self.name_rule, name):
-            raise Refusal(
-                400,
-                "InvalidResourceName",
-                f"Resource name {name} is invalid. The name can be up to 80 "
-                "characters long. It must begin with a word character, and it must end with a word "
-                "character or with '_'. The name may contain word characters or '.', '-', '_'.",
-            )
+            raise real("resource-name-invalid", name=name)
         for path in azure_models.paths(body):
             since = SINCE.get(self.type.lower(), {}).get(path, "")
             if call.version < since:
-                raise Refusal(
-                    400,
-                    "InvalidRequestContent",
-                    "The request content was invalid and could not be deserialized: "
-                    "'Could not find "
-                    f"member '{path.rpartition('.')[2]}' on object of type '{self.type}'. Path "
-                    f"'{path}', line 1, position 1.'.",
+                raise real(
+                    "member-not-of-version",
+                    member=path.rpartition(".")[2],
+                    type=self.type,
+                    path=path,
                 )
         if not body.get("location"):
-            text = "The location property is required for this definition."
-            raise Refusal(400, "LocationRequired", text)
+            raise real("location-missing")
 
     def delete(self, world: World, thing: Thing) -> Operation:
         """Begins it, without asking whether it may be."""
@@ -153,12 +141,7 @@ class Kind:
         return world.operate(thing, "Deleting", gone)
 
     def busy(self, thing: Thing) -> Refusal:
-        return Refusal(
-            429,
-            "AnotherOperationInProgress",
-            "Another operation on this or dependent resource is in progress. To retrieve status of "
-            f"the operation use uri: {thing.id}.",
-        )
+        return real("another-operation-in-progress", thing=thing.id)
 
 
 KINDS: dict[str, Kind] = {}
@@ -244,19 +227,14 @@ def asked(call: Call) -> Kind:
     namespace, name = call.given["namespace"], call.given["kind"]
     found = KINDS.get(f"{namespace}/{name}".lower())
     if found is None:
-        raise Refusal(
-            404,
-            "InvalidResourceType",
-            f"The resource type '{name}' could not be found in the namespace '{namespace}' for api "
-            f"version '{call.version}'.",
-        )
+        raise real("type-not-of-version", name=name, namespace=namespace, version=call.version)
     return found
 
 
 def group_of(call: Call) -> Thing:
     group = call.world.find(group_id(call.given["group"]))
     if group is None:
-        raise group_not_found(call.given["group"])
+        raise real("group-absent", name=call.given["group"])
     return group
 
 
@@ -271,7 +249,7 @@ def open_group(call: Call) -> Thing:
     """One in which things can be made."""
     group = group_of(call)
     if group.state == "Deleting":
-        raise group_being_deleted(group.name)
+        raise real("group-being-deleted", group=group.name)
     return group
 
 
@@ -279,7 +257,7 @@ def existing(call: Call) -> Thing:
     found, group = asked(call), group_of(call)
     thing = call.world.find(resource_id(group.name, found.type, call.given["name"]))
     if thing is None:
-        raise not_found(found.type, call.given["name"], group.name)
+        raise real("resource-absent", kind=found.type, name=call.given["name"], group=group.name)
     return thing
 
 
@@ -300,12 +278,7 @@ def location(text: str, type: str, lacking: Sequence[str] = ()) -> str:
     if name not in REGIONS or name in lacking:
         what = "ResourceGroup" if type.endswith("/resourceGroups") else "ResourceType"
         served = ",".join(one for one in REGIONS if one not in lacking)
-        raise Refusal(
-            400,
-            f"LocationNotAvailableFor{what}",
-            f"The provided location '{text}' is not available for resource type '{type}'. List of "
-            f"available regions for the resource type is '{served}'.",
-        )
+        raise real("location-not-available", what=what, location=text, type=type, served=served)
     return name
 
 
@@ -325,24 +298,17 @@ def check_policy(world: World, name: str, region: str, tags: dict[str, str]) -> 
     if lacking:
         assigned = f"Require a tag: {', '.join(sorted(lacking))}"
         identifiers = json.dumps([{"policyAssignment": {"name": assigned}}])
-        text = f"Resource '{name}' was disallowed by policy. Policy identifiers: '{identifiers}'."
-        raise Refusal(403, "RequestDisallowedByPolicy", text)
+        raise real("denied-by-policy", name=name, identifiers=identifiers)
 
 
 def check_tags(tags: dict[str, str]) -> None:
     """https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources#limitations"""
     if len(tags) > 50:
-        text = f"The number of tags '{len(tags)}' exceeded the maximum of '50'."
-        raise Refusal(400, "TooManyTags", text)
+        raise real("too-many-tags", tags=len(tags))
     for name, value in tags.items():
         if not name or len(name) > 512 or re.search(r"[<>%&\\?/]", name):
-            text = (
-                f"The tag name '{name}' is invalid: it has up to 512 characters without <>%&\\?/."
-            )
-            raise Refusal(400, "InvalidTagNameCharacters", text)
+            raise real("tag-name-invalid", name=name)
         if name.lower().startswith(("microsoft", "azure", "windows")):
-            text = f"The tag name '{name}' has a reserved prefix: microsoft, azure, windows."
-            raise Refusal(400, "ReservedTagName", text)
+            raise real("tag-name-reserved", name=name)
         if not isinstance(value, str) or len(value) > 256:
-            text = f"The value of tag '{name}' has more than 256 characters."
-            raise Refusal(400, "InvalidTagValueLength", text)
+            raise real("tag-value-too-long", name=name)

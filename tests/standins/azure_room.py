@@ -81,14 +81,10 @@ def no_room(world: World, thing: Thing) -> Refusal | None:
     zonal = bool(thing.given.get("zones"))
     code = world.capacity_code
     if "Overconstrained" in code:
-        text = (
-            "Allocation failed. VM(s) with the following constraints cannot be "
-            "allocated, because the condition is too restrictive. Please remove some "
-            "constraints and try again. Constraints applied are: - VM Size."
-        )
-        return Refusal(409, code, text)
+        return real("overconstrained", code=code)
     found = real("zonal-allocation-failed" if zonal else "allocation-failed")
-    return Refusal(409, code or found.code, found.message)
+    found.code = code or found.code
+    return found
 
 
 def _exceeded(world: World, given: Body) -> bool:

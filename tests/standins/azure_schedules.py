@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal, invalid, missing, not_acted_out
+from tests.standins.azure_errors import Body, Refusal, not_acted_out, real
 from tests.standins.azure_machine_rules import VMS
 from tests.standins.azure_power import begin
 from tests.standins.azure_resources import (
@@ -59,10 +59,9 @@ def _put(call: Call) -> Response:
     id = resource_id(open_group(call).name, TYPE, name)
     body = call.body()
     if set(body) - {"location", "properties", "tags", "id", "name", "type"}:
-        raise Refusal(400, "InvalidRequestContent", "The request content is not valid.")
+        raise real("content-invalid")
     if not body.get("location"):
-        text = "The location property is required for this definition."
-        raise Refusal(400, "LocationRequired", text)
+        raise real("location-missing")
     given = {key: value for key, value in body.items() if key in ("location", "properties", "tags")}
     given["location"] = location(body["location"], TYPE, world.lacking.get(TYPE, ()))
     check_tags(given.get("tags") or {})
@@ -109,29 +108,25 @@ def _check(world: World, name: str, given: Body) -> None:
     properties = given.get("properties") or {}
     for key, value in properties.items():
         if key not in KNOWN:
-            text = f"Could not find member '{key}' on object of type 'ScheduleProperties'."
-            raise Refusal(400, "InvalidRequestContent", text)
+            raise real("schedule-member-unknown", key=key)
         values = KNOWN[key]
         if values and value not in values:
-            raise invalid(f"The value '{value}' of parameter '{key}' is not valid.", key)
+            raise real("schedule-value-invalid", value=value, key=key)
     for key in ("taskType", "dailyRecurrence", "timeZoneId", "targetResourceId"):
         if not properties.get(key):
-            raise missing(key)
+            raise real("parameter-missing", name=key)
     if properties["timeZoneId"] != "UTC":
         raise not_acted_out("other time zones than UTC")
     text = properties["dailyRecurrence"].get("time", "")
     if len(text) != 4 or not text.isdecimal() or int(text[:2]) > 23 or int(text[2:]) > 59:
-        raise invalid(f"The time '{text}' is not valid: it is HHmm.", "dailyRecurrence.time")
+        raise real("schedule-time-invalid", text=text)
     target = world.find(properties["targetResourceId"])
     if target is None or not same(target.type, VMS):
-        text = f"The target resource '{properties['targetResourceId']}' was not found."
-        raise Refusal(400, "InvalidTargetResourceId", text)
+        raise real("schedule-target-absent", target_resource_id=properties["targetResourceId"])
     if not same(name, PREFIX + target.name):
-        text = f"The schedule of a virtual machine is named {PREFIX}<its name>."
-        raise Refusal(400, "InvalidScheduleName", text)
+        raise real("schedule-name-invalid", prefix=PREFIX)
     if target.region != given["location"]:
-        text = "The schedule must be in the location of its virtual machine."
-        raise Refusal(400, "InvalidScheduleLocation", text)
+        raise real("schedule-elsewhere")
 
 
 def _arm(world: World, thing: Thing, first: float) -> None:

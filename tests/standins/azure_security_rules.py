@@ -6,18 +6,14 @@ import ipaddress
 import re
 from typing import Any
 
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 
 SERVICE_TAGS = ("VirtualNetwork", "AzureLoadBalancer", "Internet", "*")
 
 
 def check_rule(name: str, rule: Body) -> None:
     if not 100 <= rule["priority"] <= 4096:
-        text = (
-            f"Security rule has invalid Priority. Value provided: {rule['priority']} "
-            "Allowed range 100-4096."
-        )
-        raise Refusal(400, "SecurityRuleInvalidPriority", text)
+        raise real("rule-priority-invalid", priority=rule["priority"])
     for side in ("source", "destination"):
         for what, fits in (("AddressPrefix", _is_prefix), ("PortRange", _is_port)):
             single, plural = (
@@ -26,19 +22,13 @@ def check_rule(name: str, rule: Body) -> None:
             )
             several = rule.get(plural) or []
             if rule.get(single) and several:
-                text = f"Security rule {name} has both {single} and {plural}."
-                raise Refusal(400, "SecurityRuleInvalidParameters", text)
+                raise real("rule-with-both-forms", name=name, single=single, plural=plural)
             values = several or [rule.get(single)]
             if values == [None]:
-                text = (
-                    "Required security rule parameters are missing for security rule "
-                    f"with Id: {name}. Security rule must specify {plural} or {single}."
-                )
-                raise Refusal(400, "SecurityRuleParameterIsMissing", text)
+                raise real("rule-incomplete", name=name, plural=plural, single=single)
             for value in values:
                 if not fits(value):
-                    text = f"Security rule {name} has invalid {what}. Value provided: {value}."
-                    raise Refusal(400, f"SecurityRuleInvalid{what}", text)
+                    raise real("rule-value-invalid", what=what, name=name, value=value)
 
 
 def _is_prefix(text: Any) -> bool:

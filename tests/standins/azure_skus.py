@@ -7,7 +7,7 @@ import re
 from werkzeug.wrappers import Response
 
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_machine_rules import VMS
 from tests.standins.azure_offer import IMAGES, REGIONS, SIZES, Size
 from tests.standins.azure_resources import location
@@ -24,8 +24,7 @@ def _skus(call: Call) -> Response:
     wanted = call.query.get("$filter")
     found = re.match(r"location eq '([^']*)'\Z", wanted) if wanted else None
     if wanted and not found:
-        text = "The filter is not supported: only 'location eq' is."
-        raise Refusal(400, "BadRequest", text)
+        raise real("skus-filter-invalid")
     regions = [found[1].lower()] if found else list(REGIONS)
     return call.page(
         [
@@ -94,7 +93,7 @@ def _versions(call: Call) -> Response:
     wanted = tuple(call.given[name] for name in ("publisher", "offer", "sku"))
     found = next((one for key, one in IMAGES.items() if all(map(same, key, wanted))), None)
     if found is None:
-        raise Refusal(404, "NotFound", "Artifact: VMImage was not found.")
+        raise real("vm-image-absent")
     versions = sorted(found.versions)
     if "name desc" in call.query.get("$orderby", ""):
         versions.reverse()
@@ -116,7 +115,7 @@ def _version(call: Call) -> Response:
     found = next((one for key, one in IMAGES.items() if all(map(same, key, wanted))), None)
     version = call.given["version"]
     if found is None or version not in found.versions:
-        raise Refusal(404, "NotFound", f"Artifact: VMImage was not found. ({version})")
+        raise real("vm-image-version-absent", version=version)
     inner = {"osDiskImage": {"operatingSystem": "Linux", "sizeInGb": found.gb}}
     properties = {
         **inner,

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response
 
 from tests.standins import azure_models
 from tests.standins.azure_call import Call, route
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, real
 from tests.standins.azure_references import check_subnet_free, child
 from tests.standins.azure_resources import KINDS, existing, open_group
 from tests.standins.azure_world import Thing, same
@@ -34,8 +34,7 @@ def _get(call: Call) -> Response:
     thing, name = existing(call), _part(call)
     found = _find(call, thing, name)
     if found is None:
-        text = f"Resource {thing.id}/{name}/{call.given['own']} not found."
-        raise Refusal(404, "NotFound", text)
+        raise real("subresource-absent", thing=thing.id, name=name, own=call.given["own"])
     return call.answer(child(thing, name, found))
 
 
@@ -67,8 +66,7 @@ def _delete(call: Call) -> Response:
 def _part(call: Call) -> str:
     name = WORDS.get(call.given["part"].lower())
     if name is None:
-        text = f"The resource type '{call.given['kind']}/{call.given['part']}' could not be found."
-        raise Refusal(404, "InvalidResourceType", text)
+        raise real("subresource-type-unknown", kind=call.given["kind"], part=call.given["part"])
     return name
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
-from tests.standins.azure_errors import Body, Refusal
+from tests.standins.azure_errors import Body, Refusal, wanted_by_test
 
 SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
 GROUPS = "Microsoft.Resources/resourceGroups"
@@ -282,7 +282,7 @@ class World:
             return
         code = self.failures.get(thing.name)
         if code is not None and thing.state != "Deleting":
-            operation.error = Refusal(409, code, f"A test wanted '{thing.name}' to fail: {code}.")
+            operation.error = wanted_by_test(thing.name, code)
         else:
             operation.error = operation.finish()
         thing.operation = None

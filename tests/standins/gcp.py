@@ -12,7 +12,7 @@ import json
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from werkzeug.wrappers import Request, Response
 
@@ -31,15 +31,14 @@ from tests.standins.gcp_api import Method, api
 from tests.standins.gcp_auth import Authority
 from tests.standins.gcp_catalog import IMAGES, REGIONS, ZONES
 from tests.standins.gcp_errors import (
-    REASONS,
     ApiError,
     answer,
-    invalid,
-    not_found,
+    not_acted_out,
+    of_status,
     real,
     real_failure,
 )
-from tests.standins.gcp_tpu_api import STATUSES, TpuError, tpu_api
+from tests.standins.gcp_tpu_api import TpuError, as_tpu_error, refused, tpu_api
 from tests.standins.gcp_tpus import METADATA, TpuService, is_tpu_call, metadata, stop_hosts
 from tests.standins.gcp_world import HANDLERS, Body, Call, World
 from tests.standins.refusals import recorded
@@ -172,7 +171,7 @@ class GcpStandIn(World):
             return f"{verb} {path}"
 
     def error(self, status: int, code: str, message: str) -> Response:
-        return ApiError(status, code or REASONS.get(status, "backendError"), message).response()
+        return of_status(status, code, message).response()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         return self._answer(Request(environ))(environ, start_response)
@@ -213,19 +212,17 @@ class GcpStandIn(World):
         except ApiError as error:
             if isinstance(error, TpuError):
                 raise
-            raise TpuError(error.code, error.message, STATUSES.get(error.code, "")) from error
+            raise as_tpu_error(error) from error
 
     def _allow(self, permission: str) -> None:
         if self.granted is not None and permission not in self.granted:
             self.denied.append(permission)
-            message = f"Permission '{permission}' denied on 'projects/{self.project}'"
-            raise TpuError(403, message)
+            raise refused("tpu-permission-denied", permission=permission, project=self.project)
 
     def _act(self, method: Method, given: Body, body: Body, user: str) -> Body:
         handler = HANDLERS.get(method.id)
         if handler is None:
-            message = f"compute.{method.id} is not acted out by this stand-in"
-            raise ApiError(501, "notImplemented", message)
+            raise not_acted_out(f"compute.{method.id}")
         self._check_place(method, given)
         self._check_permissions(method, given, body)
         self._check_refused(method, given, body)
@@ -240,19 +237,19 @@ class GcpStandIn(World):
     def _check_refused(self, method: Method, given: Body, body: Body) -> None:
         """Refuse what a test wants refused, in the words of the corpus."""
         place = given.get("zone") or given.get("region") or "global"
-        names = {"project": self.project, "zone": str(given.get("zone", ""))}
+        names: dict[str, Any] = {"project": self.project, "zone": str(given.get("zone", ""))}
         names["instance"] = str(body.get("name", ""))
         for pattern, name in self.refuses.items():
             if fnmatch.fnmatchcase(f"{method.id} {place}", pattern):
                 if recorded("gcp")[name].status != "operation":
-                    raise real(name, names)
-                failure = real_failure(name, names).fields()["error"]["errors"][0]
+                    raise real(name, **names)
+                failure = real_failure(name, **names).fields()["error"]["errors"][0]
                 self.failures.append(
                     {"action": method.id, "name": "", "times": 1, "status": 400, **failure}
                 )
         for field in self.unknown_fields:
             if field in json.dumps(body):
-                raise real("field-unknown", {"field": field})
+                raise real("field-unknown", field=field)
 
     def _named(self, zone: str, id: str) -> str:
         """The name of the VM with this id; the id itself if there is none."""
@@ -274,8 +271,7 @@ class GcpStandIn(World):
             if allowed is not None and permission not in allowed:
                 self.denied.append(permission)
                 where = self.host_project if allowed is self.host_granted else project
-                message = f"Required '{permission}' permission for 'projects/{where}'"
-                raise ApiError(403, "forbidden", message)
+                raise real("permission-missing", permission=permission, where=where)
 
     def _check_place(self, method: Method, given: Body) -> None:
         project = given["project"]
@@ -285,18 +281,18 @@ class GcpStandIn(World):
         public = project in PUBLIC and method.id.startswith("images.")
         known = project in (self.project, self.host_project)
         if not known and not public and not shared:
-            raise not_found(f"projects/{project}")
+            raise real("resource-absent", path=f"projects/{project}")
         zone, region = given.get("zone"), given.get("region")
         if zone is not None and zone not in ZONES:
             if method.id == "zones.get":
-                raise not_found(f"projects/{project}/zones/{zone}")
-            raise invalid("zone", zone, "Unknown zone.")
+                raise real("resource-absent", path=f"projects/{project}/zones/{zone}")
+            raise real("unknown-zone", field="zone", value=zone)
         if region is not None and region not in REGIONS:
             if method.id == "regions.get":
-                raise not_found(f"projects/{project}/regions/{region}")
-            raise invalid("region", region, "Unknown region.")
+                raise real("resource-absent", path=f"projects/{project}/regions/{region}")
+            raise real("unknown-region", field="region", value=region)
         if zone in self.unreachable:
-            raise ApiError(503, "backendError", f"The zone '{zone}' does not answer.")
+            raise real("zone-does-not-answer", zone=zone)
 
     # ── The rest ─────────────────────────────────────────────────────────────
 

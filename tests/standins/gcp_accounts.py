@@ -11,7 +11,7 @@ from typing import Any
 
 from werkzeug.wrappers import Request
 
-from tests.standins.gcp_errors import ApiError, Failure, real_failure
+from tests.standins.gcp_errors import Failure, real, real_failure
 from tests.standins.gcp_world import Body, World
 
 _ACCOUNT = re.compile(r"/v1/projects/([^/]+)/serviceAccounts/([^/:]+)(:testIamPermissions)?")
@@ -34,7 +34,7 @@ def told(world: Any, request: Request) -> Body:
     if policy:
         bindings = world.bucket_policies.get(policy[1])
         if bindings is None:
-            raise ApiError(404, "notFound", "The specified bucket does not exist.")
+            raise real("bucket-absent")
         resource = f"projects/_/buckets/{policy[1]}"
         return {
             "kind": "storage#policy",
@@ -51,8 +51,7 @@ def told(world: Any, request: Request) -> Body:
         may = known is not None and known.get("act_as", True)
         return {"permissions": [each for each in asked if may]}
     if known is None:
-        message = f"Unknown service account: {email}"
-        raise ApiError(404, "notFound", message, "NOT_FOUND")
+        raise real("service-account-unknown", email=email)
     project = known.get("project", world.project)
     body = {"name": f"projects/{project}/serviceAccounts/{email}", "projectId": project}
     return {**body, "email": email, "uniqueId": "1", "disabled": known.get("disabled", False)}
@@ -64,7 +63,7 @@ def refusal(world: World, body: Body, user: str) -> Failure | None:
         email = account.get("email", "default")
         known = world.service_accounts.get(email)
         if known is None:
-            return real_failure("service-account-absent", {"account": email}, 404)
+            return real_failure("service-account-absent", account=email, status=404)
         if not known.get("act_as", True):
-            return real_failure("service-account-denied", {"account": email, "user": user}, 400)
+            return real_failure("service-account-denied", account=email, user=user, status=400)
     return None

@@ -24,8 +24,7 @@ def check_address(world: World, at: str, asked: str | None, subnet: Thing) -> No
         number = int(ipaddress.ip_address(asked)) - int(range.network_address)
         inside = 2 <= number < range.num_addresses - 2  # https://cloud.google.com/vpc/docs/subnets
     if not inside:
-        why = "Requested internal IP is outside the subnetwork CIDR range."
-        raise errors.invalid(f"{at}.networkIP", asked, why)
+        raise errors.real("address-outside-subnetwork", field=f"{at}.networkIP", value=asked)
 
 
 def addresses_in_use(world: World) -> set[str]:
@@ -41,5 +40,4 @@ def taken_address(world: World, interfaces: list[Body]) -> Failure | None:
     asked = [one["networkIP"] for one in interfaces if one.get("networkIP") in taken]
     if not asked:
         return None
-    text = f"IP '{asked[0]}' is already being used by another resource."
-    return Failure(code="IP_IN_USE_BY_ANOTHER_RESOURCE", message=text, status=400)
+    return errors.real_failure("address-in-use", address=asked[0], status=400)

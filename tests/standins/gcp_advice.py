@@ -18,20 +18,26 @@ def capacity(call: Call) -> Body:
     world, body = call.world, call.body
     model = body.get("instanceProperties", {}).get("scheduling", {}).get("provisioningModel")
     if model not in ("SPOT", "FLEX_START"):
-        raise errors.invalid("resource.instanceProperties.scheduling", model or "", "Must be SPOT.")
+        raise errors.real(
+            "advice-only-for-spot",
+            field="resource.instanceProperties.scheduling",
+            value=model or "",
+        )
     if not 1 <= body.get("size", 0) <= 1000:
-        raise errors.invalid("resource.size", str(body.get("size")), "Must be 1 to 1000.")
+        raise errors.real("advice-size", field="resource.size", value=str(body.get("size")))
     selections = body.get("instanceFlexibilityPolicy", {}).get("instanceSelections", {})
     if len(selections) != 1:
-        raise errors.bad_request("Exactly one instance selection is required.")
+        raise errors.real("advice-selection")
     (selection,) = selections.values()
     for name in selection.get("machineTypes", ()):
         if name not in MACHINES or name.startswith("n1-"):
-            raise errors.invalid("resource.instanceFlexibilityPolicy", name, "Not supported.")
+            raise errors.real(
+                "advice-policy", field="resource.instanceFlexibilityPolicy", value=name
+            )
     policy = body.get("distributionPolicy", {})
     zones = [each["zone"].rpartition("/")[2] for each in policy.get("zones", ())]
     if any(zone not in ZONES or region_of(zone) != call.given["region"] for zone in zones):
-        raise errors.invalid(AT, zones, "Zones must be of the region.")
+        raise errors.real("advice-zones", field=AT, value=zones)
     (zone,) = zones
     shard = {
         "zone": world.link(f"projects/{world.project}/zones/{zone}"),

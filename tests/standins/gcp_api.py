@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.standins.gcp_errors import ApiError, front, invalid, required
+from tests.standins.gcp_errors import ApiError, not_acted_out, real
 
 Schema = dict[str, Any]
 PREFIX = "/compute/v1/"
@@ -87,7 +87,7 @@ class Api:
                 found = pattern.fullmatch(path)
                 if found and method.verb == verb:
                     return method, found.groupdict()
-        raise ApiError(404, "notFound", f"The requested URL {url_path} was not found: {verb}")
+        raise real("url-unknown", url_path=url_path, verb=verb)
 
     def parameters(
         self, method: Method, in_path: dict[str, str], query: list[tuple[str, str]]
@@ -98,58 +98,55 @@ class Api:
         for name, text in in_path.items():
             schema = method.parameters[name]
             if "pattern" in schema and not re.fullmatch(schema["pattern"], text):
-                raise invalid(name, text, f"Must be a match of regex '{schema['pattern']}'")
+                raise real("regex-not-matched", field=name, value=text, pattern=schema["pattern"])
             taken[name] = text
         for name, text in query:
             schema = known.get(name, {})
             if schema.get("location") != "query":
-                raise front(
-                    f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query '
-                    f"parameter. Field '{name}' could not be found in request message."
-                )
+                raise real("parameter-unknown", name=name)
             value = self._query_value(name, schema, text)
             if schema.get("repeated"):
                 taken.setdefault(name, []).append(value)
             elif name in taken:
-                raise front(f"Invalid value at '{name}', repeated more than once")
+                raise real("parameter-repeated", name=name)
             else:
                 taken[name] = value
         for name, schema in method.parameters.items():
             if schema.get("required") and name not in taken:
-                raise ApiError(400, "required", f"Required parameter: {name}")
+                raise real("required-parameter", name=name)
         for name in NOT_SERVED:
             if name in taken:
-                raise ApiError(501, "notImplemented", f"This stand-in does not act out '{name}'")
+                raise not_acted_out(f"'{name}'")
         if taken.get("alt", "json") != "json":
-            raise ApiError(501, "notImplemented", "This stand-in answers in JSON alone")
+            raise not_acted_out("other forms than JSON")
         return taken
 
     def _query_value(self, name: str, schema: Schema, text: str) -> Any:
         if schema["type"] == "boolean":
             if text not in ("true", "false"):
-                raise front(f"Invalid value at '{name}' (TYPE_BOOL), \"{text}\"")
+                raise real("parameter-no-bool", name=name, text=text)
             return text == "true"
         if schema["type"] == "integer":
             low, high = SPANS[schema["format"]]
             if not re.fullmatch(r"-?\d+", text) or not low <= int(text) <= high:
-                raise front(f"Invalid value at '{name}' (TYPE_{schema['format'].upper()})")
+                raise real("parameter-of-wrong-type", name=name, format=schema["format"].upper())
             return int(text)
         if "enum" in schema and text not in schema["enum"]:
-            raise front(f"Invalid value at '{name}' (TYPE_ENUM), \"{text}\"")
+            raise real("parameter-no-enum", name=name, text=text)
         if name == "requestId" and not _is_uuid(text):
-            raise invalid("requestId", text, "Must be a valid UUID, and not zero")
+            raise real("request-id-invalid", field="requestId", value=text)
         return text
 
     def take(self, method: Method, data: bytes) -> dict[str, Any]:
         """The body, checked, without what only the server writes; int64 as strings."""
         if method.request is None:
             if data.strip() not in (b"", b"{}"):
-                raise front("Invalid JSON payload received. This method takes no body.")
+                raise real("body-not-wanted")
             return {}
         try:
             value = json.loads(data or b"{}")
         except ValueError as error:
-            raise ApiError(400, "parseError", "Parse Error", "INVALID_ARGUMENT") from error
+            raise real("parse-error") from error
         taken = self._take({"$ref": method.request}, value, "", method)
         assert isinstance(taken, dict)
         return taken
@@ -180,10 +177,7 @@ class Api:
             told = properties.get(name, rest)
             if told is None:
                 place = f" at '{at}'" if at else ""
-                raise front(
-                    f'Invalid JSON payload received. Unknown name "{name}"{place}: '
-                    "Cannot find field."
-                )
+                raise real("body-field-unknown", name=name, place=place)
             inside = f"{at}.{name}" if at else name
             if item is None:
                 continue
@@ -193,7 +187,9 @@ class Api:
         for name, told in properties.items():
             needed = told.get("annotations", {}).get("required", ())
             if f"compute.{method.id}" in needed and name not in taken:
-                raise required(f"resource.{at}.{name}" if at else f"resource.{name}")
+                raise real(
+                    "field-required", field=f"resource.{at}.{name}" if at else f"resource.{name}"
+                )
         return taken
 
     def check_answer(self, method: Method, value: Any) -> None:
@@ -323,4 +319,4 @@ def _is_uuid(text: str) -> bool:
 
 
 def _wrong(at: str, wanted: str, value: Any) -> ApiError:
-    return front(f"Invalid value at '{at}' ({wanted}), {json.dumps(value)}")
+    return real("value-of-wrong-type", at=at, wanted=wanted, given=json.dumps(value))

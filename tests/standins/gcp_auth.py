@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from werkzeug.wrappers import Request, Response
 
-from tests.standins.gcp_errors import ApiError, answer
+from tests.standins.gcp_errors import ApiError, answer, real
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -26,11 +26,6 @@ GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 GOOGLES = "https://oauth2.googleapis.com/token"
 """What google-auth writes as the audience, whatever `token_uri` says."""
 AUDIENCES = ("https://compute.googleapis.com/",)
-MISSING = (
-    "Request is missing required authentication credential. Expected OAuth 2 access token, login "
-    "cookie or other valid authentication credential. See "
-    "https://developers.google.com/identity/sign-in/web/devconsole-project."
-)
 
 
 @dataclass
@@ -100,7 +95,7 @@ class Authority:
         https://developers.google.com/identity/openid-connect/openid-connect#an-id-tokens-payload"""
         email = self.people.get(request.form.get("refresh_token", ""))
         if email is None:
-            return _refusal("invalid_grant", "Token has been expired or revoked.")
+            return _refusal(real("login-revoked"))
         token = f"ya29.a0{secrets.token_urlsafe(48)}"
         self._tokens[token] = email, time.time() + self.lifetime
         scopes = request.form.get("scope", "").split()
@@ -122,17 +117,17 @@ class Authority:
         if request.form.get("grant_type") == "refresh_token":
             return self._refreshed(request)
         if request.form.get("grant_type") != GRANT:
-            return _refusal("unsupported_grant_type", "Invalid grant_type")
+            return _refusal(real("grant-not-supported"))
         try:
             email, claims = self._verified(
                 request.form.get("assertion", ""), [request.base_url, GOOGLES]
             )
         except ValueError as error:
-            return _refusal("invalid_grant", f"Invalid JWT: {error}")
+            return _refusal(real("grant-invalid", why=error))
         if claims.get("iss") != email:
-            return _refusal("invalid_grant", "Invalid JWT: iss is not the owner of the key")
+            return _refusal(real("grant-of-another"))
         if not set(str(claims.get("scope", "")).split()) & set(SCOPES):
-            return _refusal("invalid_scope", "Invalid OAuth scope or ID token audience provided.")
+            return _refusal(real("token-scope-invalid"))
         return answer(self.issue(email))
 
     def issue(self, email: str) -> dict[str, str | int]:
@@ -148,8 +143,7 @@ class Authority:
     def caller(self, header: str | None) -> str:
         """The e-mail address behind an `Authorization` header; raises 401."""
         if not header:
-            location = {"location": "Authorization", "locationType": "header"}
-            raise ApiError(401, "required", MISSING, "UNAUTHENTICATED", location)
+            raise real("credentials-missing")
         kind, _, token = header.partition(" ")
         email, expires = self._tokens.get(token, ("", 0.0))
         if kind == "Bearer" and expires > time.time():
@@ -164,9 +158,7 @@ class Authority:
                 scopes = set(str(claims.get("scope", "")).split())
                 if claims.get("aud") in AUDIENCES or scopes & set(SCOPES):
                     return email
-        location = {"location": "Authorization", "locationType": "header"}
-        message = "Request had invalid authentication credentials. Expected OAuth 2 access token."
-        raise ApiError(401, "authError", message, "UNAUTHENTICATED", location)
+        raise real("credentials-invalid")
 
     def _verified(self, assertion: str, audience: list[str] | None) -> tuple[str, dict[str, Any]]:
         """Signature, times and audience; raises ValueError."""
@@ -197,5 +189,7 @@ def _key(name: str) -> RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
-def _refusal(error: str, words: str) -> Response:
-    return answer({"error": error, "error_description": words}, 400)
+def _refusal(error: ApiError) -> Response:
+    """In OAuth's form."""
+    reason = error.body()["error"]["errors"][0]["reason"]
+    return answer({"error": reason, "error_description": error.message}, error.code)

@@ -92,25 +92,25 @@ class RecordedError(ApiError):
         return self.whole
 
 
-def real(name: str, names: Mapping[str, str]) -> ApiError:
+def real(entry: str, /, **names: object) -> ApiError:
     """The refusal of that name in the corpus, with these names in the place of the recorded."""
-    entry = recorded("gcp")[name]
-    assert isinstance(entry.status, int), name
-    whole = entry.json(**_of(entry, names))
-    return RecordedError(entry.status, "", whole["error"]["message"], whole=whole)
+    told = recorded("gcp")[entry]
+    assert isinstance(told.status, int), entry
+    whole = told.json(**_of(told, names))
+    return RecordedError(told.status, "", whole["error"]["message"], whole=whole)
 
 
-def real_failure(name: str, names: Mapping[str, str], status: int = 503) -> Failure:
+def real_failure(entry: str, /, *, status: int = 503, **names: object) -> Failure:
     """The same of an operation."""
-    entry = recorded("gcp")[name]
-    assert entry.status == "operation", name
-    told = entry.json(**_of(entry, names))
-    details = tuple(told.get("errorDetails", ()))
-    return Failure(code=told["code"], message=told["message"], status=status, details=details)
+    told = recorded("gcp")[entry]
+    assert told.status == "operation", entry
+    error = told.json(**_of(told, names))
+    details = tuple(error.get("errorDetails", ()))
+    return Failure(code=error["code"], message=error["message"], status=status, details=details)
 
 
-def _of(entry: Recorded, names: Mapping[str, str]) -> dict[str, str]:
-    return {name: given for name, given in names.items() if name in entry.names}
+def _of(told: Recorded, names: Mapping[str, object]) -> dict[str, object]:
+    return {name: given for name, given in names.items() if name in told.names}
 
 
 def answer(body: Any, code: int = 200) -> Response:
@@ -118,42 +118,22 @@ def answer(body: Any, code: int = 200) -> Response:
     return Response(text, code, content_type="application/json; charset=UTF-8")
 
 
-def front(message: str) -> ApiError:
-    """What Google's front end says before Compute Engine sees the call."""
-    return ApiError(400, "badRequest", message, "INVALID_ARGUMENT")
+def at_once(failure: Failure, status: int, reason: str) -> ApiError:
+    """What an operation would have ended with, as the answer to the call."""
+    return ApiError(status, reason, failure.message)
 
 
-def invalid(field_name: str, value: object, why: str) -> ApiError:
-    shown = value if isinstance(value, str) else json.dumps(value)
-    message = f"Invalid value for field '{field_name}': '{shown}'. {why}"
-    return ApiError(400, "invalid", message)
+def of_status(status: int, code: str, message: str) -> ApiError:
+    return ApiError(status, code or REASONS.get(status, "backendError"), message)
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "badRequest", message)
+def wanted_by_test(told: Mapping[str, Any]) -> Failure:
+    details = tuple(told.get("errorDetails", ()))
+    return Failure(
+        code=told["code"], message=told["message"], status=told["status"], details=details
+    )
 
 
-def required(field_name: str) -> ApiError:
-    return ApiError(400, "required", f"Required field '{field_name}' not specified")
-
-
-def not_found(path: str) -> ApiError:
-    return ApiError(404, "notFound", f"The resource '{path}' was not found")
-
-
-def already_exists(path: str) -> ApiError:
-    return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-
-
-def not_ready(path: str) -> ApiError:
-    return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
-
-
-def in_use(kind: str, path: str, user: str) -> ApiError:
-    message = f"The {kind} resource '{path}' is already being used by '{user}'"
-    return ApiError(400, "resourceInUseByAnotherResource", message)
-
-
-def changed(message: str) -> ApiError:
-    header = {"location": "If-Match", "locationType": "header"}
-    return ApiError(412, "conditionNotMet", message, details=header)
+def not_acted_out(what: str) -> ApiError:
+    """For what the real one knows and this one does not: better than to ignore it."""
+    return ApiError(501, "notImplemented", f"This stand-in does not act out {what}")

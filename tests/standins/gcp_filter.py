@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.standins.gcp_errors import ApiError
+from tests.standins.gcp_errors import ApiError, real
 
 Test = Callable[[dict[str, Any]], bool]
 Known = Callable[[list[str]], bool]
@@ -166,5 +166,4 @@ def _text(value: Any) -> str:
 
 
 def _refused(text: str) -> ApiError:
-    message = f"Invalid value for field 'filter': '{text}'. Invalid list filter expression."
-    return ApiError(400, "invalid", message)
+    return real("filter-invalid", text=text)

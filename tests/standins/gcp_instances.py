@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from tests.standins import gcp_accounts
 from tests.standins import gcp_errors as errors
 from tests.standins.gcp_addresses import addresses_in_use, taken_address
 from tests.standins.gcp_catalog import ZONES, region_of
-from tests.standins.gcp_errors import ApiError, Failure, real_failure
+from tests.standins.gcp_errors import Failure, real_failure
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import disk_need, exceeded, need
 from tests.standins.gcp_rules import BootDisk, Wish, check_metadata, checked, checked_scheduling
@@ -115,7 +116,12 @@ def delete_disk(call: Call) -> Body:
     def act() -> Operation:
         thing = call.world.free(call.path(call.given["disk"]))
         for user in thing.body.get("users", ()):
-            raise errors.in_use("disk", thing.path, user.partition("/compute/v1/")[2])
+            raise errors.real(
+                "resource-in-use",
+                kind="disk",
+                path=thing.path,
+                user=user.partition("/compute/v1/")[2],
+            )
         return deletion(call, thing)
 
     return call.once(act)
@@ -129,25 +135,25 @@ def make(call: Call) -> Body:
     def act() -> Operation:
         world, zone = call.world, call.given["zone"]
         if "sourceInstanceTemplate" in call.given or "sourceMachineImage" in call.given:
-            raise ApiError(501, "notImplemented", "Only whole bodies are acted out")
+            raise errors.not_acted_out("templates")
         path = call.path(name_given(call))
         wish = checked(world, zone, call.body)
         disk_paths = [f"projects/{world.project}/zones/{zone}/disks/{d.name}" for d in wish.disks]
         for taken in (path, *disk_paths):
             if taken in world.things:
-                raise errors.already_exists(taken)
+                raise errors.real("resource-exists", path=taken)
         body = _body(call, wish)
         more = need(world, region_of(zone), body)
         for one in wish.disks:
             more.update(disk_need({"type": one.type, "sizeGb": str(one.gb)}))
         failure = exceeded(world, region_of(zone), more)
         if failure and world.refused_at_once:
-            raise ApiError(403, "quotaExceeded", failure.message)
+            raise errors.at_once(failure, 403, "quotaExceeded")
         failure = failure or gcp_accounts.refusal(world, call.body, call.user)
         failure = failure or taken_address(world, wish.interfaces)
         failure = failure or (None if wish.reservation else _no_room(world, zone, wish))
         if failure and failure.code == "insufficientCapacity":
-            raise ApiError(503, failure.code, failure.message)
+            raise errors.at_once(failure, 503, failure.code)
         return _begin(call, path, body, wish, disk_paths, failure)
 
     return call.once(act)
@@ -198,11 +204,9 @@ def _capacity_after(world: World, name: str) -> float:
 
 
 def _no_capacity(world: World, thing: Thing) -> Failure:
-    return Failure(
-        code=world.capacity_code,
-        message=f"The zone 'projects/{world.project}/{thing.scope}' does not have enough resources "
-        "available to fulfill the request.  Try a different zone, or try again later.",
-        status=503,
+    zone = thing.scope.partition("/")[2]
+    return replace(
+        real_failure("zone-exhausted", project=world.project, zone=zone), code=world.capacity_code
     )
 
 
@@ -342,11 +346,12 @@ def _no_room(world: World, zone: str, wish: Wish) -> Failure | None:
             if thing.body["status"] != "TERMINATED"
         )
         if have >= room:
-            names = {"project": world.project, "zone": zone, "machine": wish.machine.name}
+            names: dict[str, Any] = {"project": world.project, "zone": zone}
+            names["machine"] = wish.machine.name
             if world.capacity_elsewhere:
                 names["available"] = ",".join(world.capacity_elsewhere)
-                return real_failure("zone-exhausted-with-details", names)
-            return replace(real_failure("zone-exhausted", names), code=world.capacity_code)
+                return real_failure("zone-exhausted-with-details", **names)
+            return replace(real_failure("zone-exhausted", **names), code=world.capacity_code)
     return None
 
 
@@ -489,13 +494,13 @@ def delete(call: Call) -> Body:
         world = call.world
         thing = world.find(call.path(call.given["instance"]))
         if thing.body["deletionProtection"]:
-            why = "Resource cannot be deleted if it's protected against deletion."
-            raise errors.invalid("resource.deletionProtection", "true", why)
+            raise errors.real(
+                "deletion-protected", field="resource.deletionProtection", value="true"
+            )
 
         def finish() -> Failure | None:
             if world.things.get(thing.path) is not thing:
-                message = f"The resource '{thing.path}' was not found"
-                return Failure(code=GONE, message=message, status=404)
+                return real_failure("resource-gone", path=thing.path, status=404)
             failure = world.wanted_failure(call.method, thing.name)
             if failure:
                 thing.deleting = False
@@ -565,13 +570,13 @@ def start(call: Call) -> Body:
         if thing.body["status"] == "RUNNING":
             return
         if thing.body["status"] != "TERMINATED":
-            raise errors.not_ready(thing.path)
+            raise errors.real("resource-not-ready", path=thing.path)
         # A stopped VM draws on no quota but its disk's; now it does again.
         more = need(world, region_of(call.given["zone"]), thing.body)
         del more["INSTANCES"]
         failure = exceeded(world, region_of(call.given["zone"]), more)
         if failure:
-            raise ApiError(403, "quotaExceeded", failure.message)
+            raise errors.at_once(failure, 403, "quotaExceeded")
         thing.body["status"] = "STAGING"
 
     def work(thing: Thing) -> None:
@@ -587,7 +592,7 @@ def reset(call: Call) -> Body:
 
     def begin(thing: Thing) -> None:
         if thing.body["status"] != "RUNNING":
-            raise errors.not_ready(thing.path)
+            raise errors.real("resource-not-ready", path=thing.path)
         _halt(world, thing, status="RUNNING")
 
     return _change(call, "reset", lambda thing: _run(world, thing), begin=begin)
@@ -600,9 +605,7 @@ def set_labels(call: Call) -> Body:
     def begin(thing: Thing) -> None:
         check_labels("resource.labels", labels)
         if call.body.get("labelFingerprint") != thing.body["labelFingerprint"]:
-            raise errors.changed(
-                "Labels fingerprint either invalid or resource labels have changed"
-            )
+            raise errors.real("labels-changed")
 
     def work(thing: Thing) -> None:
         thing.body |= {"labels": labels, "labelFingerprint": fingerprint()}
@@ -615,9 +618,7 @@ def set_metadata(call: Call) -> Body:
     def begin(thing: Thing) -> None:
         check_metadata(call.body)
         if call.body.get("fingerprint") != thing.body["metadata"]["fingerprint"]:
-            raise errors.changed(
-                "Supplied fingerprint does not match current metadata fingerprint."
-            )
+            raise errors.real("metadata-changed")
 
     def work(thing: Thing) -> None:
         told = {"kind": "compute#metadata", "fingerprint": fingerprint()}
@@ -636,8 +637,7 @@ def set_scheduling(call: Call) -> Body:
             for name, value in call.body.items():
                 kept = thing.body["scheduling"].get(name) == value
                 if not kept and name not in ("automaticRestart", "onHostMaintenance"):
-                    why = "The instance must be stopped before this can be changed."
-                    raise errors.invalid(f"resource.{name}", value, why)
+                    raise errors.real("instance-not-stopped", field=f"resource.{name}", value=value)
 
     def work(thing: Thing) -> None:
         thing.body["scheduling"] = checked_scheduling(

@@ -38,7 +38,7 @@ def pages_of_all(
     """Of all scopes: each is in the answer, with a warning where it has nothing to show. One that
     is down fails it, unless that was asked for otherwise."""
     if down and not call.given.get(PARTIAL):
-        raise errors.ApiError(503, "backendError", f"{_unreachable(down[0])['message']}")
+        raise errors.real("list-unreachable", scope=down[0])
     collection = call.method.partition(".")[0]
     shown, token = _cut(call, kind, items)
     told: dict[str, Body] = {}
@@ -67,8 +67,7 @@ def _cut(call: Call, kind: str, items: Sequence[Item]) -> tuple[list[Item], str 
     given: dict[str, Any] = call.given
     most = given.get("maxResults", 500)
     if not 0 <= most <= 500:
-        why = "Must be between 0 and 500, inclusive."
-        raise errors.invalid("maxResults", str(most), why)
+        raise errors.real("max-results-invalid", field="maxResults", value=str(most))
     chosen = sorted(items, key=lambda item: (item[0], item[1]["name"]))
     if text := given.get("filter"):
         test = parse(text, lambda path: api().has_field(kind, path))
@@ -77,7 +76,7 @@ def _cut(call: Call, kind: str, items: Sequence[Item]) -> tuple[list[Item], str 
     if order == "creationTimestamp desc":
         chosen.sort(key=lambda item: str(item[1].get("creationTimestamp")), reverse=True)
     elif order != "name":
-        raise errors.invalid("orderBy", order, "Only name and creationTimestamp desc are taken.")
+        raise errors.real("order-invalid", field="orderBy", value=order)
     start = _read_token(given["pageToken"]) if "pageToken" in given else 0
     end = start + (most or 500)
     token = base64.urlsafe_b64encode(f"from {end}".encode()).decode()
@@ -91,7 +90,7 @@ def _read_token(token: str) -> int:
             return int(number)
     except ValueError:
         pass
-    raise errors.invalid("pageToken", token, "The page token is invalid.")
+    raise errors.real("page-token-invalid", field="pageToken", value=token)
 
 
 def _lower(kind: str) -> str:

@@ -7,7 +7,7 @@ import re
 
 from tests.standins import gcp_errors as errors
 from tests.standins.gcp_catalog import REGIONS
-from tests.standins.gcp_errors import ApiError, Failure
+from tests.standins.gcp_errors import Failure
 from tests.standins.gcp_lists import page, pages_of_all
 from tests.standins.gcp_quotas import too_many
 from tests.standins.gcp_world import (
@@ -64,7 +64,7 @@ def _list_all(call: Call, kind: str) -> Body:
 
 def _refuse_if(failure: Failure | None) -> None:
     if failure:
-        raise ApiError(403, "quotaExceeded", failure.message)
+        raise errors.at_once(failure, 403, "quotaExceeded")
 
 
 # ── Networks ─────────────────────────────────────────────────────────────────
@@ -85,7 +85,7 @@ def make_network(call: Call) -> Body:
     def act() -> Operation:
         name = name_given(call)
         if "autoCreateSubnetworks" not in call.body or "IPv4Range" in call.body:
-            raise errors.invalid("resource", "", "Legacy networks can no longer be created.")
+            raise errors.real("legacy-network", field="resource", value="")
         path = call.path(name)
         if path not in call.world.things:
             _refuse_if(too_many(call.world, "networks", "NETWORKS"))
@@ -123,7 +123,7 @@ def delete_network(call: Call) -> Body:
         ]
         for user in users(world, thing.path):
             if world.things[user] not in own:
-                raise errors.in_use("network", thing.path, user)
+                raise errors.real("resource-in-use", kind="network", path=thing.path, user=user)
 
         def removed() -> None:
             for subnet in own:
@@ -168,24 +168,23 @@ def make_subnet(call: Call) -> Body:
             _refuse_if(too_many(world, "subnetworks", "SUBNETWORKS"))
         for needed in ("network", "ipCidrRange"):
             if needed not in body:
-                raise errors.required(f"resource.{needed}")
+                raise errors.real("field-required", field=f"resource.{needed}")
         if body.get("purpose", "PRIVATE") != "PRIVATE":
-            raise ApiError(501, "notImplemented", "Only subnetworks of purpose PRIVATE")
+            raise errors.not_acted_out("subnetworks of other purposes than PRIVATE")
         owner = world.free(world.path_of(body["network"], "resource.network", "networks"))
         body["network"] = owner.body["selfLink"]
         cidr = _range("resource.ipCidrRange", body["ipCidrRange"])
         if cidr.version != 4 or not cidr.is_private or cidr.prefixlen > 29:
-            why = "Must be a private IPv4 range of at least 8 addresses."
-            raise errors.invalid("resource.ipCidrRange", str(cidr), why)
+            raise errors.real("range-not-private", field="resource.ipCidrRange", value=str(cidr))
         body.pop("region", None)
         for other in world.under("subnetworks"):
             same = other.body["network"] == body["network"] and other.path != path
             if same and cidr.overlaps(ipaddress.ip_network(other.body["ipCidrRange"])):
-                raise ApiError(
-                    400,
-                    "invalid",
-                    f"Invalid IPCidrRange: {cidr} conflicts with existing subnetwork "
-                    f"'{other.name}' in region '{other.scope.partition('/')[2]}'.",
+                raise errors.real(
+                    "range-conflicts",
+                    cidr=cidr,
+                    other=other.name,
+                    region=other.scope.partition("/")[2],
                 )
         thing = add_subnet(world, path, body)
         return insertion(call, thing)
@@ -217,7 +216,7 @@ def delete_subnet(call: Call) -> Body:
         world = call.world
         thing = world.free(call.path(call.given["subnetwork"]))
         for user in users(world, thing.path):
-            raise errors.in_use("subnetwork", thing.path, user)
+            raise errors.real("resource-in-use", kind="subnetwork", path=thing.path, user=user)
 
         def removed() -> None:
             for network in world.under("networks"):
@@ -247,7 +246,7 @@ def make_firewall(call: Call) -> Body:
     def act() -> Operation:
         path = call.path(name_given(call))
         if path in call.world.things:
-            raise errors.already_exists(path)
+            raise errors.real("resource-exists", path=path)
         _refuse_if(too_many(call.world, "firewalls", "FIREWALLS"))
         thing = call.world.add(path, "firewall", checked_firewall(call.world, call.body))
         return insertion(call, thing)
@@ -261,16 +260,13 @@ def checked_firewall(world: World, body: Body) -> Body:
     network = body.get("network", default)
     path = world.path_of(network, "resource.network", "networks")
     if path not in world.things:
-        raise errors.invalid(
-            "resource.network", network, "The referenced network resource cannot be found."
-        )
+        raise errors.real("network-absent", field="resource.network", value=network)
     if bool(body.get("allowed")) == bool(body.get("denied")):
-        why = "Exactly one of allowed and denied must be given."
-        raise errors.invalid("resource.allowed", "", why)
+        raise errors.real("allowed-and-denied", field="resource.allowed", value="")
     told = {"direction": "INGRESS", "priority": 1000, "disabled": False, **body}
     told |= {"network": world.link(path), "logConfig": {"enable": False}}
     if not 0 <= told["priority"] <= 65535:
-        raise errors.invalid("resource.priority", told["priority"], "Must be in 0 to 65535.")
+        raise errors.real("priority-invalid", field="resource.priority", value=told["priority"])
     for kind in ("allowed", "denied"):
         for number, rule in enumerate(body.get(kind, ())):
             _check_rule(f"resource.{kind}[{number}]", rule)
@@ -283,8 +279,12 @@ def checked_firewall(world: World, body: Body) -> Body:
     ingress = told["direction"] == "INGRESS"
     for kind in ("destinationRanges",) if ingress else ("sourceTags", "sourceRanges"):
         if body.get(kind):
-            why = f"Not for a rule of direction {told['direction']}."
-            raise errors.invalid(f"resource.{kind}", body[kind], why)
+            raise errors.real(
+                "not-of-direction",
+                field=f"resource.{kind}",
+                value=body[kind],
+                direction=told["direction"],
+            )
     if ingress and not (body.get("sourceRanges") or body.get("sourceTags")):
         told["sourceRanges"] = ["0.0.0.0/0"]
     if not ingress and not body.get("destinationRanges"):
@@ -295,16 +295,16 @@ def checked_firewall(world: World, body: Body) -> Body:
 def _check_rule(at: str, rule: Body) -> None:
     protocol = rule.get("IPProtocol")
     if not protocol:
-        raise errors.required(f"{at}.IPProtocol")
+        raise errors.real("field-required", field=f"{at}.IPProtocol")
     known = ("tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all")
     if protocol.lower() not in known and not re.fullmatch(r"\d{1,3}", protocol):
-        raise errors.invalid(f"{at}.IPProtocol", protocol, "Unknown protocol.")
+        raise errors.real("unknown-protocol", field=f"{at}.IPProtocol", value=protocol)
     if rule.get("ports") and protocol.lower() not in ("tcp", "udp", "sctp"):
-        raise errors.invalid(f"{at}.ports", rule["ports"], "Only for TCP, UDP and SCTP.")
+        raise errors.real("ports-of-another-protocol", field=f"{at}.ports", value=rule["ports"])
     for port in rule.get("ports", ()):
         ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", port)
         if not ends or not 0 <= int(ends[1]) <= int(ends[2] or ends[1]) <= 65535:
-            raise errors.invalid(f"{at}.ports", port, "Must be a port or a range of ports.")
+            raise errors.real("port-invalid", field=f"{at}.ports", value=port)
 
 
 def _range(at: str, text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
@@ -313,7 +313,7 @@ def _range(at: str, text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
             raise ValueError(text)
         return ipaddress.ip_network(text)
     except ValueError as error:
-        raise errors.invalid(at, text, "Must be a CIDR address range.") from error
+        raise errors.real("range-invalid", field=at, value=text) from error
 
 
 @acts("firewalls.patch")
@@ -334,11 +334,11 @@ def _change_firewall(call: Call, *, keep: bool) -> Body:
         world = call.world
         thing = world.free(call.path(call.given["firewall"]))
         if call.body.get("name", thing.name) != thing.name:
-            raise errors.invalid("resource.name", call.body["name"], "It cannot be changed.")
+            raise errors.real("field-fixed", field="resource.name", value=call.body["name"])
         names = thing.body if keep else KEPT
         told = checked_firewall(world, {**{name: thing.body[name] for name in names}, **call.body})
         if told["network"] != thing.body["network"]:
-            raise errors.invalid("resource.network", told["network"], "It cannot be changed.")
+            raise errors.real("field-fixed", field="resource.network", value=told["network"])
 
         def finish() -> Failure | None:
             failure = world.wanted_failure(call.method, thing.name)
@@ -380,7 +380,7 @@ def make_policy(call: Call) -> Body:
     def act() -> Operation:
         path = call.path(name_given(call))
         if "groupPlacementPolicy" not in call.body:
-            raise ApiError(501, "notImplemented", "Only groupPlacementPolicy is acted out")
+            raise errors.not_acted_out("other policies than groupPlacementPolicy")
         thing = call.world.add(path, "resourcePolicy", {**call.body, "status": "READY"})
         return insertion(call, thing)
 
@@ -392,7 +392,7 @@ def delete_policy(call: Call) -> Body:
     def act() -> Operation:
         thing = call.world.free(call.path(call.given["resourcePolicy"]))
         for user in users(call.world, thing.path):
-            raise errors.in_use("resource policy", thing.path, user)
+            raise errors.real("resource-in-use", kind="resource policy", path=thing.path, user=user)
         return deletion(call, thing)
 
     return call.once(act)

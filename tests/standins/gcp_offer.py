@@ -117,7 +117,7 @@ def _machine(call: Call, zone: str, name: str) -> Body:
 def machine_type(call: Call) -> Body:
     name, where = call.given["machineType"], call.given["zone"]
     if name not in MACHINES or where not in MACHINES[name].zones:
-        raise errors.not_found(call.path(name))
+        raise errors.real("resource-absent", path=call.path(name))
     return _machine(call, where, name)
 
 
@@ -156,7 +156,7 @@ def _accelerator(call: Call, zone: str, name: str) -> Body:
 def accelerator_type(call: Call) -> Body:
     name, where = call.given["acceleratorType"], call.given["zone"]
     if name not in ACCELERATORS or where not in ACCELERATORS[name].zones:
-        raise errors.not_found(call.path(name))
+        raise errors.real("resource-absent", path=call.path(name))
     return _accelerator(call, where, name)
 
 
@@ -220,7 +220,7 @@ def _image(call: Call, image: catalog.Image) -> Body:
 def image(call: Call) -> Body:
     owner, name = call.given["project"], call.given["image"]
     if (owner, name) not in IMAGES:
-        raise errors.not_found(f"projects/{owner}/global/images/{name}")
+        raise errors.real("resource-absent", path=f"projects/{owner}/global/images/{name}")
     return _image(call, IMAGES[owner, name])
 
 
@@ -230,7 +230,7 @@ def image_of_family(call: Call) -> Body:
     for found in IMAGES.values():
         if (found.project, found.family) == (owner, family) and not found.superseded:
             return _image(call, found)
-    raise errors.not_found(f"projects/{owner}/global/images/family/{family}")
+    raise errors.real("resource-absent", path=f"projects/{owner}/global/images/family/{family}")
 
 
 @acts("images.list")

@@ -14,7 +14,7 @@ LONGEST = 120.0
 def _find(call: Call) -> Operation:
     path = f"projects/{call.world.project}/{call.scope}/operations/{call.given['operation']}"
     if path not in call.world.operations:
-        raise errors.not_found(path)
+        raise errors.real("resource-absent", path=path)
     return call.world.operations[path]
 
 

@@ -158,7 +158,7 @@ def too_many(world: World, collection: str, metric: str) -> Failure | None:
 def _failure(metric: str, most: float, where: dict[str, str]) -> Failure:
     names = {"metric": metric, "lower": metric.lower(), "dashed": metric.replace("_", "-")}
     entry = "quota-of-region" if where else "quota-all-regions"
-    return real_failure(entry, {**names, "limit": str(float(most)), **where}, 403)
+    return real_failure(entry, **names, limit=str(float(most)), **where, status=403)
 
 
 def region_quotas(world: World, region: str) -> list[Body]:

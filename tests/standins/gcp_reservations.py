@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from tests.standins import gcp_errors as errors
-from tests.standins.gcp_errors import ApiError
 from tests.standins.gcp_world import Body, Call, World, acts
 
 KEY = "compute.googleapis.com/reservation-name"
@@ -19,7 +18,7 @@ https://docs.cloud.google.com/ai-hypercomputer/docs/consumption-models, updated 
 def reservation(call: Call) -> Body:
     path = f"projects/{call.given['project']}/{call.scope}/reservations/{call.given['reservation']}"
     if path not in call.world.reservations:
-        raise errors.not_found(path)
+        raise errors.real("resource-absent", path=path)
     return told(call.world, path)
 
 
@@ -74,20 +73,22 @@ def reserved(
     name = _named(body)
     if model == "FLEX_START" and affinity.get("consumeReservationType") != "NO_RESERVATION":
         at = "resource.reservationAffinity"
-        raise errors.invalid(at, affinity, "Flex-start VMs consume no reservation.")
+        raise errors.real("flex-start-with-reservation", field=at, value=affinity)
     if model == "RESERVATION_BOUND" and not name:
         at = "resource.reservationAffinity"
-        raise errors.invalid(at, affinity, "Reservation-bound VMs must name a reservation.")
+        raise errors.real("reservation-bound-without-name", field=at, value=affinity)
     if not name:
         return None
     if affinity.get("key") != KEY or len(affinity["values"]) != 1:
-        raise errors.invalid("resource.reservationAffinity", affinity, "One name is required.")
+        raise errors.real(
+            "reservation-name-missing", field="resource.reservationAffinity", value=affinity
+        )
     path = _path(world, zone, name)
     if path not in world.reservations:
-        raise _condition(f"Specified reservations [{name}] do not exist.")
+        raise errors.real("reservation-absent", name=name)
     there: dict[str, Any] = world.reservations[path]
     if there.get("status", "READY") != "READY":
-        raise _condition("Cannot use reservation, it requires reservation to be in READY state")
+        raise errors.real("reservation-not-ready")
     has = [
         (each["acceleratorType"].rpartition("/")[2], each["acceleratorCount"])
         for each in accelerators
@@ -96,13 +97,11 @@ def reserved(
     built_in = not wanted and not machine.startswith("n1-")
     bound = bool(there.get("dense") or BOUND.fullmatch(there["machine"]))
     if there["machine"] != machine or (has != wanted and not built_in):
-        raise _condition("No available resources in specified reservations")
+        raise errors.real("reservation-without-resources")
     if bound != (model == "RESERVATION_BOUND"):
-        raise _condition("No available resources in specified reservations")
+        raise errors.real("reservation-without-resources")
     if len(users(world, path)) >= there.get("assured", there["count"]):
-        raise _condition(
-            f"Specified reservation '{name}' does not have available resources for the request."
-        )
+        raise errors.real("reservation-full", name=name)
     return there
 
 
@@ -115,7 +114,3 @@ def _named(body: Body) -> str:
 def _path(world: World, zone: str, name: str) -> str:
     owner, _, short = name.rpartition("/reservations/")
     return f"{owner or f'projects/{world.project}'}/zones/{zone}/reservations/{short}"
-
-
-def _condition(message: str) -> ApiError:
-    return ApiError(412, "conditionNotMet", message)

@@ -19,7 +19,6 @@ from tests.standins.gcp_catalog import (
     MachineType,
     region_of,
 )
-from tests.standins.gcp_errors import ApiError
 from tests.standins.gcp_reservations import reserved
 from tests.standins.gcp_world import Body, World, check_labels, check_name
 
@@ -69,14 +68,13 @@ def _check_constraint(world: World, body: Body) -> None:
         lacking = set(world.required_labels) - set(labels)
         if lacking:
             name = f"customConstraints/custom.require{min(lacking).capitalize()}"
-            text = f'Operation denied by custom org policies: ["{name}": "a label is required"].'
-            raise ApiError(412, "conditionNotMet", text)
+            raise errors.real("label-required", name=name)
 
 
 def checked(world: World, zone: str, body: Body) -> Wish:
     for name in NOT_ACTED_OUT:
         if name in body:
-            raise ApiError(501, "notImplemented", f"This stand-in does not act out '{name}'")
+            raise errors.not_acted_out(f"'{name}'")
     check_labels("resource.labels", body.get("labels", {}))
     _check_constraint(world, body)
     for number, tag in enumerate(body.get("tags", {}).get("items", ())):
@@ -86,9 +84,9 @@ def checked(world: World, zone: str, body: Body) -> Wish:
     accelerators = _accelerators(world, zone, body, machine)
     scheduling = checked_scheduling(body.get("scheduling", {}), bool(accelerators))
     if scheduling["provisioningModel"] not in machine.models:
-        names = " or ".join(f"{model.capitalize()} VMs" for model in machine.models)
-        why = f"{machine.name} machine types must be created by using {names}".replace("_", "-")
-        raise ApiError(400, "invalid", why)
+        models = " or ".join(f"{model.capitalize()} VMs" for model in machine.models)
+        models = models.replace("_", "-")
+        raise errors.real("market-not-of-machine", machine=machine.name, models=models)
     reservation = reserved(world, zone, body, machine.name, accelerators)
     disks = _disks(world, zone, body, machine)
     return Wish(
@@ -111,30 +109,27 @@ def check_metadata(metadata: Body) -> None:
         key, value = item.get("key", ""), item.get("value", "")
         at = f"resource.metadata.items[{number}]"
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", key):
-            why = "Must be a match of regex '[a-zA-Z0-9-_]{1,128}'"
-            raise errors.invalid(f"{at}.key", key, why)
+            raise errors.real("metadata-key-invalid", field=f"{at}.key", value=key)
         if key in seen:
-            raise errors.invalid(at, key, "Metadata has duplicate keys.")
+            raise errors.real("metadata-key-twice", field=at, value=key)
         if len(value.encode()) > 262144:
-            why = "Metadata value is too large: at most 262144 bytes."
-            raise errors.invalid(f"{at}.value", "", why)
+            raise errors.real("metadata-value-too-large", field=f"{at}.value", value="")
         seen.add(key)
         total += len(key) + len(value.encode())
     if total > 524288:
-        raise errors.invalid("resource.metadata", "", "At most 524288 bytes in all.")
+        raise errors.real("metadata-too-large", field="resource.metadata", value="")
 
 
 def _machine(world: World, zone: str, body: Body) -> MachineType:
     at, text = "resource.machineType", body.get("machineType")
     if not text:
-        raise errors.invalid(at, "", "The machine type must be specified.")
+        raise errors.real("machine-type-missing", field=at, value="")
     parts = world.path_of(text, at, "machineTypes").split("/")
     name, where = parts[-1], parts[-3]
     if where != zone:
-        raise errors.invalid(at, text, f"The machine type is not of zone '{zone}'.")
+        raise errors.real("machine-type-of-another-zone", field=at, value=text, zone=zone)
     if name not in MACHINES or zone not in MACHINES[name].zones:
-        why = f"Machine type with name '{name}' does not exist in zone '{zone}'."
-        raise errors.invalid(at, text, why)
+        raise errors.real("machine-type-absent", field=at, value=text, name=name, zone=zone)
     return MACHINES[name]
 
 
@@ -142,25 +137,21 @@ def _accelerators(world: World, zone: str, body: Body, machine: MachineType) -> 
     """N1 takes those that are attached; the accelerator-optimized families have their own."""
     given = body.get("guestAccelerators", [])
     if len(given) > 1:
-        raise errors.invalid("resource.guestAccelerators", "", "At most one type per instance.")
+        raise errors.real("several-accelerator-types", field="resource.guestAccelerators", value="")
     for item in given:
         at = "resource.guestAccelerators[0].acceleratorType"
         text, count = item.get("acceleratorType", ""), item.get("acceleratorCount", 0)
         path = world.path_of(text, at, "acceleratorTypes", f"zones/{zone}")
         name, where = path.rpartition("/")[2], path.split("/")[-3]
         if name not in ACCELERATORS or where != zone or zone not in ACCELERATORS[name].zones:
-            raise errors.not_found(path)
+            raise errors.real("resource-absent", path=path)
         if machine.accelerator:
             fits = (name, count) == (machine.accelerator, machine.count)
         else:
             most = ACCELERATORS[name].cpus.get(count, 0)
             fits = machine.family == "n1" and machine.cpus <= most
         if not fits:
-            raise ApiError(
-                400,
-                "invalid",
-                f"[{machine.name}, {name}] features are not compatible for creating instance.",
-            )
+            raise errors.real("accelerator-not-of-machine", machine=machine.name, name=name)
         return [{"acceleratorType": world.link(path), "acceleratorCount": count}]
     if not machine.accelerator:
         return []
@@ -173,19 +164,17 @@ def checked_scheduling(given: Body, has_gpu: bool) -> Body:
     at = "resource.scheduling"
     model = given.get("provisioningModel", "STANDARD")
     if model == "SPOT" and given.get("preemptible") is False:
-        raise errors.invalid(at, given, "Spot instances must have preemptible be true.")
+        raise errors.real("spot-not-preemptible", field=at, value=given)
     legacy = given.get("preemptible", False) and model == "STANDARD"
     spot = legacy or model == "SPOT"
     maintenance = given.get("onHostMaintenance", "TERMINATE" if spot else "MIGRATE")
     restart = given.get("automaticRestart", not spot)
     if spot and restart:
-        why = "Scheduling must have preemptible be false when AutomaticRestart is true."
-        raise errors.invalid(at, given, why)
+        raise errors.real("spot-restarts", field=at, value=given)
     if spot and maintenance != "TERMINATE":
-        why = "Scheduling must have preemptible be false when OnHostMaintenance isn't TERMINATE."
-        raise errors.invalid(at, given, why)
+        raise errors.real("spot-migrates", field=at, value=given)
     if has_gpu and maintenance != "TERMINATE":
-        raise errors.bad_request("Instances with guest accelerators do not support live migration.")
+        raise errors.real("accelerators-do-not-migrate")
     told = {**given, "provisioningModel": model, "preemptible": spot}
     told |= {"onHostMaintenance": maintenance, "automaticRestart": restart}
     _check_end(at, given, model, spot, legacy)
@@ -204,11 +193,9 @@ def _check_flex_start(at: str, told: Body) -> None:
     """
     seconds = int(told.get("maxRunDuration", {}).get("seconds", 0))
     if not 600 <= seconds <= 7 * 86400:
-        why = "Flex-start VMs must run for between 10 minutes and seven days."
-        raise errors.invalid(f"{at}.maxRunDuration", str(seconds), why)
+        raise errors.real("flex-start-run-time", field=f"{at}.maxRunDuration", value=str(seconds))
     if told["onHostMaintenance"] != "TERMINATE" or told["automaticRestart"]:
-        why = "Flex-start VMs neither migrate live nor restart by themselves."
-        raise errors.invalid(at, told, why)
+        raise errors.real("flex-start-migrates", field=at, value=told)
 
 
 def queue_seconds(body: Body) -> int:
@@ -218,11 +205,11 @@ def queue_seconds(body: Body) -> int:
     given = body.get("params", {}).get("requestValidForDuration")
     if body.get("scheduling", {}).get("provisioningModel") != "FLEX_START":
         if given is not None:
-            raise errors.invalid(at, given, "Only for the flex-start provisioning model.")
+            raise errors.real("wait-without-flex-start", field=at, value=given)
         return 0
     seconds = int((given or {}).get("seconds", 0))
     if seconds and not 90 <= seconds <= 7200:
-        raise errors.invalid(at, str(seconds), "Must be 0, or between 90 seconds and 2 hours.")
+        raise errors.real("flex-start-wait", field=at, value=str(seconds))
     return seconds
 
 
@@ -234,19 +221,23 @@ def _check_notices(at: str, given: Body, *, spot: bool) -> None:
     """
     notice, graceful = given.get("preemptionNoticeDuration"), given.get("gracefulShutdown") or {}
     if notice is not None and not spot:
-        why = "Preemption notice duration is only for Spot instances."
-        raise errors.invalid(f"{at}.preemptionNoticeDuration", notice, why)
+        raise errors.real(
+            "preemption-notice-without-spot", field=f"{at}.preemptionNoticeDuration", value=notice
+        )
     if notice is not None and int(notice.get("seconds", 0)) not in (0, 120):
-        why = "Must be 0 or 120 seconds."
-        raise errors.invalid(f"{at}.preemptionNoticeDuration.seconds", notice, why)
+        raise errors.real(
+            "preemption-notice-length", field=f"{at}.preemptionNoticeDuration.seconds", value=notice
+        )
     if not graceful.get("enabled"):
         return
     if given.get("maxRunDuration") is not None or given.get("terminationTime") is not None:
-        why = "Graceful shutdown is not available with a limited run time."
-        raise errors.invalid(f"{at}.gracefulShutdown", graceful, why)
+        raise errors.real(
+            "graceful-shutdown-with-run-time", field=f"{at}.gracefulShutdown", value=graceful
+        )
     if not 1 <= int(graceful.get("maxDuration", {}).get("seconds", 600)) <= 3600:
-        why = "Must be between 1 second and 1 hour."
-        raise errors.invalid(f"{at}.gracefulShutdown.maxDuration", graceful, why)
+        raise errors.real(
+            "graceful-shutdown-length", field=f"{at}.gracefulShutdown.maxDuration", value=graceful
+        )
 
 
 def _check_end(at: str, given: Body, model: str, spot: bool, legacy: bool) -> None:
@@ -254,57 +245,75 @@ def _check_end(at: str, given: Body, model: str, spot: bool, legacy: bool) -> No
     action = given.get("instanceTerminationAction")
     limited = duration is not None or moment is not None
     if duration is not None and moment is not None:
-        raise errors.invalid(at, given, "Only one of maxRunDuration and terminationTime.")
+        raise errors.real("run-time-and-end", field=at, value=given)
     if limited and legacy:
-        why = "A legacy preemptible instance cannot have a limited run time."
-        raise errors.invalid(at, given, why)
+        raise errors.real("legacy-preemptible-with-run-time", field=at, value=given)
     if limited and action is None:
-        why = "Instance termination action must be specified with a limited run time."
-        raise errors.invalid(f"{at}.instanceTerminationAction", "", why)
+        raise errors.real(
+            "termination-action-missing", field=f"{at}.instanceTerminationAction", value=""
+        )
     if model == "RESERVATION_BOUND" and action is None:
-        why = "Instance termination action must be specified for reservation-bound instances."
-        raise errors.invalid(f"{at}.instanceTerminationAction", "", why)
+        raise errors.real(
+            "termination-action-of-reservation", field=f"{at}.instanceTerminationAction", value=""
+        )
     if action is not None and (legacy or not (spot or limited or model == "RESERVATION_BOUND")):
-        why = "Only for Spot instances and those with a limited run time."
-        raise errors.invalid(f"{at}.instanceTerminationAction", action, why)
+        raise errors.real(
+            "termination-action-not-wanted", field=f"{at}.instanceTerminationAction", value=action
+        )
     if duration is not None:
         seconds = int(duration.get("seconds", 0))
         if not SHORTEST <= seconds <= LONGEST:
-            why = f"Must be between {SHORTEST} seconds and 120 days."
-            raise errors.invalid(f"{at}.maxRunDuration.seconds", str(seconds), why)
+            raise errors.real(
+                "run-time-length",
+                field=f"{at}.maxRunDuration.seconds",
+                value=str(seconds),
+                shortest=SHORTEST,
+            )
         if not 0 <= duration.get("nanos", 0) <= 999_999_999:
-            raise errors.invalid(f"{at}.maxRunDuration.nanos", "", "Must be in 0 to 999,999,999.")
+            raise errors.real("run-time-nanos", field=f"{at}.maxRunDuration.nanos", value="")
     if moment is not None:
         try:
             datetime.fromisoformat(moment.replace("Z", "+00:00"))
         except ValueError as error:
-            raise errors.invalid(f"{at}.terminationTime", moment, "Not RFC 3339.") from error
+            raise errors.real(
+                "end-malformed", field=f"{at}.terminationTime", value=moment
+            ) from error
 
 
 def _disks(world: World, zone: str, body: Body, machine: MachineType) -> list[BootDisk]:
     """A boot disk made from an image comes first; the others are empty or local ones."""
     given = body.get("disks", [])
     if not given or not given[0].get("boot"):
-        raise errors.invalid("resource.disks", "", "Boot disk must be specified as the first one.")
+        raise errors.real("boot-disk-missing", field="resource.disks", value="")
     if len(given) > 1:
-        raise ApiError(501, "notImplemented", "This stand-in makes one disk for each instance")
+        raise errors.not_acted_out("several disks")
     at, start = "resource.disks[0]", given[0].get("initializeParams")
     if given[0].get("source") or start is None:
-        raise ApiError(501, "notImplemented", "Only disks with initializeParams are acted out")
+        raise errors.not_acted_out("disks without initializeParams")
     image = _image(world, f"{at}.initializeParams.sourceImage", start.get("sourceImage"))
     if image.arm != machine.arm:
         kind = "ARM64" if image.arm else "X86_64"
-        raise errors.invalid(at, image.name, f"{kind} images do not run on {machine.name}.")
+        raise errors.real(
+            "image-of-another-architecture",
+            field=at,
+            value=image.name,
+            kind=kind,
+            machine=machine.name,
+        )
     gb = int(start.get("diskSizeGb", given[0].get("diskSizeGb", image.gb)))
     if gb < image.gb:
-        why = f"Requested disk size cannot be smaller than the image size ({image.gb} GB)"
-        raise errors.invalid(f"{at}.initializeParams.diskSizeGb", str(gb), why)
+        raise errors.real(
+            "disk-smaller-than-image",
+            field=f"{at}.initializeParams.diskSizeGb",
+            value=str(gb),
+            gb=image.gb,
+        )
     kind_at, kind = f"{at}.initializeParams.diskType", start.get("diskType", "pd-standard")
     path = world.path_of(kind, kind_at, "diskTypes", f"zones/{zone}")
     if path.rpartition("/")[2] not in DISK_TYPES or path.split("/")[-3] != zone:
-        raise errors.invalid(kind_at, kind, "The referenced diskType resource cannot be found.")
+        raise errors.real("disk-type-absent", field=kind_at, value=kind)
     if not machine.persistent_disk and "pd-" in path:
-        raise ApiError(400, "badRequest", f"pd disk types do not work with {machine.name}.")
+        raise errors.real("disk-type-not-of-machine", machine=machine.name)
     check_labels(f"{at}.initializeParams.labels", start.get("labels", {}))
     name = start.get("diskName") or body["name"]
     check_name(f"{at}.initializeParams.diskName", name)
@@ -320,20 +329,19 @@ def _check_key(world: World, zone: str, key: Body) -> None:
         return
     location = name.split("/")[3]
     if location not in (region_of(zone), "global"):
-        why = f"The key is not in the region '{region_of(zone)}'."
-        raise errors.invalid("resource.disks[0].diskEncryptionKey.kmsKeyName", name, why)
-    if not world.kms_keys.get(name):
-        text = (
-            f"Cloud KMS error when using key {name}: Permission "
-            f"'cloudkms.cryptoKeyVersions.useToEncrypt' denied on resource '{name}' (or it may not "
-            "exist)."
+        raise errors.real(
+            "key-of-another-region",
+            field="resource.disks[0].diskEncryptionKey.kmsKeyName",
+            value=name,
+            region=region_of(zone),
         )
-        raise ApiError(400, "kmsPermissionDenied", text)
+    if not world.kms_keys.get(name):
+        raise errors.real("key-denied", name=name)
 
 
 def _image(world: World, at: str, text: str | None) -> Image:
     if not text:
-        raise errors.invalid(at, "", "Boot disk must have a source.")
+        raise errors.real("boot-disk-without-source", field=at, value="")
     tail = text.partition("/family/")
     path = world.path_of(tail[0] + "/x" if tail[1] else text, at, "images")
     owner = path.split("/")[1]
@@ -343,23 +351,21 @@ def _image(world: World, at: str, text: str | None) -> Image:
         newest = image.family == tail[2] and not image.superseded
         if newest if tail[1] else image.name == path.rpartition("/")[2]:
             return image
-    raise errors.invalid(at, text, "The referenced image resource cannot be found.")
+    raise errors.real("image-absent", field=at, value=text)
 
 
 def _interfaces(world: World, zone: str, body: Body, image: Image) -> list[Body]:
     given = body.get("networkInterfaces", [])
     if not given:
-        why = "At least one network interface is required."
-        raise errors.invalid("resource.networkInterfaces", "", why)
+        raise errors.real("interface-missing", field="resource.networkInterfaces", value="")
     for number, interface in enumerate(given):
         kind = interface.get("nicType", "VIRTIO_NET")
         at = f"resource.networkInterfaces[{number}].nicType"
         if kind not in ("GVNIC", "VIRTIO_NET"):
-            raise ApiError(501, "notImplemented", f"This stand-in does not act out {kind}")
+            raise errors.not_acted_out(kind)
         if kind == "GVNIC" and not image.gvnic:
             # https://cloud.google.com/compute/docs/networking/using-gvnic#requirements
-            why = "GVNIC requires an image with the guest OS feature GVNIC."
-            raise errors.invalid(at, kind, why)
+            raise errors.real("gvnic-not-of-image", field=at, value=kind)
     return [
         _interface(world, zone, f"resource.networkInterfaces[{number}]", interface)
         for number, interface in enumerate(given)
@@ -373,8 +379,12 @@ def _interface(world: World, zone: str, at: str, given: Body) -> Body:
         path = world.path_of(text, f"{at}.subnetwork", "subnetworks", where)
         subnet = _ready(world, path, f"{at}.subnetwork", text, "subnetwork")
         if subnet.scope != where:
-            why = f"The subnetwork is not of region '{region_of(zone)}'."
-            raise errors.invalid(f"{at}.subnetwork", text, why)
+            raise errors.real(
+                "subnetwork-of-another-region",
+                field=f"{at}.subnetwork",
+                value=text,
+                region=region_of(zone),
+            )
     text = given.get("network")
     if not text and subnet is None:
         text = "global/networks/default"
@@ -393,24 +403,24 @@ def _interface(world: World, zone: str, at: str, given: Body) -> Body:
                 None,
             )
             if subnet is None:
-                why = "Subnetwork should be specified for custom subnetmode network"
-                raise errors.invalid(at, "", why)
+                raise errors.real("subnetwork-missing", field=at, value="")
         elif subnet.body["network"] != network.body["selfLink"]:
-            why = "The subnetwork is not of the network."
-            raise errors.invalid(f"{at}.subnetwork", given["subnetwork"], why)
+            raise errors.real(
+                "subnetwork-of-another-network", field=f"{at}.subnetwork", value=given["subnetwork"]
+            )
     access = given.get("accessConfigs", [])
     if len(access) > 1:
-        raise errors.invalid(f"{at}.accessConfigs", "", "At most one access config.")
+        raise errors.real("several-access-configs", field=f"{at}.accessConfigs", value="")
     for config in access:
         if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT" or "natIP" in config:
-            raise ApiError(501, "notImplemented", "Only ephemeral addresses are acted out")
+            raise errors.not_acted_out("static addresses")
     check_address(world, at, given.get("networkIP"), subnet)
     return {**given, "network": subnet.body["network"], "subnetwork": subnet.body["selfLink"]}
 
 
 def _ready(world: World, path: str, at: str, text: str, kind: str) -> Any:
     if path not in world.things:
-        raise errors.invalid(at, text, f"The referenced {kind} resource cannot be found.")
+        raise errors.real("reference-absent", field=at, value=text, kind=kind)
     return world.free(path)
 
 
@@ -422,10 +432,9 @@ def _policies(world: World, zone: str, body: Body, machine: MachineType) -> list
         path = world.path_of(text, at, "resourcePolicies", region)
         policy = _ready(world, path, at, text, "resource policy")
         if policy.scope != region:
-            raise errors.invalid(at, text, "The policy is not of the instance's region.")
+            raise errors.real("policy-of-another-region", field=at, value=text)
         together = policy.body["groupPlacementPolicy"].get("collocation") == "COLLOCATED"
         if together and machine.family not in PLACED_TOGETHER:
-            why = f"Compact placement is not supported for machine type {machine.name}."
-            raise errors.invalid(at, text, why)
+            raise errors.real("no-compact-placement", field=at, value=text, machine=machine.name)
         found.append(world.link(path))
     return found

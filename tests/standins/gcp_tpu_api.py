@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins.gcp_api import Api, Method
-from tests.standins.gcp_errors import ApiError
+from tests.standins.gcp_errors import ApiError, real
 
 PREFIX = "/v2/"
 IN_PATH = {"type": "string", "location": "path", "required": True}
@@ -41,6 +41,21 @@ class TpuError(ApiError):
         return {"error": {**error, **({"details": list(self.told)} if self.told else {})}}
 
 
+def refused(entry: str, /, **names: object) -> TpuError:
+    """A refusal of the corpus, in this form."""
+    error = real(entry, **names).body()["error"]
+    details = tuple(error.get("details", ()))
+    return TpuError(error["code"], error["message"], error.get("status", ""), details)
+
+
+def as_tpu_error(error: ApiError) -> TpuError:
+    return TpuError(error.code, error.message)
+
+
+def not_acted_out(what: str) -> TpuError:
+    return TpuError(501, f"This stand-in does not act out {what}")
+
+
 class TpuApi(Api):
     """The document's methods by their flat paths, `projects/{projectsId}/locations/…`."""
 
@@ -55,7 +70,7 @@ class TpuApi(Api):
             found = pattern.fullmatch(path)
             if found and method.verb == verb:
                 return method, found.groupdict()
-        raise TpuError(404, f"Method not found: {verb} {url_path}")
+        raise refused("tpu-method-unknown", verb=verb, url_path=url_path)
 
 
 def _methods(resources: dict[str, Any]) -> Iterator[dict[str, Any]]:

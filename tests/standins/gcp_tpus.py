@@ -13,8 +13,15 @@ from typing import Any
 from werkzeug.wrappers import Request, Response
 
 from tests.standins.gcp_catalog import ZONES, region_of
-from tests.standins.gcp_errors import ApiError, Failure, answer, real
-from tests.standins.gcp_tpu_api import PREFIX, TpuError, tpu_api
+from tests.standins.gcp_errors import ApiError, Failure, answer, real_failure
+from tests.standins.gcp_tpu_api import (
+    PREFIX,
+    TpuError,
+    as_tpu_error,
+    not_acted_out,
+    refused,
+    tpu_api,
+)
 from tests.standins.gcp_world import Body, Thing, World, check_labels
 
 METADATA = "/metadata/"
@@ -62,22 +69,22 @@ class TpuService:
         given = tpu_api().parameters(method, in_path, list(request.args.items(multi=True)))
         body = tpu_api().take(method, request.get_data())
         if given["projectsId"] != self.world.project:
-            raise TpuError(403, f"Permission denied on project {given['projectsId']}.")
+            raise refused("tpu-project-denied", projects_id=given["projectsId"])
         if not enabled:
             raise _disabled(self.world.project)
         for permission in needed(method.id):
             allow(permission)
         handler = _HANDLERS.get(method.id)
         if handler is None:
-            raise TpuError(501, f"{method.id} is not acted out by this stand-in")
+            raise not_acted_out(method.id)
         zone = given.get("locationsId", "-")
         if zone not in (*ZONES, "-"):
-            raise _as_told("location-not-found", {"zone": zone})
+            raise refused("location-not-found", zone=zone)
         if zone not in (*OFFERED, "-"):  # either may be the answer of a zone without TPUs
             entry = "place-denied-of-tpu" if zone.endswith("c") else "location-not-found"
-            raise _as_told(entry, {"zone": zone, "project": self.world.project})
+            raise refused(entry, zone=zone, project=self.world.project)
         if zone in self.world.unreachable:
-            raise TpuError(503, f"The zone '{zone}' does not answer.")
+            raise refused("tpu-zone-does-not-answer", zone=zone)
         with self.world.changed:
             self.world.tick()
             told: Body = json.loads(json.dumps(handler(self, given, body)))
@@ -90,7 +97,7 @@ class TpuService:
     def find(self, given: Body) -> Thing:
         path = self.path(given, given["nodesId"])
         if path not in self.world.things:
-            raise TpuError(404, f"Resource '{path}' was not found")
+            raise refused("tpu-absent", path=path)
         return self.world.things[path]
 
     def operate(self, thing: Thing, kind: str, finish: Callable[[], Failure | None]) -> Body:
@@ -143,28 +150,22 @@ def metadata(request: Request) -> Response | None:
 
 
 def _disabled(project: str) -> TpuError:
-    names = {"title": "Cloud TPU API", "service": "tpu.googleapis.com", "number": project}
-    return _as_told("api-disabled", names)
-
-
-def _as_told(name: str, names: dict[str, str]) -> TpuError:
-    error = real(name, names).body()["error"]
-    return TpuError(error["code"], error["message"], details=tuple(error.get("details", ())))
+    service = "tpu.googleapis.com"
+    return refused("api-disabled", title="Cloud TPU API", service=service, number=project)
 
 
 def _create(service: TpuService, given: Body, body: Body) -> Body:
     world, zone = service.world, given["locationsId"]
     name = given.get("nodeId") or f"node-{secrets.token_hex(4)}"
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        raise TpuError(400, f"Invalid node ID {name}")
+        raise refused("tpu-name-invalid", name=name)
     path = service.path(given, name)
     if path in world.things:
-        raise TpuError(409, f"Resource '{path}' already exists")
+        raise refused("tpu-exists", path=path)
     _check(service, zone, body)
     limit = world.quotas.get(f"{region_of(zone)}/{body['acceleratorType'].rpartition('-')[0]}")
     if limit is not None:
-        message = f"Quota limit 'TPUPerProjectPerRegionForTPUAPI' has been exceeded. Limit: {limit}"
-        raise TpuError(429, f"{message} in region {region_of(zone)}.")
+        raise refused("tpu-quota-of-region", limit=limit, region=region_of(zone))
     thing = Thing(path, {**body, "name": path, "id": world.new_id(), "state": "CREATING"})
     thing.body |= {"createTime": world.stamp(), "apiVersion": "V2", "health": "HEALTH_UNSPECIFIED"}
     world.things[path] = thing
@@ -184,19 +185,19 @@ def _create(service: TpuService, given: Body, body: Body) -> Body:
 def _check(service: TpuService, zone: str, body: Body) -> None:
     world, kind = service.world, body.get("acceleratorType")
     if kind not in OFFERED.get(zone, ()):
-        raise TpuError(400, f"Cloud TPU received a bad request. {kind} is not found in {zone}")
+        raise refused("tpu-type-absent", kind=kind, zone=zone)
     if body.get("runtimeVersion") not in RUNTIMES:
-        raise TpuError(400, f"runtime version {body.get('runtimeVersion')!r} is not found")
+        raise refused("tpu-runtime-absent", runtime_version=f"{body.get('runtimeVersion')!r}")
     try:
         check_labels("labels", body.get("labels", {}))
     except ApiError as error:
-        raise TpuError(400, error.message) from error
+        raise as_tpu_error(error) from error
     for name, collection in (("network", "networks"), ("subnetwork", "subnetworks")):
         told = body.get("networkConfig", {}).get(name, "default")
         if told not in world.things or f"/{collection}/" not in told:
-            raise TpuError(400, f"{name} {told!r} is not found")
+            raise refused("tpu-reference-absent", name=name, told=f"{told!r}")
     if sum(len(value) for value in body.get("metadata", {}).values()) > 512 * 1024:
-        raise TpuError(400, "metadata is larger than 512 KB")
+        raise refused("tpu-metadata-too-large")
 
 
 def _no_room(world: World, zone: str, kind: str) -> Failure | None:
@@ -204,12 +205,7 @@ def _no_room(world: World, zone: str, kind: str) -> Failure | None:
         if any(fnmatch.fnmatchcase(told, pattern) for told in (zone, f"{zone}/{kind}")):
             have = [t for t in world.under("nodes") if t.scope == f"locations/{zone}"]
             if len(have) > room:
-                message = (
-                    f'There is no more capacity in the zone "{zone}"; you can try in another zone '
-                    "where Cloud TPU Nodes are offered (see "
-                    "https://cloud.google.com/tpu/docs/regions) [EID: 0x9171da80a38afc2]"
-                )
-                return Failure(code="8", message=message, status=429)
+                return real_failure("tpu-zone-exhausted", zone=zone, status=429)
     return None
 
 
@@ -271,7 +267,7 @@ def _list(service: TpuService, given: Body, body: Body) -> Body:
 def _delete(service: TpuService, given: Body, body: Body) -> Body:
     world, thing = service.world, service.find(given)
     if thing.deleting:
-        raise TpuError(400, f"{thing.path} is being deleted", "FAILED_PRECONDITION")
+        raise refused("tpu-being-deleted", path=thing.path)
     before = thing.body["state"]
     thing.deleting = True
     thing.body["state"] = "DELETING"
@@ -298,7 +294,7 @@ def stop_hosts(world: World, thing: Thing) -> None:
 def _start(service: TpuService, given: Body, body: Body) -> Body:
     thing = service.find(given)
     if thing.body["state"] != "STOPPED":
-        raise TpuError(400, f"{thing.path} is not stopped", "FAILED_PRECONDITION")
+        raise refused("tpu-not-stopped", path=thing.path)
 
     def finish() -> Failure | None:
         thing.body["state"] = "READY"
@@ -311,7 +307,7 @@ def _start(service: TpuService, given: Body, body: Body) -> Body:
 def _operation(service: TpuService, given: Body, body: Body) -> Body:
     path = service.path(given, given["operationsId"], "operations")
     if path not in service.operations:
-        raise TpuError(404, f"Resource '{path}' was not found")
+        raise refused("tpu-absent", path=path)
     return service.operations[path]
 
 
@@ -319,7 +315,7 @@ def _type(service: TpuService, given: Body, body: Body) -> Body:
     name = given["acceleratorTypesId"]
     path = service.path(given, name, "acceleratorTypes")
     if name not in OFFERED.get(given["locationsId"], ()):
-        raise TpuError(404, f"Resource '{path}' was not found")
+        raise refused("tpu-absent", path=path)
     return {"name": path, "type": name}
 
 
@@ -327,7 +323,7 @@ def _runtime(service: TpuService, given: Body, body: Body) -> Body:
     name = given["runtimeVersionsId"]
     path = service.path(given, name, "runtimeVersions")
     if name not in RUNTIMES:
-        raise TpuError(404, f"Resource '{path}' was not found")
+        raise refused("tpu-absent", path=path)
     return {"name": path, "version": name}
 
 

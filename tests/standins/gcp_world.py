@@ -180,14 +180,14 @@ class World:
 
     def find(self, path: str) -> Thing:
         if path not in self.things:
-            raise errors.not_found(path)
+            raise errors.real("resource-absent", path=path)
         return self.things[path]
 
     def free(self, path: str) -> Thing:
         """One that nothing is being done to."""
         thing = self.find(path)
         if thing.making or thing.deleting:
-            raise errors.not_ready(path)
+            raise errors.real("resource-not-ready", path=path)
         return thing
 
     def under(self, *collections: str) -> Iterator[Thing]:
@@ -198,7 +198,7 @@ class World:
     def add(self, path: str, kind: str, body: Body) -> Thing:
         """A new resource, with what all of them have."""
         if path in self.things:
-            raise errors.already_exists(path)
+            raise errors.real("resource-exists", path=path)
         thing = Thing(path, body)
         body |= {
             "kind": f"compute#{kind}",
@@ -233,7 +233,7 @@ class World:
         parts = path.split("/")
         whole = len(parts) in (5, 6) and all(parts) and collection in parts[-3:]
         if not whole:
-            raise errors.invalid(at, text, "The URL is malformed.")
+            raise errors.real("url-malformed", field=at, value=text)
         return path
 
     def external(self, internal: str) -> str:
@@ -320,12 +320,7 @@ class World:
                 wanted["times"] -= 1
                 if not wanted["times"]:
                     self.failures.remove(wanted)
-                return Failure(
-                    code=wanted["code"],
-                    message=wanted["message"],
-                    status=wanted["status"],
-                    details=tuple(wanted.get("errorDetails", ())),
-                )
+                return errors.wanted_by_test(wanted)
         return None
 
 
@@ -365,8 +360,7 @@ class Call:
             asked, operation, when = self.world.requests[key]
             if self.world.now() - when < 3600:
                 if asked != same:
-                    why = "It was already used for a different request."
-                    raise errors.invalid("requestId", request, why)
+                    raise errors.real("request-id-of-another", field="requestId", value=request)
                 return operation.body
         operation = act()
         if request:
@@ -391,7 +385,7 @@ def acts(method: str) -> Callable[[Handler], Handler]:
 def name_given(call: Call) -> str:
     name = call.body.get("name")
     if not isinstance(name, str) or not name:
-        raise errors.required("resource.name")
+        raise errors.real("field-required", field="resource.name")
     check_name("resource.name", name)
     return name
 
@@ -400,27 +394,21 @@ def check_name(at: str, text: str) -> None:
     """RFC 1035."""
     if not re.fullmatch(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", text):
         pattern = "(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)"
-        raise errors.invalid(at, text, f"Must be a match of regex '{pattern}'")
+        raise errors.real("regex-not-matched", field=at, value=text, pattern=pattern)
 
 
 def check_labels(at: str, labels: dict[str, str]) -> None:
     """https://cloud.google.com/compute/docs/labeling-resources#requirements, without the
     international characters."""
     if len(labels) > 64:
-        raise errors.invalid(at, "", "At most 64 labels are allowed.")
+        raise errors.real("too-many-labels", field=at, value="")
     for key, value in labels.items():
         for what, text, pattern in (
             ("key", key, r"[a-z][a-z0-9_-]{0,62}"),
             ("value", value, r"[a-z0-9_-]{0,63}"),
         ):
             if not re.fullmatch(pattern, text):
-                raise errors.invalid(
-                    at,
-                    text,
-                    f"Label {what} '{text}' violates format constraints. The {what} can only "
-                    "contain lowercase letters, numeric characters, underscores and dashes. "
-                    f"The {what} can be at most 63 characters long.",
-                )
+                raise errors.real("label-malformed", field=at, value=text, what=what, text=text)
 
 
 def fingerprint() -> str:

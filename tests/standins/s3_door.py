@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from werkzeug.wrappers import Response
 
+from tests.standins.aws_query import real
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
@@ -41,9 +43,8 @@ class S3Door:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         body = environ["wsgi.input"].read()
         if self._denies(environ):
-            # S3's words of today for a policy's own denial; a HEAD has none.
-            words = "User is not authorized with an explicit deny in a resource-based policy"
-            denied = self.error(403, "AccessDenied", words)
+            refused = real("denied-by-bucket-policy")  # a HEAD has no words
+            denied = self.error(refused.status, refused.code, refused.message)
             return denied(environ, start_response)
         if body and self.corrupt > 0:
             self.corrupt -= 1

@@ -117,11 +117,13 @@ def test_what_a_machine_was_given_and_what_it_printed_is_left_out(masks: Masks) 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_a_real_refusal_means_the_same_without_its_names(cloud: str) -> None:
-    """All of the corpus: names of others, as cloudtrain does not know them either."""
+    """All that people met: names of others, as cloudtrain does not know them either."""
     from dataclasses import replace
 
     masks = Masks(KEY)
     for name, entry in corpus(cloud).items():
+        if not entry.means:
+            continue
         body = masks.body(entry.body)
         text = body if isinstance(body, str) else json.dumps(body)
         masked = replace(entry, body=text, names={})

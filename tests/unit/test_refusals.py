@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,10 +15,15 @@ from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
 from cloudtrain.providers.base.faults import SHARED
 from cloudtrain.providers.gcp import faults as gcp
-from tests.standins.refusals import CLOUDS, recorded
+from tests.standins.refusals import CLOUDS, CORPUS, recorded
 from tests.support.recorded import classified
 
-ENTRIES = [(cloud, name) for cloud in CLOUDS for name in recorded(cloud)]
+ALL = [(cloud, name) for cloud in CLOUDS for name in recorded(cloud)]
+ENTRIES = [(cloud, name) for cloud, name in ALL if recorded(cloud)[name].means]
+ERRORS = {"Refused", "Refusal", "ApiError", "TpuError", "RecordedError", "Failure"}
+"""The stand-ins' classes of refusals."""
+MAKERS = {"aws_query.py", "azure_errors.py", "gcp_errors.py", "gcp_tpu_api.py"}
+"""The modules that make them of the corpus."""
 
 
 @pytest.mark.parametrize(("cloud", "name"), ENTRIES)
@@ -37,12 +44,43 @@ def test_a_hint_names_what_is_known(cloud: str, name: str) -> None:
     assert not re.search(r"[{}]|\b(PROJECT|TENANT|API|CONSUMER|NAMESPACE|CLAIMS|REGION)\b", hint)
 
 
-def test_each_refusal_says_where_it_was_met() -> None:
-    for cloud, name in ENTRIES:
+def test_each_refusal_says_where_it_was_met_or_that_its_words_are_the_models() -> None:
+    for cloud, name in ALL:
         entry = recorded(cloud)[name]
-        assert entry.met, name
-        assert entry.read, name
+        assert bool(entry.met) == bool(entry.read), name
+        assert bool(entry.met) == bool(entry.means) or entry.asked == "POST token", name
+        assert bool(entry.met) == (entry.quoted != "model"), name
         assert entry.text(**dict.fromkeys(entry.names, "other")) != entry.text() or not entry.names
+        assert entry.asked == "POST token" or type(classified(cloud, entry)) is not CloudError, name
+
+
+def test_no_stand_in_words_a_refusal_by_itself() -> None:
+    """It names an entry of its cloud's file, and all that the entry leaves open."""
+    for module, call in _calls():
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else _name(call.func)
+        assert name not in ERRORS or module in MAKERS, f"{module}:{call.lineno} words a refusal"
+        if name not in ("real", "real_failure", "refused") or not call.args:
+            continue
+        cloud = "aws" if module == "s3_door.py" else module.partition("_")[0].removesuffix(".py")
+        if isinstance(call.args[0], ast.Constant) and None not in {k.arg for k in call.keywords}:
+            entry = recorded(cloud)[str(call.args[0].value)]
+            given = {each.arg for each in call.keywords} - {"status"}
+            left_open = {each for each, told in entry.names.items() if told == f"{{{each}}}"}
+            assert left_open <= given <= set(entry.names), f"{module}:{call.lineno}"
+    text = "".join(path.read_text() for path in CORPUS.parent.glob("*.py"))
+    models = {name for cloud, name in ALL if recorded(cloud)[name].quoted == "model"}
+    assert not [name for name in models if f'"{name}"' not in text], "no stand-in gives these"
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
+    for path in sorted(CORPUS.parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield path.name, node
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
