@@ -176,10 +176,17 @@ TABLE = Table(
     # runs-on/runs-on#485 quotes it, with status 400, read 2026-11-24.
     Row(_denied("set `tags:` to what your organization's tag policy allows"), "TagPolicyViolation"),
     Row(_denied("turn its termination protection off"), "OperationNotPermitted"),
+    # UA-TECH-POWER/DDoS_terraform_aws#5, 2022-03-02: of one region, unlike the account's own check.
+    Row(
+        _denied("AWS admits {region} within 4 hours: run it again, or add regions", "region"),
+        "PendingVerification",
+        "in this region",
+    ),
     Row(_denied(_SUPPORT), "OptInRequired PendingVerification Blocked"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
     Row(Fault(AddressTakenError, "zone"), "InvalidIPAddress.InUse"),
     Row(Fault(NameTakenError, "region"), "*.Duplicate"),
+    Row(_CAPACITY, "InvalidPlacementGroup.InUse", "in another availability zone"),
     Row(
         Fault(
             BusyError, "region", "still in use by a resource that is being deleted: run it again"
@@ -191,11 +198,15 @@ TABLE = Table(
         _wrong("an image id is valid in one region only; set image: auto"), "InvalidAMIID.NotFound"
     ),
     Row(_wrong("check network.subnet"), "InvalidSubnetID.NotFound InvalidSubnet.NotFound"),
-    Row(_wrong(_DEFAULT_VPC), "DefaultVpcDoesNotExist VPCIdNotSpecified"),
-    Row(_wrong("check nodes.….machine"), "InvalidInstanceType"),
+    Row(_wrong(_DEFAULT_VPC), "DefaultVpcDoesNotExist VPCIdNotSpecified MissingInput"),
+    Row(
+        _wrong("set nodes.….disk_gb to the image's size or more"),
+        "InvalidBlockDeviceMapping",
+        "is smaller than",
+    ),
     Row(
         _wrong("check nodes.….machine, image and network against these words"),
-        "InvalidParameterCombination",
+        "InvalidInstanceType InvalidParameterCombination",
     ),
     Row(
         _wrong("the VPC's dedicated tenancy rules that machine or market out: set network.vpc"),

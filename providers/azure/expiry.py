@@ -47,8 +47,8 @@ change takes effect the next day.
 LONGEST = 24 * 3600.0
 """Maximum lead time of an end that a schedule can hold, in seconds."""
 FARTHEST = 14 * 86400.0
-"""Maximum lead time in seconds of an operation of Microsoft.ComputeSchedule: an observation that we
-were given; no page of its reference was found that states a limit (2026-11-26), so not certain."""
+"""Maximum lead time in seconds of an operation of Microsoft.ComputeSchedule: "up to 14 days ahead",
+https://learn.microsoft.com/dotnet/api/overview/azure/ResourceManager.ComputeSchedule-readme."""
 SLACK = 60.0
 """Tolerance in seconds: this much time may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"

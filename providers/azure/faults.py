@@ -37,12 +37,8 @@ NO_IDENTITY = (
 )
 
 _FULL = Fault(CapacityError, None, _ELSEWHERE)
-_FULL_ZONE = Fault(CapacityError, "zone", _ELSEWHERE)
 _TRANSIENT = Fault(TransientError, "region")
 _UNKNOWN_USER = Fault(CredentialsError, "account", LOGIN)
-_WRONG = Fault(CloudConfigError, "region")
-_ABSENT = Fault(NotFoundError, "region")
-_RATE = Fault(RateError, "account")
 _LIMIT = Fault(
     QuotaError,
     "region",
@@ -51,7 +47,6 @@ _LIMIT = Fault(
 _IN_USE = Fault(
     BusyError, "region", "still in use by a resource that is being deleted: run it again"
 )
-_NO_IDENTITY = Fault(PermissionsError, "account", NO_IDENTITY)
 
 
 def _denied(hint: str, scope: Scope = "account") -> Fault:
@@ -102,6 +97,12 @@ TABLE = Table(
         "RequestDisallowedByPolicy RequestDisallowedByAzure",
         r"(?i)\bMFA\b|multi-?\s?factor",
     ),
+    # Azure/OpenShift#41 and Azure/AKS#2040: the right is there, whatever the action that it names.
+    Row(
+        _denied("it is in a subscription of another tenant, which that one must admit"),
+        "LinkedAuthorizationFailed",
+        "current tenant .* is not authorized",
+    ),
     Row(_denied(ATTACH), "LinkedAuthorizationFailed", r"(?i)userAssignedIdentities/assign"),
     Row(
         _denied(
@@ -134,7 +135,7 @@ TABLE = Table(
     # ── Capacity and quota ───────────────────────────────────────────────────
     Row(_FULL, "AllocationFailed SkuNotAvailable NotAvailableForSubscription"),
     Row(
-        _FULL_ZONE,
+        Fault(CapacityError, "zone", _ELSEWHERE),
         "ZonalAllocationFailed OverconstrainedAllocationRequest "
         "OverconstrainedZonalAllocationRequest AllocationTimedOut",
     ),
@@ -150,7 +151,7 @@ TABLE = Table(
         "ResourcesQuotaExceeded PublicIPCountLimitExceededByVMScaleSet "
         "ResourceCountExceedsLimitDueToTemplate *LimitReached *LimitExceeded *QuotaExceeded",
     ),
-    Row(_RATE, "TooManyRequests *Throttled"),
+    Row(Fault(RateError, "account"), "TooManyRequests *Throttled http429"),
     # ── What passes ──────────────────────────────────────────────────────────
     Row(
         _TRANSIENT,
@@ -181,10 +182,13 @@ TABLE = Table(
             "assign the role in docs/azure.md by `az role assignment create`; one that was just "
             "assigned takes effect after up to ten minutes"
         ),
-        "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed "
-        "DenyAssignmentAuthorizationFailed Forbidden http403",
+        "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed Forbidden http403",
     ),
-    Row(_NO_IDENTITY, "FailedIdentityOperation"),
+    Row(
+        _denied("a deny assignment forbids it, which only what made it can lift; a role cannot"),
+        "DenyAssignmentAuthorizationFailed",
+    ),
+    Row(_denied(NO_IDENTITY), "FailedIdentityOperation"),
     Row(
         _denied(
             "see `az policy state list` for the policy that forbids it; a tag that it requires "
@@ -261,9 +265,9 @@ TABLE = Table(
         "LocationNotAvailableForResourceGroup",
     ),
     Row(Fault(CloudConfigError, "zone", "check `placement`"), "InvalidAvailabilityZone"),
-    Row(_ABSENT, "*NotFound http404"),
+    Row(Fault(NotFoundError, "region"), "*NotFound http404"),
     Row(
-        _WRONG,
+        Fault(CloudConfigError, "region"),
         "BadRequest OSProvisioningClientError NoRegisteredProviderFound Invalid* Unsupported* "
         "Malformed* Missing* Unknown* "
         "Duplicate* *NotSupported* *NotAllowed* *NotPermitted*",

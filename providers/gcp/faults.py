@@ -45,7 +45,6 @@ ATTACH = (
 NO_ACCOUNT = (
     "check `identity`: `gcloud iam service-accounts list` shows a project's service accounts"
 )
-GOOGLE_CLOSED = "see https://console.cloud.google.com/billing for why it was disabled"
 QUOTA_PROJECT = (
     "you may not use the quota project {consumer} of your login: run `gcloud auth "
     "application-default set-quota-project {project}`, or get "
@@ -108,8 +107,6 @@ login has no quota project: GoogleCloudPlatform/dlp-pdf-redaction#25, read 2026-
 QUOTA = Fault(QuotaError, "region", MORE)
 QUOTA_WIDE = Fault(QuotaError, "account", MORE)
 TRANSIENT = Fault(TransientError)
-CONFIG = Fault(CloudConfigError)
-NOT_FOUND = Fault(NotFoundError)
 BUSY = Fault(BusyError)
 AUTH = Fault(CredentialsError, "account", LOGIN)
 
@@ -128,10 +125,10 @@ TABLE = Table(
     Row(
         _denied(BILLING),
         "BILLING_DISABLED BILLING_NOT_ENABLED INACTIVE_BILLING_STATE UREQ_PROJECT_BILLING_* "
-        "http402",
+        "ACCOUNT_DISABLED http402",
     ),
     Row(_denied(SUSPENDED), "CONSUMER_SUSPENDED GCP_SUSPENDED"),
-    Row(_denied(GOOGLE_CLOSED), "ACCOUNT_DISABLED"),
+    Row(Fault(CloudConfigError, "account", PROJECTS), "RESOURCE_PROJECT_INVALID CONSUMER_INVALID"),
     Row(_denied(QUOTA_PROJECT), "USER_PROJECT_DENIED"),
     Row(_denied(PERIMETER), "SECURITY_POLICY_VIOLATED"),
     Row(_denied(ENABLE), "ACCESS_NOT_CONFIGURED SERVICE_DISABLED SERVICE_NOT_ACTIVATED"),
@@ -156,6 +153,10 @@ TABLE = Table(
             "Cloud NAT (docs/private-nodes.md)"
         ),
         words=r"compute\.(managed\.)?vmExternalIpAccess",
+    ),
+    Row(
+        Fault(CloudConfigError, None, "set nodes.….disk_gb to the image's size or more"),
+        words="disk size cannot be smaller than the image",
     ),
     # Codes differ (EXTERNAL_RESOURCE_NOT_FOUND, SERVICE_ACCOUNT_ACCESS_DENIED and none are quoted);
     # the words are those of GoogleCloudPlatform/pubsec-declarative-toolkit#607 and
@@ -188,7 +189,7 @@ TABLE = Table(
     Row(
         Fault(CloudConfigError, "account", PROJECTS),
         words=r"The resource 'projects/[^/']+' was not found|Failed to find project"
-        r"|Unknown project",
+        r"|Unknown project|Invalid value for project",
     ),
     # ── Reasons and codes: an operation's and a response's alike ─────────────
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
@@ -245,11 +246,13 @@ TABLE = Table(
         "CREDENTIALS_MISSING ACCOUNT_STATE_INVALID http401",
     ),
     Row(
-        CONFIG,
+        Fault(CloudConfigError),
         "INVALID INVALID_* BAD_REQUEST PARSE_ERROR REQUIRED FAILED_PRECONDITION "
         "UNSUPPORTED_OPERATION",
     ),
-    Row(NOT_FOUND, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"),
+    Row(
+        Fault(NotFoundError), "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
+    ),
     Row(BUSY, "http409"),
     # ── Exceptions of google-auth, libcloud and requests ─────────────────────
     Row(

@@ -134,7 +134,12 @@ def test_an_operation_that_is_not_supported_is_want_of_room_only_where_it_was_pr
 @pytest.mark.parametrize(
     ("status", "reason", "message", "hint"),
     [
-        (403, "accountDisabled", "The account for bucket has been disabled.", "billing for why"),
+        (
+            403,
+            "accountDisabled",
+            "The account for bucket has been disabled.",
+            "billing projects link",
+        ),
         (403, "inactiveBillingState", "Not in good standing", "link an active billing account"),
         (
             403,
