@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from cloudtrain.cli.app import COMMANDS
@@ -38,6 +40,12 @@ def command(
     words = (*first, *ctx.meta["passed_on"])
     if not words:
         raise UsageError("no command given", hint=f"for example: {EXAMPLE}")
+    if len(words) == 1 and len(words[0].split()) > 1:
+        line = f"`cloudtrain exec {name} -- sh -c {shlex.quote(words[0])}`"
+        raise UsageError(
+            "the quoted line is one word, so it would be a program's name",
+            hint=f"leave out the quotes, or for a shell: {line}",
+        )
     cluster = name_of(name)
     from cloudtrain.commands.execute import execute
     from cloudtrain.console.quiet import CollectingConsole
