@@ -12,6 +12,7 @@ from cloudtrain.providers.aws import (
     account_plan,
     disk_key,
     dry_run,
+    identity,
     images,
     listing,
     network,
@@ -37,17 +38,17 @@ def check(
 ) -> tuple[Finding, ...]:
     try:
         regions.names()  # the first call that needs credentials
-        identity = _identity(ec2, regions.names()[0], plan)
+        caller = _identity(ec2, plan)
     except CloudError as error:
         return (_failed("credentials", error),)
     try:
         places = regions.places(plan)
     except CloudError as error:
-        return identity, _failed("placement", error)
+        return caller, _failed("placement", error)
     where = list(dict.fromkeys(place.region for place in places))
     first = {region: next(p for p in places if p.region == region) for region in where}
     types: dict[str, Mapping[str, Ec2MachineType]] = {}
-    found = [identity, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
+    found = [caller, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
     of_identity = list(node_identity.check(ec2, where[0], plan))
     found += of_identity
     found += ssm_checks.check(ec2, where[0], plan)
@@ -123,19 +124,13 @@ def _failed(what: str, error: CloudError) -> Finding:
     return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
 
 
-def _identity(ec2: Ec2Client, region: str, plan: Plan) -> Finding:
+def _identity(ec2: Ec2Client, plan: Plan) -> Finding:
+    unknown = f"accepted; the identity is {NOT_REPORTED}"
     try:
-        client = quota.service(ec2, "sts", region, plan.config.endpoints.auth)
-        if client is None:
-            return Finding(
-                what="credentials", ok=True, text=f"accepted; the identity is {NOT_REPORTED}"
-            )
-        with ec2.mapped("GetCallerIdentity"):
-            arn = str(client.get_caller_identity()["Arn"])
+        text = identity.arn(ec2, plan.config) or unknown
     except CloudError as error:
-        text = f"accepted; the identity is {NOT_REPORTED}: {error.message}"
-        return Finding(what="credentials", ok=True, text=text)
-    return Finding(what="credentials", ok=True, text=arn)
+        text = f"{unknown}: {error.message}"
+    return Finding(what="credentials", ok=True, text=text)
 
 
 def _machines(

@@ -20,6 +20,7 @@ from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, Tr
 from cloudtrain.identities.aws import AwsIdentity, identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
+from cloudtrain.providers.aws.types import AwsImage
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import session
 from cloudtrain.providers.base.timing import Timing, require_network
@@ -61,6 +62,10 @@ class Ec2Client:
         """Machine types that EC2 has described, by region and name: they do not change during a
         command.
         """
+        self.images: dict[tuple[str, tuple[str, ...]], AwsImage] = {}
+        """Images that a command has found, by region and names: it keeps to them."""
+        self.caller = ""
+        """ARN of whoever calls, once it is known."""
         self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
 

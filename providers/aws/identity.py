@@ -14,6 +14,14 @@ ANYWHERE = "us-east-1"
 
 def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
     """Return the caller's identity; None if this endpoint has no STS. Raises CloudError."""
+    caller = arn(ec2, config)
+    return None if caller is None else of_arn(caller)
+
+
+def arn(ec2: Ec2Client, config: ClusterConfig) -> str | None:
+    """Return the caller's ARN, asked once; None if this endpoint has no STS. Raises CloudError."""
+    if ec2.caller:
+        return ec2.caller
     placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
     named = next((found[0] for found in placed if found), None)
     region = named or ec2.session().region_name or ANYWHERE
@@ -21,7 +29,8 @@ def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
     if client is None:
         return None
     with ec2.mapped("GetCallerIdentity"):
-        return of_arn(str(client.get_caller_identity()["Arn"]))
+        ec2.caller = str(client.get_caller_identity()["Arn"])
+    return ec2.caller
 
 
 def of_arn(arn: str) -> Principal:

@@ -50,10 +50,12 @@ def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
     """Return the newest image for the first of these names that exists in the region. Raises
     CloudConfigError if none exists.
     """
-    for name in names:
-        found = _newest(ec2, region, name)
-        if found is not None:
-            return found
+    found = ec2.images.get((region, names)) or next(
+        filter(None, (_newest(ec2, region, name) for name in names)), None
+    )
+    if found is not None:
+        ec2.images[region, names] = found
+        return found
     raise CloudConfigError(
         f"image {' or '.join(names)} does not exist in {region}",
         hint="set one of your own there: image: ami-…",

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TypeVar
 
 from cloudtrain.errors import (
@@ -100,13 +101,15 @@ class Regions:
     def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> PartialList[T]:
         """Query the regions of `places`, or all regions, in parallel.
 
-        These and the placement's regions are retried fully, the others only a few times.
+        These and the placement's regions are retried fully, the others only a few times. A region
+        of `places` that is not enabled has nothing, and is left out.
         `not_asked` of the result names the regions that do not answer, and those that this account
         may not use, as an organization's policy may deny whole regions. A denied region raises its
         error instead if it is in `places` or the placement, or if no region answers.
         """
-        wanted = {*self._wanted(), *self._of(places)}
-        asks = [(region, each) for region in self._of(places) or self.names() for each in questions]
+        near = self._of(places)
+        wanted = {*self._wanted(), *near}
+        asks = [(region, each) for region in near or self.names() for each in questions]
 
         def attempt(asked: tuple[str, Question[T]]) -> list[T] | CloudError:
             region, question = asked
@@ -120,6 +123,8 @@ class Regions:
         not_asked: dict[str, NotAsked] = {}
         for (region, _), error in zip(asks, found, strict=True):
             if isinstance(error, CloudError):
+                if error.code in NOT_HERE and region not in self.names():
+                    continue
                 denied = _denied(error)
                 silent = isinstance(error, TransientError | RateError)
                 if not silent and (not denied or region in wanted or not answered):
@@ -134,9 +139,13 @@ class Regions:
         return self._hurried
 
     def _of(self, places: Sequence[str]) -> tuple[str, ...]:
-        """Return the regions of these zones and regions; invalid names are reported by `places`."""
+        """Return the regions of these zones and regions; invalid names are reported by `places`.
+        What botocore knows needs no list of regions first.
+        """
         matches = [_REGION.match(place) for place in places]
         found = dict.fromkeys(match[1] for match in matches if match)
+        if not self._names and found.keys() <= _real():
+            return tuple(found)
         return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
@@ -180,7 +189,7 @@ class Regions:
         return tuple(dict.fromkeys(found))
 
     def _no_region(self, region: str) -> CloudConfigError:
-        if region not in self._real():
+        if region not in _real():
             return _no_such("region", region, self.names())
         return CloudConfigError(
             f"placement: region {region} is not enabled for this account",
@@ -188,19 +197,6 @@ class Regions:
             f"or choose another region: {', '.join(sorted(self.names()))}",
             scope="region",
         )
-
-    def _real(self) -> set[str]:
-        """Return every region that botocore knows. Its sessions read the whole description of EC2
-        for this, which takes 0.2 s.
-        """
-        from botocore.loaders import create_loader
-
-        return {
-            name
-            for partition in create_loader().load_data("endpoints")["partitions"]
-            for name in partition["services"].get("ec2", {}).get("endpoints", {})
-            if name in partition["regions"]
-        }
 
     def _zones(self, region: str) -> Mapping[str, str]:
         """Return the kind of each zone that this account may use, by zone name."""
@@ -235,7 +231,7 @@ class Regions:
         """Return the region from which to list the others: one of the placement, whose endpoint is
         known to exist.
         """
-        known = self._real()
+        known = _real()
         wanted = [region for region in self._wanted() if region in known]
         return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
 
@@ -247,6 +243,21 @@ _HOMES = (
     ("", "us-east-1"),
 )
 """Region of each partition that every account has, keyed by the prefix of the region names."""
+
+
+@cache
+def _real() -> set[str]:
+    """Return every region that botocore knows. Its sessions read the whole description of EC2 for
+    this, which takes 0.2 s.
+    """
+    from botocore.loaders import create_loader
+
+    return {
+        name
+        for partition in create_loader().load_data("endpoints")["partitions"]
+        for name in partition["services"].get("ec2", {}).get("endpoints", {})
+        if name in partition["regions"]
+    }
 
 
 def _denied(error: CloudError) -> bool:

@@ -65,6 +65,7 @@ class ArmClient:
         """Name of the user's resource group that everything is created in, if any."""
         self._idle: deque[ArmConnection] = deque()
         self._watches: dict[str, SharedPoll] = {}
+        self._facts: dict[str, Any] = {}
         self._versions: dict[tuple[str, str], str] = {}
         self._zonal: set[str] = set()
         """Paths of what was requested in a zone."""
@@ -181,6 +182,12 @@ class ArmClient:
         if not isinstance(body, dict):
             raise TypeError(f"GET {_short(path)} is not an object: {body!r:.60}")
         return body
+
+    def fact(self, path: str) -> Any:
+        """Return what a path has, asked once: for what does not change during a command."""
+        if path not in self._facts:
+            self._facts[path] = self.call("GET", path).body
+        return self._facts[path]
 
     def find(self, path: str, **query: str) -> Tree | None:
         """Return the resource; None if it does not exist."""

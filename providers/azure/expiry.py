@@ -452,18 +452,22 @@ class Expiries:
                 requests.CANCEL, region, requests.operations(operations[first : first + MOST])
             )
 
-    def cancel(self, schedules: Iterable[Tree]) -> None:
+    def cancel(self, schedules: Iterable[Tree]) -> bool:
         """Cancel the operations of VMs that are gone. A refusal is not an error: what is left finds
-        no VM.
+        no VM. Returns False after one.
         """
         by_region: dict[str, list[str]] = {}
         for schedule in schedules:
             if operation := _Armed(schedule).operation:
                 region = listing.plain(str(schedule.get("location", "")))
                 by_region.setdefault(region, []).append(operation)
+        accepted = True
         for region, operations in by_region.items():
-            with suppress(CloudError):
+            try:
                 self._cancel(region, operations)
+            except CloudError:
+                accepted = False
+        return accepted
 
     def _ask(self, what: str, region: str, body: Tree) -> Tree:
         path = f"{self._arm.path}/providers/{DEADLINES}/locations/{region}/{what}"

@@ -83,5 +83,5 @@ def _plan_of(arm: ArmClient, region: str, image: str) -> dict[str, str] | None:
         if not known:
             return None
         version = max(known, key=number)
-    details = ask_or_none(lambda: arm.get(f"{path}/{version}")) or {}
+    details = ask_or_none(lambda: arm.fact(f"{path}/{version}")) or {}
     return image_plans.plan_in(details)

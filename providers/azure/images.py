@@ -38,7 +38,7 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
             )
         version = max(versions, key=number) if wanted == "latest" else wanted
         path = f"{path_of(arm, region, reference)}/{version}"
-        details = ask_or_none(lambda p=path: arm.get(p))  # type: ignore[misc]
+        details = ask_or_none(lambda p=path: arm.fact(p))  # type: ignore[misc]
         for node in its_nodes:
             _refuse_mismatch(image, details or {}, node, known.get((node.machine or "").lower()))
         purchase = image_plans.plan_in(details or {})
@@ -78,7 +78,7 @@ def versions_at(arm: ArmClient, path: str) -> list[str] | None:
     image does not exist.
     """
     try:
-        answer = arm.call("GET", path).body
+        answer = arm.fact(path)
     except CloudError as error:
         if "VMImage" in error.message:  # "Artifact: VMImage was not found."
             return []

@@ -68,13 +68,14 @@ class Teardown:
         """Delete our groups with their contents, and our resources in other groups one by one."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         known = {machine.generation for machine in machines}
-        whole = {group.name.lower() for group in groups if not self._holds_foreign(group)}
         steps: dict[str, Callable[[], None]] = {
-            f"{GROUP} {group.name}": partial(self._drop, group, known) for group in groups
+            machine.id: partial(self._vms.delete, machine)
+            for machine in machines
+            if paths.group_of(machine.id) not in {group.name.lower() for group in groups}
         }
-        for machine in machines:
-            if paths.group_of(machine.id) not in whole:
-                steps[machine.id] = partial(self._vms.delete, machine)
+        for group in groups:
+            mine = [m for m in machines if paths.group_of(m.id) == group.name.lower()]
+            steps[f"{GROUP} {group.name}"] = partial(self._drop, group, known, mine)
         try:
             fan_out(list(steps), lambda name: steps[name](), name=paths.last, workers=AT_ONCE)
         finally:
@@ -110,18 +111,11 @@ class Teardown:
                 fence.refuse_stale()
                 self._arm.delete(machine.id)
 
-    def _holds_foreign(self, found: Resource) -> bool:
-        """True if a VM in the group has labels that cannot be ours: the group stays then, and our
-        own VMs are deleted one by one.
-        """
-        vms = self._vms_of(self._arm.group(found.name))
-        read = (labels.read(typed(vm, "tags", dict, null=True)) for vm in vms)
-        return any(isinstance(each, labels.NotOurs) for each in read)
-
-    def _drop(self, found: Resource, known: Collection[str]) -> None:
+    def _drop(self, found: Resource, known: Collection[str], mine: Sequence[Vm]) -> None:
         """Deallocate the VMs of a group, which takes seconds and stops their billing, then delete
         the group, which takes minutes. A group has no id but its name, which another creation may
-        use by now: it and its VMs are looked at once more. `known`: generations of the VMs.
+        use by now: it and its VMs are looked at once more. `known`: generations of the VMs. With a
+        VM whose labels cannot be ours, the group stays, and our own are deleted one by one.
 
         The VMs' ends stay until both are accepted, or the group is gone: if one is refused or
         broken off, Azure still ends the VMs.
@@ -130,16 +124,20 @@ class Teardown:
         ends = self._ends.of_group(group)
         vms = _fresh(lambda: self._vms_of(group))
         fence.refuse_stale()
-        _refuse_other(vms, known)
+        try:
+            _refuse_other(vms, known)
+        except NameTakenError:
+            fan_out(mine, self._vms.delete, name=lambda machine: machine.node.name)
+            raise
         begun = self._deallocate(vms)
+        canceled = False
         path, query = group.itself, {"forceDeletionTypes": FORCED}
         self._refuse_anew(found)
         try:
             answer = self._arm.call("DELETE", path, query=query)
             # Nobody could find these operations after a kill; left, they would end the next cluster
             # of that name.
-            if len(begun) == len(vms):
-                self._ends.cancel(ends)
+            canceled = len(begun) == len(vms) and self._ends.cancel(ends)
             self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
         except NotFoundError:
             self._ends.cancel(ends)
@@ -158,7 +156,8 @@ class Teardown:
                 hint="run the command again in a few minutes",
                 scope="region",
             )
-        self._ends.cancel(ends)
+        if not canceled:
+            self._ends.cancel(ends)
 
     def _refuse_anew(self, listed: Resource) -> None:
         """Raise LookAgainError if the group of that name is another creation's by now."""

@@ -24,6 +24,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import Event
 from cloudtrain.model import HostKey, Identity, Limits, NodeGroup, Plan
+from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.aws.expiry import LATER, ROLE
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.azure.provider import AzureDriver
@@ -244,6 +245,27 @@ def calls_of(world: World, operation: Operation) -> int:
     world.cloud.forget_calls()
     operation.work(world)
     return len(world.cloud.calls())
+
+
+@pytest.mark.parametrize(
+    ("name", "hours", "most"),
+    [("gcp", 4.0, 4), ("aws", 4.0, 4), ("azure", 4.0, 9), ("azure", 30.0, 9)],
+)
+def test_to_ask_for_a_node_and_its_end_is_one_call_more_than_for_the_node(
+    name: str, hours: float, most: int, tmp_path: Path
+) -> None:
+    """`most`: one more than `status` sent before it asked for ends (commit e79d2af), signing in to
+    Azure included."""
+    with standing_in(name) as cloud:
+        world = world_of(cloud, hours, tmp_path)
+        world.new_driver()
+        places = world.plan.config.placement
+        world.provider.whereabouts = Whereabouts(cluster="mnist", places=places)
+        cloud.forget_calls()
+        (node,) = world.provider.nodes_and_ends("mnist")
+        assert node.no_end == ""
+        actions = [call["action"] for call in cloud.calls()]
+        assert len(actions) <= most, actions
 
 
 def judged(world: World, old: float, operation: Operation) -> str:
