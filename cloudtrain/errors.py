@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 Error = TypeVar("Error", bound="CloudtrainError")
 T = TypeVar("T")
+SHAPE = (AttributeError, TypeError, LookupError, ValueError, OverflowError)
+"""What Python raises for an answer of another shape."""
 
 
 class CloudtrainError(Exception):
@@ -70,13 +72,18 @@ class CloudtrainError(Exception):
         return error
 
 
-def if_told(ask: Callable[[], T], otherwise: T) -> T:
-    """The answer to a question that is asked out of interest, such as the region of a bucket: none
-    of our errors can fail the command that asks."""
+def if_told(ask: Callable[[], T], otherwise: T | Callable[[CloudtrainError], T]) -> T:
+    """The answer to a question that is asked out of interest, such as a price or the region of a
+    bucket: no refusal, silence or answer of another shape fails the command that asks. `otherwise`:
+    what holds then, or what makes that of the error."""
     try:
         return ask()
-    except CloudtrainError:
-        return otherwise
+    except CloudtrainError as refusal:
+        error = refusal
+    except SHAPE as stumble:
+        words = f"{type(stumble).__name__}: {stumble}"
+        error = CloudError(f"the answer is not what its API describes: {words}")
+    return otherwise(error) if callable(otherwise) else otherwise
 
 
 class UsageError(CloudtrainError):

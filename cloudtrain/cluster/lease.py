@@ -27,7 +27,7 @@ from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle, store_at
 from cloudtrain.codec import UNIX_TIME, decode
-from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError
+from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError, if_told
 from cloudtrain.model import ClusterConfig
 from cloudtrain.owner import login
 from cloudtrain.protocols import Console, StoreBackend, Swapped
@@ -304,9 +304,9 @@ def held_long(config: ClusterConfig) -> str:
     """
     if not is_cloud(config.provider) or config.artifacts.store is None:
         return ""
-    try:
-        there = store_at(config.artifacts.store, config).peek(path_of(config))
-    except CloudtrainError:
+    store = config.artifacts.store
+    there = if_told(lambda: store_at(store, config).peek(path_of(config)), None)
+    if there is None:
         return ""
     holder = holder_of(there)
     age = moments.now() - holder.since

@@ -11,7 +11,7 @@ from cloudtrain import moments
 from cloudtrain.cloud import is_cloud
 from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
-from cloudtrain.errors import CloudError, UsageError
+from cloudtrain.errors import UsageError, if_told
 from cloudtrain.events import generations, made_here
 from cloudtrain.model import Holding, Node, Owner
 from cloudtrain.owner import login, machine_id, matches_owner, owner_of
@@ -50,10 +50,9 @@ def current_owner(provider: Provider, console: Console | None = None) -> Owner:
     acting = _acting()
     if acting is not None:
         return acting
-    try:
-        principal, why = provider.principal(), ""
-    except CloudError as error:
-        principal, why = None, f": {error.message}"
+    principal, why = if_told(
+        lambda: (provider.principal(), ""), lambda error: (None, f": {error.message}")
+    )
     owner = owner_of(principal, this_machine())
     if principal is None and console is not None and is_cloud(provider.name):
         console.warn(

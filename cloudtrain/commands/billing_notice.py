@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from cloudtrain.catalog.estimate import price_of, total
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Session
 from cloudtrain.console.prices import dollars
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import CloudtrainError, if_told
 from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.protocols import Console, Provider
 from cloudtrain.words import some
@@ -33,13 +33,12 @@ def report_billed(config: ClusterConfig, provider: Provider, console: Console) -
     """Report billed nodes, if any. A cloud that does not answer hides no error."""
     if not is_cloud(config.provider):
         return
-    with suppress(CloudtrainError):
-        nodes = provider.nodes(config.name)
-        if nodes:
-            console.warn(
-                f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "
-                "and destroys them"
-            )
+    nodes: tuple[Node, ...] = if_told(lambda: tuple(provider.nodes(config.name)), ())
+    if nodes:
+        console.warn(
+            f"{billed(config, nodes)}; `cloudtrain down {config.name}` lands what they hold "
+            "and destroys them"
+        )
 
 
 def billed(config: ClusterConfig, nodes: tuple[Node, ...]) -> str:

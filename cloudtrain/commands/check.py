@@ -48,6 +48,7 @@ from cloudtrain.errors import (
     NodesError,
     PreflightError,
     UsageError,
+    if_told,
 )
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
@@ -157,12 +158,10 @@ def end_findings(handle: Handle) -> tuple[Finding, ...]:
     """What the cloud says of the ends of nodes that exist; none if no node is on record, or if it
     does not answer, which other findings say.
     """
-    if not on_record(handle.plan) or not isinstance(handle.provider, TellsEnds):
+    provider = handle.provider if on_record(handle.plan) else None
+    if not isinstance(provider, TellsEnds):
         return ()
-    try:
-        nodes = handle.provider.nodes_and_ends(handle.config.name)
-    except CloudtrainError:
-        return ()
+    nodes = if_told(lambda: tuple(provider.nodes_and_ends(handle.config.name)), ())
     lacking = without_end(nodes, CLOCK.now())
     if lacking:
         text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
@@ -277,10 +276,8 @@ def compare_machines(
     reached = any(finding.what == "machines" for finding in queried or ())
     if not reached or not isinstance(provider, TellsMachines):
         return (), False
-    try:
-        facts = provider.machine_facts(plan, names)
-    except CloudError:
-        return (), False  # the check itself has said so
+    # Else the check itself has said so.
+    facts = if_told(lambda: provider.machine_facts(plan, names), ())
     news = reported.learn(plan.config.provider, facts)
     if not news:
         return (), False

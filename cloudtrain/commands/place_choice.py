@@ -27,6 +27,7 @@ from cloudtrain.errors import (
     NodesError,
     PermissionsError,
     QuotaError,
+    if_told,
 )
 from cloudtrain.events import (
     BudgetContinued,
@@ -120,11 +121,12 @@ def _over_budget(plan: Plan) -> str | None:
 
 def _missing(handle: Handle) -> list[str]:
     """The plan's nodes that do not exist; none if the cloud does not answer."""
-    try:
+
+    def ask() -> list[str]:
         there = {node.name for node in handle.provider.nodes(handle.config.name)}
-    except CloudError:
-        return []
-    return [name for name in handle.plan.names if name not in there]
+        return [name for name in handle.plan.names if name not in there]
+
+    return if_told(ask, [])
 
 
 def _billed_meanwhile(handle: Handle) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.cluster.session import Handle
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.errors import if_told
 from cloudtrain.protocols import Finding, TellsSpotEvidence
 from cloudtrain.spot_evidence import shown
 
@@ -19,11 +19,15 @@ def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ..
     provider = handle.provider
     if not isinstance(provider, TellsSpotEvidence):
         return ()
-    try:
+
+    def ask() -> tuple[Finding, ...]:
         found = provider.spot_evidence(handle.plan)
-    except CloudtrainError as error:
-        return (Finding(what="spot", ok=True, text=f"not known: {error.message}", told=False),)
-    if not found:
-        return ()
-    text = f"{shown(found)}; `up` tries the zones of a region in this order"
-    return (Finding(what="spot", ok=True, text=text),)
+        text = f"{shown(found)}; `up` tries the zones of a region in this order"
+        return (Finding(what="spot", ok=True, text=text),) if found else ()
+
+    return if_told(
+        ask,
+        lambda error: (
+            Finding(what="spot", ok=True, text=f"not known: {error.message}", told=False),
+        ),
+    )

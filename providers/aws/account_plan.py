@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import CloudError, PermissionsError
+from cloudtrain.errors import PermissionsError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota, requests, xml
@@ -25,12 +25,10 @@ UPGRADE = (
 
 def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     """Yield a finding for an account on the Free plan; none for any other, or if nobody may ask."""
-    try:
-        if not _is_free(ec2):
-            return
-        eligible = sorted(_eligible(ec2, region))
-    except CloudError:
-        return  # asked out of interest: EC2's own refusal says the same
+    # EC2's own refusal says the same.
+    eligible = if_told(lambda: sorted(_eligible(ec2, region)) if _is_free(ec2) else None, None)
+    if eligible is None:
+        return
     machines = {node.machine for node in plan.nodes if node.machine}
     if plan.config.away.identity:  # `run --away` adds its desk
         machines.add(plan.config.away.machine or FACTS.desk_machine)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, QuotaError
+from cloudtrain.errors import (
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    QuotaError,
+    if_told,
+)
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import (
@@ -25,12 +31,13 @@ from cloudtrain.providers.aws import (
     ssm_checks,
 )
 from cloudtrain.providers.aws.client import Ec2Client
-from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.zones import Regions
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.quota import unless_short
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 
 def check(
@@ -58,10 +65,19 @@ def check(
     found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
     if reservations.of_plan(plan):
         found += _in_each("reservation", where, lambda region: _reserved(ec2, region, plan))
-    found += _in_each("quota", where, lambda region: _quota(ec2, region, plan, types[region]))
+    found += _in_each(
+        "quota",
+        where,
+        lambda region: if_told(
+            lambda: _quota(ec2, region, plan, types[region]),
+            lambda error: (unless_short(error), None),
+        ),
+    )
     found += disk_key.check(ec2, where, plan)
     found += _spot_prices(ec2, places, plan)
-    found += _lifetime(schedules, where[0], plan, _end_of_block(ec2, where, plan))
+    # Else the finding on the reservation says why.
+    latest = if_told(lambda: reservations.latest_end(ec2, where, plan), None)
+    found += _lifetime(schedules, where[0], plan, latest)
     has_profile = any(each.ok and each.told for each in of_identity)
     found.append(dry_run.permissions(ec2, places[0], plan, has_profile=has_profile))
     return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
@@ -93,12 +109,16 @@ def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iter
     wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
     for region in sorted({place.region for place in places}) if wanted else ():
         zones = {place.zone for place in places if place.region == region}
-        try:
-            found = [p for p in spot.prices(ec2, region, wanted) if p.zone in zones]
-            text = "; ".join(map(str, found)) or f"{region}: {NOT_REPORTED}"
-        except CloudError as error:
-            text = f"{region}: {NOT_REPORTED}: {error.message}"
-        yield Finding(what="spot price", ok=True, text=text)
+        yield Finding(what="spot price", ok=True, text=_priced(ec2, region, wanted, zones))
+
+
+def _priced(ec2: Ec2Client, region: str, wanted: Sequence[str], zones: set[str]) -> str:
+    def ask() -> str:
+        prices = spot.prices(ec2, region, wanted)
+        return "; ".join(str(price) for price in prices if price.zone in zones)
+
+    unknown = f"{region}: {NOT_REPORTED}"
+    return if_told(ask, lambda error: f"{unknown}: {error.message}") or unknown
 
 
 def _lifetime(
@@ -126,10 +146,10 @@ def _failed(what: str, error: CloudError) -> Finding:
 
 def _identity(ec2: Ec2Client, plan: Plan) -> Finding:
     unknown = f"accepted; the identity is {NOT_REPORTED}"
-    try:
-        text = identity.arn(ec2, plan.config) or unknown
-    except CloudError as error:
-        text = f"{unknown}: {error.message}"
+    text = if_told(
+        lambda: identity.arn(ec2, plan.config) or unknown,
+        lambda error: f"{unknown}: {error.message}",
+    )
     return Finding(what="credentials", ok=True, text=text)
 
 
@@ -175,13 +195,6 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudErr
     ):
         text += "; no route to the internet: packages must come from inside the network"
     return text, None
-
-
-def _end_of_block(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> float | None:
-    try:
-        return reservations.latest_end(ec2, regions, plan)
-    except CloudError:
-        return None  # the finding on the reservation says why
 
 
 def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:

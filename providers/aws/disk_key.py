@@ -10,8 +10,7 @@ from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
-
-NOT_REPORTED = "not reported by this endpoint"
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 
 def check(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> Iterator[Finding]:

@@ -7,10 +7,15 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (Dr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, NameTakenError, PermissionsError
+from cloudtrain.errors import (
+    CloudConfigError,
+    CloudError,
+    NameTakenError,
+    PermissionsError,
+    if_told,
+)
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import (
@@ -26,8 +31,8 @@ from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location
+from cloudtrain.providers.base.words import NOT_REPORTED
 
-NOT_REPORTED = "not reported by this endpoint"
 FIRST_BOOT = "#cloud-config\n"
 """Replaces the first-boot data, which contains keys and which no policy can inspect."""
 
@@ -43,9 +48,8 @@ def permissions(
     Calls on existing resources are not covered: a policy may allow them only for resources with our
     tag.
     """
-    try:
-        asks = dict(_asks(ec2, place, plan))
-    except CloudError:
+    asks = if_told(lambda: dict(_asks(ec2, place, plan)), None)
+    if asks is None:
         return Finding(what="permissions", ok=True, text="not checked: see image and network")
     answers = {
         what: _dry_run(ec2, place.region, what.split()[0], parameters)
@@ -124,18 +128,15 @@ def _ground(
     out, as EC2 refuses unknown ones.
     """
     close = machine_types.stands_close(ec2, place.region, plan)
-    groups = plan.config.network.firewall or ()
-    placement = ""
-    with suppress(CloudError):  # the findings on the network say why
-        own = network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find()
-        groups = groups or tuple(filter(None, [own]))
-        name = network.placement_group_name(plan.config.name, place.zone)
-        listed = network.placement_groups(ec2, place.region) if close else None
-        placement = name if name in {xml.text(it, "groupName") for it in listed or ()} else ""
+    # The findings on the network say why not.
+    own = if_told(network.SecurityGroup(ec2, place.region, subnet.vpc, plan).find, None)
+    listed = if_told(lambda: network.placement_groups(ec2, place.region) if close else [], [])
+    name = network.placement_group_name(plan.config.name, place.zone)
+    placement = name if name in {xml.text(it, "groupName") for it in listed or ()} else ""
     reserved = reservations.placement_group(ec2, place, plan)
     return ClusterNetwork(
         subnet=subnet,
-        groups=groups,
+        groups=plan.config.network.firewall or tuple(filter(None, [own])),
         placement_group="" if reserved or reservations.has_blocks(plan) else placement,
         reserved_group=reserved,
         images=chosen,

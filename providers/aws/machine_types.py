@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog.aliases import canonical_name, is_same_accelerator
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import if_told
 from cloudtrain.model import Accelerator, NodePlan, Plan
 from cloudtrain.protocols import MachineFacts
 from cloudtrain.providers.aws import requests, xml
@@ -128,10 +128,8 @@ def stands_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
     close = plan.config.network.close
     if len(plan.nodes) < 2 or len(names) > 1 or close == "off":
         return False
-    try:
-        known = machine_types(ec2, region, names)
-    except CloudError:
-        return False  # the group only speeds up training: not worth a failed `up`
+    # The group only speeds up training: not worth a failed `up`.
+    known = if_told(lambda: machine_types(ec2, region, names), {})
     return names <= known.keys() and all(
         known[name].close and (close == "on" or known[name].fast) for name in names
     )
@@ -146,10 +144,7 @@ def efa_cards(ec2: Ec2Client, region: str, plan: Plan) -> tuple[int, ...]:
     multiple network interfaces", its refusal).
     """
     names = {node.machine for node in plan.nodes if node.machine and node.accelerator}
-    try:
-        known = machine_types(ec2, region, names) if names else {}
-    except CloudError:
-        return ()
+    known = if_told(lambda: machine_types(ec2, region, names) if names else {}, {})
     cards = next((each.efa_cards for each in known.values()), ())
     return cards if plan.config.network.private else tuple(card for card in cards if card == 0)
 

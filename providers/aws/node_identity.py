@@ -8,17 +8,17 @@ iam:PassRole. API: https://docs.aws.amazon.com/IAM/latest/APIReference (botocore
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cloudtrain.bucket_uris import BucketUri, own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
-from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.facts import FACTS
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 ACTIONS = ("s3:GetObject", "s3:PutObject")
 SERVICE = "ec2.amazonaws.com"
@@ -106,16 +106,13 @@ def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> Finding:
     """
     partition, path = role.split(":")[1], uri.rest.rstrip("/")
     resource = f"arn:{partition}:s3:::{path}{'/x' if '/' not in path else ''}"
-    try:
-        with ec2.mapped("SimulatePrincipalPolicy"):
-            answer = client.simulate_principal_policy(
-                PolicySourceArn=role, ActionNames=list(ACTIONS), ResourceArns=[resource]
-            )
-    except CloudError as error:
-        return _unknown(f"{uri.uri}: {NOT_REPORTED}: {error.message}")
-    decisions = {
-        each["EvalActionName"]: each["EvalDecision"] for each in answer["EvaluationResults"]
-    }
+    return if_told(
+        lambda: _decided(uri, simulated(ec2, client, role, ACTIONS, [resource])),
+        lambda error: _unknown(f"{uri.uri}: {NOT_REPORTED}: {error.message}"),
+    )
+
+
+def _decided(uri: BucketUri, decisions: Mapping[str, str]) -> Finding:
     words = ", ".join(f"{action} {_WORDS.get(each, each)}" for action, each in decisions.items())
     text = f"{uri.uri}: {words}"
     if all(each == "explicitDeny" for each in decisions.values()):
@@ -123,6 +120,18 @@ def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> Finding:
     if any(each == "allowed" for each in decisions.values()):
         return Finding(what="identity", ok=True, text=text)
     return _unknown(f"{text}; whether the bucket's own policy allows it could not be checked")
+
+
+def simulated(
+    ec2: Ec2Client, client: Any, role: str, actions: Sequence[str], resources: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return what IAM decides on each action by the role's own policies."""
+    of = {"ResourceArns": list(resources)} if resources else {}
+    with ec2.mapped("SimulatePrincipalPolicy"):
+        answer = client.simulate_principal_policy(
+            PolicySourceArn=role, ActionNames=list(actions), **of
+        )
+    return {each["EvalActionName"]: each["EvalDecision"] for each in answer["EvaluationResults"]}
 
 
 _WORDS = {"allowed": "allowed", "explicitDeny": "denied", "implicitDeny": "not allowed"}

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import CloudError, CloudtrainError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.aws.client import Ec2Client
@@ -64,11 +65,11 @@ def evidence(ec2: Ec2Client, plan: Plan, places: Sequence[Location]) -> tuple[Sp
     """
     wanted = Counter(node.machine for node in plan.nodes if node.spot and node.machine)
     regions = list(dict.fromkeys(place.region for place in places))
-    brief, why = ec2.briefly(), ""
-    try:
-        scores = _scores(brief, regions[:REGIONS], wanted)
-    except CloudError as error:
-        scores, why = {}, f"; no Spot placement scores: {error.code or error.message}"
+    brief = ec2.briefly()
+    scores, why = if_told(
+        lambda: (_scores(brief, regions[:REGIONS], wanted), ""),
+        lambda error: ({}, f"; no Spot placement scores: {_code(error)}"),
+    )
     dollars = _dollars(brief, regions, wanted, needed=not scores)
     most = max(dollars.values(), default=1.0)
     found = []
@@ -86,6 +87,10 @@ def evidence(ec2: Ec2Client, plan: Plan, places: Sequence[Location]) -> tuple[Sp
             continue
         found.append(made)
     return tuple(found)
+
+
+def _code(error: CloudtrainError) -> str:
+    return (isinstance(error, CloudError) and error.code) or error.message
 
 
 def _scores(ec2: Ec2Client, regions: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:
@@ -127,12 +132,9 @@ def _dollars(
     """Return the price of all spot nodes by zone, where that of each machine type is known."""
     found: dict[str, dict[str, float]] = {}
     for region in regions:
-        try:
-            for price in prices(ec2, region, list(wanted)):
-                found.setdefault(price.zone, {})[price.machine] = price.dollars
-        except CloudError:
-            if needed:
-                raise
+        ask = partial(prices, ec2, region, list(wanted))
+        for price in ask() if needed else if_told(ask, []):
+            found.setdefault(price.zone, {})[price.machine] = price.dollars
     return {
         zone: sum(count * known[machine] for machine, count in wanted.items())
         for zone, known in found.items()

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import CloudError, PermissionsError
+from cloudtrain.errors import PermissionsError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.aws import node_identity, quota
 from cloudtrain.providers.aws.client import Ec2Client
-from cloudtrain.providers.aws.dry_run import NOT_REPORTED
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 SETTING = "/ssm/managed-instance/default-ec2-instance-management-role"
 """Default Host Management Configuration: the role of instances without one of their own."""
@@ -49,33 +49,29 @@ def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[boo
     client = quota.service(ec2, "iam", region)
     if client is None:
         return None, f"{identity}: {NOT_REPORTED}"
-    try:
+
+    def ask() -> tuple[bool | None, str]:
         role = str(node_identity.role_of(ec2, client, identity)["Arn"])
-        with ec2.mapped("SimulatePrincipalPolicy"):
-            answer = client.simulate_principal_policy(
-                PolicySourceArn=role, ActionNames=list(NODE_ACTIONS)
-            )
-    except CloudError as error:
-        return None, f"{identity}: {NOT_REPORTED}: {error.message}"
-    lacks = [
-        each["EvalActionName"]
-        for each in answer["EvaluationResults"]
-        if each["EvalDecision"] != "allowed"
-    ]
-    return not lacks, f"{identity} lacks {', '.join(lacks)}" if lacks else f"{identity} has rights"
+        decided = node_identity.simulated(ec2, client, role, NODE_ACTIONS)
+        lacks = ", ".join(action for action, each in decided.items() if each != "allowed")
+        return not lacks, f"{identity} lacks {lacks}" if lacks else f"{identity} has rights"
+
+    return if_told(ask, lambda error: (None, f"{identity}: {NOT_REPORTED}: {error.message}"))
 
 
 def _by_default(ec2: Ec2Client, region: str) -> tuple[bool | None, str]:
     """The same for the region's default role."""
     client = quota.service(ec2, "ssm", region)
+    what = f"default host management in {region}"
     if client is None:
-        return None, f"default host management in {region}: {NOT_REPORTED}"
-    try:
+        return None, f"{what}: {NOT_REPORTED}"
+
+    def ask() -> tuple[bool | None, str]:
         with ec2.mapped("GetServiceSetting"):
             setting = client.get_service_setting(SettingId=SETTING)["ServiceSetting"]
-    except CloudError as error:
-        return None, f"default host management in {region}: {NOT_REPORTED}: {error.message}"
-    value = str(setting.get("SettingValue") or "")
-    if value in UNSET:
-        return False, f"{region} has no default host management"
-    return True, f"default host management in {region} by {value}"
+        value = str(setting.get("SettingValue") or "")
+        if value in UNSET:
+            return False, f"{region} has no default host management"
+        return True, f"{what} by {value}"
+
+    return if_told(ask, lambda error: (None, f"{what}: {NOT_REPORTED}: {error.message}"))

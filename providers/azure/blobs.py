@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import CloudError
+from cloudtrain.errors import if_told
 from cloudtrain.protocols import Finding
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 
 
@@ -17,10 +17,7 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     if store is None or not store.startswith("az://"):
         return
     account = store.removeprefix("az://").partition("/")[0]
-    try:
-        properties = _properties(arm, account)
-    except CloudError:
-        return
+    properties = if_told(lambda: _properties(arm, account), None)
     if properties is None:
         return
     soft, days = _retention(properties.get("deleteRetentionPolicy"))
@@ -45,15 +42,15 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
 
 def account_id(arm: ArmClient, account: str) -> str | None:
     """Return the ID of a storage account; None if these credentials cannot see it."""
-    listed = arm.pages_if_told(f"{arm.path}/providers/Microsoft.Storage/storageAccounts")
+    path = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
+    listed = if_told(lambda: arm.pages(path), [])
     ids = (str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower())
     return next(ids, None)
 
 
 def _properties(arm: ArmClient, account: str) -> Tree | None:
     id = account_id(arm, account)
-    answer = ask_or_none(lambda: arm.get(f"{id}/blobServices/default")) if id else None
-    return None if answer is None else answer.get("properties") or {}
+    return arm.get(f"{id}/blobServices/default").get("properties") or {} if id else None
 
 
 def _retention(policy: Tree | None) -> tuple[bool, int]:

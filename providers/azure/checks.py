@@ -15,6 +15,7 @@ from cloudtrain.errors import (
     CloudError,
     PermissionsError,
     QuotaError,
+    if_told,
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
@@ -39,7 +40,8 @@ from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
-from cloudtrain.providers.base.words import lasting
+from cloudtrain.providers.base.quota import unless_short
+from cloudtrain.providers.base.words import NOT_REPORTED, lasting
 
 ALIVE = frozenset({"enabled", "active", "", "none"})
 
@@ -78,7 +80,14 @@ def check(
     found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
     if reservations.of_plan(plan):
         found.append(_finding("reservation", lambda: _reserved(arm, plan, there)))
-    found += _in_each("quota", regions, lambda region: _quota(arm, skus, region, plan, missing))
+    found += _in_each(
+        "quota",
+        regions,
+        lambda region: if_told(
+            lambda: _quota(arm, skus, region, plan, missing),
+            lambda error: _Result(unless_short(error), reported=False),
+        ),
+    )
     found += policies(arm, skus, plan, there)
     found += _network(plan)
     found += blobs.retention(arm, plan.config.artifacts.store)
@@ -102,7 +111,7 @@ class _Result:
     """False if this endpoint reports the facts not at all or only in part."""
 
 
-_NOT_REPORTED = _Result("not reported by this endpoint", reported=False)
+_NOT_REPORTED = _Result(NOT_REPORTED, reported=False)
 
 
 def _finding(what: str, ask: Callable[[], _Result]) -> Finding:

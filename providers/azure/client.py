@@ -21,6 +21,7 @@ from cloudtrain.errors import (
     PermissionsError,
     Scope,
     TransientError,
+    if_told,
 )
 from cloudtrain.identities.azure import AzureIdentity, identity
 from cloudtrain.model import ClusterConfig
@@ -219,7 +220,7 @@ class ArmClient:
         subscription; empty if not reported.
         """
         path = f"{scope or self.path}/providers/Microsoft.Authorization/permissions"
-        return self.pages_if_told(path)
+        return if_told(lambda: self.pages(path), [])
 
     # ── Long-running operations ──────────────────────────────────────────────
 

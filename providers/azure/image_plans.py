@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.errors import CloudConfigError, if_told
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 
 PLAN = ("name", "product", "publisher")
@@ -31,8 +31,8 @@ def refuse_unaccepted(arm: ArmClient, image: str, plan: Mapping[str, str]) -> st
         f"{arm.path}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/"
         f"{plan['publisher']}/offers/{plan['product']}/plans/{plan['name']}/agreements/current"
     )
-    answer = ask_or_none(lambda: arm.get(path))
-    accepted = ((answer or {}).get("properties") or {}).get("accepted")
+    answer = if_told(lambda: arm.get(path), {})
+    accepted = (answer.get("properties") or {}).get("accepted")
     if accepted is False:
         raise CloudConfigError(
             f"the terms of image {image} are not accepted in this subscription",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError
+from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError, if_told
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
@@ -58,7 +58,7 @@ def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, li
 
 def secure_boot(arm: ArmClient) -> bool:
     """True if this subscription enables Secure Boot for machines by default."""
-    feature = ask_or_none(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}")) or {}
+    feature = if_told(lambda: arm.get(f"{arm.path}/providers/{SECURE_BOOT}"), {})
     return str((feature.get("properties") or {}).get("state", "")).lower() == "registered"
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from cloudtrain.bucket_uris import own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.azure import blobs, faults, paths, permissions
-from cloudtrain.providers.azure.client import ArmClient, ask_or_none
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.http import Tree
 
@@ -95,7 +95,7 @@ def _account(arm: ArmClient, principal: str, account: str) -> Finding:
         )
     path = f"{id}/providers/Microsoft.Authorization/roleAssignments"
     wanted = {"$filter": f"principalId eq '{principal}'"}
-    found = ask_or_none(lambda: arm.pages(path, **wanted))
+    found = if_told(lambda: arm.pages(path, **wanted), None)
     if found is None:
         return _unknown(f"{account}: could not be checked: its role assignments are not readable")
     definitions = {

@@ -14,12 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from cloudtrain.errors import CloudError, NodesError
+from cloudtrain.errors import SHAPE, CloudError, NodesError
 
 T = TypeVar("T")
 Driver = TypeVar("Driver")
-SHAPE = (AttributeError, TypeError, LookupError, ValueError, OverflowError)
-"""What Python raises for a value of another shape."""
 
 
 def typed(answer: Mapping[str, Any], name: str, kind: type[T], *, null: bool = False) -> T:

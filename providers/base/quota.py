@@ -6,10 +6,21 @@ import math
 from collections.abc import Mapping
 
 from cloudtrain.catalog import MachineType
+from cloudtrain.errors import CloudtrainError, QuotaError
 from cloudtrain.protocols import Allowance
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 Quotas = Mapping[str, tuple[float, float]]
 """Name → limit and usage. The limit is infinite if there is none."""
+
+
+def unless_short(error: CloudtrainError) -> str:
+    """Return what `check` says of a quota that could not be asked. Raises QuotaError, the answer
+    that there is too little.
+    """
+    if isinstance(error, QuotaError):
+        raise error
+    return f"{NOT_REPORTED}: {error.message}"
 
 
 def allowance(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NOT_REPORTED = "not reported by this endpoint"
+"""What a finding says of a fact that nobody told."""
+
 
 def lasting(seconds: float) -> str:
     """Format a duration in seconds as `30 s`, `45 min`, `48 h` or `1 h 30 min`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cloudtrain.errors import (
     CloudConfigError,
@@ -12,10 +13,13 @@ from cloudtrain.errors import (
     NotFoundError,
     PermissionsError,
     QuotaError,
+    if_told,
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.quota import unless_short
+from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import (
     disk_key,
     faults,
@@ -32,7 +36,6 @@ from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.network import existing
 from cloudtrain.providers.gcp.permissions import (
     BY_MARKET,
-    NOT_REPORTED,
     ON_SUBNET,
     ON_SUBNET_PUBLIC,
     TPU_MORE,
@@ -82,7 +85,8 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
         findings.append(finding("reservation", lambda: _reservations(api, plan, found)))
     findings += disk_key.check(plan, list(found))
     if found and images:
-        findings.append(finding("quota", lambda: _quota(api, plan, found, images, details)))
+        ask = partial(_quota, api, plan, found, images, details)
+        findings.append(finding("quota", lambda: if_told(ask, unless_short)))
     return tuple(
         replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
     )
@@ -153,22 +157,19 @@ def _subnets(api: GcpClient, plan: Plan, regions: Sequence[str]) -> str:
         needed = (*needed, ON_SUBNET_PUBLIC)
     paths = [existing(api, plan, region)[1] for region in regions]
     for path in paths:
-        try:
-            answer = api.call(
-                f"permissions on {path}",
-                "POST",
-                f"{path}/testIamPermissions",
-                body={"permissions": list(needed)},
-            )
-        except CloudError:
-            continue  # not reported
-        lacking = set(needed) - set(answer.get("permissions") or ())
+        lacking = if_told(partial(_lacking, api, path, needed), set())
         if lacking:
             raise PermissionsError(
                 f"missing on {path}: {', '.join(sorted(lacking))}",
                 hint="have roles/compute.networkUser granted to you on that subnetwork",
             )
     return ", ".join(paths)
+
+
+def _lacking(api: GcpClient, path: str, needed: Sequence[str]) -> set[str]:
+    body = {"permissions": list(needed)}
+    answer = api.call(f"permissions on {path}", "POST", f"{path}/testIamPermissions", body=body)
+    return set(needed) - set(answer.get("permissions") or ())
 
 
 def _rules_needed(tags: Sequence[str]) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from urllib.parse import quote, urlsplit
 
 from cloudtrain.bucket_uris import own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
 from cloudtrain.model import Plan
 from cloudtrain.protocols import Finding
+from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.facts import FACTS
-from cloudtrain.providers.gcp.permissions import NOT_REPORTED
 
 IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com", "v1")
 STORAGE = (
@@ -106,10 +106,14 @@ def _bucket(storage: GcpClient, email: str, bucket: str) -> Finding:
     Roles on the project or a folder, and those of groups, are not in it, so that their absence
     proves nothing.
     """
-    try:
-        policy = storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam")
-    except CloudError as error:
-        return _unknown(f"gs://{bucket}: could not be checked: {error.message}")
+    return if_told(
+        lambda: _in_policy(storage, email, bucket),
+        lambda error: _unknown(f"gs://{bucket}: could not be checked: {error.message}"),
+    )
+
+
+def _in_policy(storage: GcpClient, email: str, bucket: str) -> Finding:
+    policy = storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam")
     members = (f"serviceAccount:{email}".lower(), *(each.lower() for each in EVERYBODY))
     roles = sorted(
         str(binding.get("role"))

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from cloudtrain.errors import CloudError
 from cloudtrain.model import ClusterConfig, Market, Network
+from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import ssh_service
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.strategies import STRATEGIES
 
-NOT_REPORTED = "not reported by this endpoint"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"
 

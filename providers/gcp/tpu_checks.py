@@ -11,9 +11,9 @@ from cloudtrain.model import Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import checks, disk_key, node_identity, zones
 from cloudtrain.providers.gcp.client import GcpClient
-from cloudtrain.providers.gcp.permissions import NOT_REPORTED
 from cloudtrain.providers.gcp.tpu_launch import runtime_of
 from cloudtrain.providers.gcp.tpus import Tpus
 

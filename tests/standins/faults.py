@@ -92,6 +92,8 @@ class Fault:
     status: int = 503
     code: str = ""
     message: str = "a fault that a test asked for"
+    body: str = ""
+    """Of an answer, instead of a refusal in the cloud's own format."""
     retry_after: float | None = None
     seconds: float = 0.0
     pid: int = 0
@@ -224,6 +226,8 @@ class Faults:
         return Response(chunks, status, headers)
 
     def _refusal(self, fault: Fault) -> Response:
+        if fault.body:
+            return Response(fault.body, fault.status, content_type="application/json")
         response = self.app.error(fault.status, fault.code, fault.message)
         if fault.retry_after is not None:
             response.headers["Retry-After"] = f"{fault.retry_after:g}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import requests
 from google.api_core.exceptions import from_http_status
 
 from cloudtrain.errors import CredentialsError
@@ -59,13 +60,22 @@ def test_a_refusal_says_what_stands_against_it(
     assert hint in str(error.hint)
 
 
-def test_data_is_read_without_the_right_to_ask_where_its_bucket_is(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        from_http_status(403, "me does not have storage.buckets.get access"),
+        from_http_status(503, "backend error"),
+        requests.exceptions.ReadTimeout("no answer"),
+        KeyError("location"),
+    ],
+    ids=lambda refusal: type(refusal).__name__,
+)
+def test_data_is_read_without_an_answer_to_where_its_bucket_is(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception
 ) -> None:
     """storage.buckets.get is in none of the roles that read objects."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     data = open_data("gs://bucket/x")
-    refusal = from_http_status(403, "me does not have storage.buckets.get access")
 
     def refused() -> str:
         raise refusal
