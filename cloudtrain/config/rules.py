@@ -120,8 +120,8 @@ def _artifacts(file: ConfigFile) -> Found:
     if asked and not ((file.artifacts and file.artifacts.store) or "").startswith("s3://"):
         yield ("artifacts", "encryption"), "is for an s3:// `store`: others encrypt by themselves"
     for name, entry in (file.data or {}).items():
-        if entry.requester_pays and not (entry.source or "").startswith("s3://"):
-            yield ("data", name, "requester_pays"), "is for s3:// data"
+        if entry.requester_pays and not (entry.source or "").startswith(("s3://", "gs://")):
+            yield ("data", name, "requester_pays"), "is for s3:// and gs:// data"
 
 
 def _secrets(file: ConfigFile) -> Found:

@@ -333,7 +333,8 @@ class DataEntry(Section):
     )
     role: kinds.Line | None = optional("Only the nodes of this role get it. Default: all nodes.")
     requester_pays: kinds.Boolean | None = optional(
-        "`s3://` only: your account pays for requests and traffic, as the bucket's owner demands."
+        "`s3://` and `gs://`: your account pays for requests and traffic, as the bucket's owner "
+        "demands; for `gs://` it is `project:`, on another cloud the project of your login."
     )
 
 

@@ -37,7 +37,13 @@ class StoreKind:
 
 KINDS = (
     StoreKind(scheme="file", form="file:///absolute/path", module="file", on_this_machine=True),
-    StoreKind(scheme="gs", form="gs://BUCKET/prefix", module="gs", package="google.cloud.storage"),
+    StoreKind(
+        scheme="gs",
+        form="gs://BUCKET/prefix",
+        module="gs",
+        package="google.cloud.storage",
+        takes_wishes=True,
+    ),
     StoreKind(
         scheme="s3", form="s3://BUCKET/prefix", module="s3", package="boto3", takes_wishes=True
     ),

@@ -19,12 +19,14 @@ from cloudtrain.errors import (
     PermissionsError,
     StoreAway,
     StoreError,
+    UsageError,
 )
 from cloudtrain.identities import google as identity
 from cloudtrain.presign import PresignedRequest
 from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
+from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 CHUNK = 1 << 20
 PART = 8 << 20
@@ -37,22 +39,31 @@ EMULATOR = "STORAGE_EMULATOR_HOST"
 AGAIN = "run the command again to continue"
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None) -> GoogleStore:
-    return GoogleStore(uri, endpoint=endpoint, project=project)
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
+) -> GoogleStore:
+    return GoogleStore(uri, endpoint=endpoint, project=project, wishes=wishes)
 
 
 class GoogleStore(ObjectStore):
     """`gs://BUCKET/prefix`. Uses the application default credentials."""
 
     def __init__(
-        self, uri: str, *, endpoint: str | None = None, project: str | None = None
+        self,
+        uri: str,
+        *,
+        endpoint: str | None = None,
+        project: str | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> None:
         bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project), prefix)
+        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project, wishes), prefix)
 
 
 class _Bucket:
-    def __init__(self, name: str, prefix: str, endpoint: str | None, project: str | None) -> None:
+    def __init__(
+        self, name: str, prefix: str, endpoint: str | None, project: str | None, wishes: Wishes
+    ) -> None:
         import google.api_core.exceptions
         import google.auth.exceptions
         import requests
@@ -70,11 +81,13 @@ class _Bucket:
         credentials, found = self._found()
         self._of_somebody = credentials is not None
         self._client = self._connected(credentials, project or found)
-        self._bucket: Any = self._client.bucket(name)
+        payer = _payer(credentials, project or found) if wishes.requester_pays else None
+        self._bucket: Any = self._client.bucket(name, user_project=payer)
         self.presigner = GooglePresigner(
             self._client,
             name,
             prefix,
+            payer=payer,
             credentials=credentials,
             connected=self._connected,
             endpoint=self._endpoint,
@@ -269,6 +282,20 @@ class _Bucket:
         return None
 
 
+def _payer(credentials: Any, project: str | None) -> str:
+    """The project that is billed for reading: the config's, or that of the login. Its user needs
+    serviceusage.services.use in it: https://cloud.google.com/storage/docs/requester-pays
+    """
+    found = project or getattr(credentials, "quota_project_id", None)
+    if not found:
+        raise UsageError(
+            "data: requester_pays: no project is set that pays",
+            hint="set GOOGLE_CLOUD_PROJECT, or run `gcloud auth application-default "
+            "set-quota-project PROJECT`",
+        )
+    return str(found)
+
+
 def heard(response: Any, *_: Any, **__: Any) -> None:
     moments.answered(response, "Google Cloud")
 
@@ -287,8 +314,8 @@ _HINTS = (
     ),
     (
         r"requester pays",
-        "its owner has whoever reads pay, which cloudtrain cannot: copy it by `gcloud storage cp "
-        "-r --billing-project=PROJECT` to a bucket of yours",
+        "its owner has whoever reads pay: set `requester_pays: true` for `data:`; a store must be "
+        "in a bucket whose owner pays",
     ),
     (
         r"[Bb]illing account|billing is disabled|absent billing",

@@ -40,6 +40,7 @@ from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
 from cloudtrain.stores.presign.gs_tokens import SPARE, DownscopedTokens
+from cloudtrain.stores.wishes import Wishes
 from tests.standins.serve import serving
 from tests.standins.stores import KINDS
 from tests.support.gcs_front import Call, Fault, Front, Google, front
@@ -769,6 +770,32 @@ def test_one_token_reads_a_dataset_and_nothing_beside_it(owned: Place, google: G
     ):
         with pytest.raises(Forbidden):
             act()
+
+
+def test_data_whose_reader_pays_is_read_here_and_by_nodes(
+    owned: Place, google: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token, too, is tried in the payer's name."""
+    owned.put("d/x", b"one")
+    assert owned.send("d/x").why is None
+    owned.front.requester_pays = "paying-project"
+    uri, url = f"gs://bucket/{owned.prefix}/run/chief0/d", owned.front.url
+    with pytest.raises(StoreError, match="requester pays") as raised:
+        list(open_data(uri, endpoint=url).objects())
+    assert "requester_pays: true" in str(raised.value.hint)
+    wishes = Wishes(requester_pays=True)
+    paid = open_data(uri, endpoint=url, project="paying-project", wishes=wishes)
+    (one,) = paid.objects()
+    assert b"".join(paid.read(one.key, one.version)) == b"one"
+    request = paid.sign(one.key, one.version, expires_in=60.0)
+    assert request is not None
+    assert Stream(revealed(request), 3).read(3) == b"one"
+    google.refuses = True
+    paid = open_data(uri, endpoint=url, project="paying-project", wishes=wishes)
+    signed = paid.sign(one.key, one.version, expires_in=60.0)
+    assert signed is not None
+    query = parse_qs(urlsplit(signed.url.reveal()).query)
+    assert query["userProject"] == ["paying-project"]
 
 
 def test_where_google_gives_no_token_a_service_accounts_key_signs(

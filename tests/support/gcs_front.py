@@ -20,7 +20,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from werkzeug.wrappers import Request, Response
 
@@ -32,6 +32,7 @@ TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 RESOURCE = "//storage.googleapis.com/projects/_/buckets/"
 _NONE: Mapping[str, str] = MappingProxyType({})
 ROLES = ("inRole:roles/storage.objectCreator", "inRole:roles/storage.objectViewer")
+NO_PAYER = "Bucket is a requester pays bucket but no user project provided."
 START = re.compile(r"resource\.name\.startsWith\((\".*\")\)")
 
 
@@ -124,6 +125,10 @@ class Front:
     names_itself: bool = True
     """In the addresses of sessions; a server behind some other port names its own."""
     retry_after: str = ""
+    requester_pays: str = ""
+    """The project that must be named as who pays, which its users may name alone.
+    https://cloud.google.com/storage/docs/requester-pays; what it answers to others is from
+    googleapis/google-cloud-python#4674 and hashicorp/terraform-provider-google#22452."""
     calls: list[Call] = field(default_factory=list)
     port: int = 0
 
@@ -134,6 +139,12 @@ class Front:
     @property
     def sent(self) -> list[Call]:
         return [call for call in self.calls if call.sends]
+
+    def pays(self, call: Call) -> str:
+        """The project that a call names, in its query or its header, where one must be."""
+        query = parse_qs(urlsplit(call.path).query)
+        named = query.get("userProject", [call.headers["x-goog-user-project"] or ""])[0]
+        return named if self.requester_pays else ""
 
     def refusal(self, call: Call) -> str | None:
         """Why IAM does not let it pass. Raises ApiError where nobody calls."""
@@ -187,6 +198,8 @@ def front(upstream: str, google: Google | None = None) -> Iterator[Front]:
                 self.refuse(fault, "as it was told", {"Retry-After": told.retry_after})
             elif isinstance(fault, dict):
                 self.say(200, json.dumps(fault).encode(), _NONE)
+            elif told.pays(call) != told.requester_pays:
+                self.refuse(400, NO_PAYER)
             elif self.is_let(call):
                 self.pass_on(call, fault)
 

@@ -146,7 +146,7 @@ def test_a_bucket_is_made_only_where_one_is_named(tmp_path: Path) -> None:
     assert problems(tmp_path, text) == ["c.yaml:3: artifacts.store: is missing: `create` needs it"]
 
 
-def test_encryption_and_who_pays_are_asked_of_s3_alone(tmp_path: Path) -> None:
+def test_encryption_and_who_pays_are_asked_of_stores_that_know_them(tmp_path: Path) -> None:
     text = cluster("mirrored")
     stored = "artifacts: {store: %s, encryption: %s}\n"
     paid = "data: {digits: {from: %s, requester_pays: true}}\n"
@@ -154,10 +154,10 @@ def test_encryption_and_who_pays_are_asked_of_s3_alone(tmp_path: Path) -> None:
     config = read(tmp_path, right)
     assert config.artifacts.encryption == "aws:kms:alias/train"
     assert config.data["digits"].requester_pays
-    wrong = text + stored % ("gs://bucket/x", "aws:kms") + paid % "gs://bucket/d"
+    wrong = text + stored % ("gs://bucket/x", "aws:kms") + paid % "az://account/container/d"
     assert problems(tmp_path, wrong) == [
         "c.yaml:3: artifacts.encryption: is for an s3:// `store`: others encrypt by themselves",
-        "c.yaml:4: data.digits.requester_pays: is for s3:// data",
+        "c.yaml:4: data.digits.requester_pays: is for s3:// and gs:// data",
     ]
     (unknown,) = problems(tmp_path, text + stored % ("s3://bucket/x", "kms"))
     assert unknown.endswith("must be none, AES256, aws:kms or aws:kms:KEY, not 'kms'")

@@ -46,7 +46,7 @@ def test_a_bucket_is_in_the_region_of_a_zone(location: str, where: str) -> None:
     [
         # Google's words, by general knowledge.
         (403, "Object 'b/x' is subject to bucket's retention policy", "--clear-retention-period"),
-        (400, "Bucket is a requester pays bucket but no user project provided.", "gcloud storage"),
+        (400, "Bucket is a requester pays bucket but no user project provided.", "requester_pays"),
         (403, "The billing account for the owning project is disabled", "gcloud billing projects"),
         (403, "me does not have storage.objects.create access", "roles/storage.objectUser"),
     ],
