@@ -1,32 +1,22 @@
-"""Azure's credentials in every state that a user's machine may have them in, in every command."""
+"""Azure's credentials in every state that a user's machine may have them in."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
-import yaml
+from azure.core.exceptions import ServiceRequestError
 from azure.core.pipeline.transport import RequestsTransport
-from click.testing import CliRunner
 
-from cloudtrain.cli.app import cli
-from cloudtrain.cluster.plan import make_plan, tasks
-from cloudtrain.cluster.session import record_cluster
-from cloudtrain.config import load
-from cloudtrain.errors import CredentialsError
-from cloudtrain.events import CreationBegun
 from cloudtrain.identities import azure as identities
-from cloudtrain.run_record import Run
-from cloudtrain.state import Records
 from tests.standins.azure_auth import CLIENT, SECRET, TENANT
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
+from tests.support import credential_desk
 from tests.support.azure_parts import stand_in
-from tests.support.lanes import Cases
+from tests.support.credential_desk import Desk
 
 SERVICE = {"AZURE_TENANT_ID": TENANT, "AZURE_CLIENT_ID": CLIENT, "AZURE_CLIENT_SECRET": SECRET}
 WORKLOAD = {
@@ -44,20 +34,16 @@ def fails(words: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
-    """What is on the user's machine, what Azure answers, and the command that cures it."""
+class State(credential_desk.State):
+    """What is on the user's machine, what Azure answers."""
 
     az: str | None = None
     """The program `az`, of the shell; None: not installed."""
     environment: Mapping[str, str] = field(
         default_factory=lambda: {"AZURE_TOKEN_CREDENTIALS": "dev"}
     )
-    refuses: Mapping[str, str] = field(default_factory=dict)
-    """What Resource Manager refuses, of the corpus; a store does not."""
     authority: str = ""
     """What the authority refuses to sign in with."""
-    says: str
-    cure: str
 
 
 # Messages of the CLI and of the authority: Azure/azure-cli#31300, #14395, #21519 and
@@ -150,21 +136,23 @@ STATES = {
 }
 
 
-@pytest.fixture(scope="module")
-def azure() -> Iterator[Cloud]:
-    with stand_in() as cloud:
-        yield cloud
+class AzureDesk(Desk):
+    """The machine of a user of Azure."""
 
+    STATES = STATES
+    SECRETS = (SECRET,)
+    project = SUBSCRIPTION
+    sections: ClassVar[Mapping[str, Any]] = {
+        "placement": ["eastus"],
+        "nodes": {"worker": {"machine": "Standard_D2s_v5"}},
+    }
+    bucket = "az://account/box"
 
-@dataclass
-class Desk:
-    """A user's machine: home, programs, environment."""
+    @staticmethod
+    def account() -> AbstractContextManager[Cloud]:
+        return stand_in()
 
-    folder: Path
-    azure: Cloud
-    patch: pytest.MonkeyPatch
-
-    def be_in(self, state: State) -> None:
+    def be_in(self, state: State) -> Mapping[str, object]:
         tools = self.folder / "bin"
         tools.mkdir()
         if state.az is not None:
@@ -176,13 +164,13 @@ class Desk:
         self.patch.setenv("AZURE_CONFIG_DIR", str(self.folder / "azure"))
         for name, value in state.environment.items():
             self.patch.setenv(name, value)
-        self.patch.setattr(self.azure.app, "refuses", dict(state.refuses))
+        self.patch.setattr(self.cloud.app, "refuses", dict(state.refuses))
         self.patch.setattr(identities, "PROCESS_LIMIT", 0.3)
         sent = RequestsTransport.send
 
         def send(transport: RequestsTransport, request: Any, **given: Any) -> Any:
             if "169.254." in request.url:  # no machine of a cloud
-                raise identities_lost("no route to host")
+                raise ServiceRequestError("no route to host")
             if state.authority and request.method == "POST" and "/token" in request.url:
                 request.data = {**request.data, "client_secret": "old"}
             return sent(transport, request, **given)
@@ -190,88 +178,4 @@ class Desk:
         self.patch.setattr(RequestsTransport, "send", send)
         if state.authority:
             self.patch.setattr("tests.standins.azure_auth.WRONG_SECRET", state.authority)
-
-    def file(self, name: str = "job.yaml", **sections: Any) -> Path:
-        sections = {
-            "provider": "azure",
-            "project": SUBSCRIPTION,
-            "strategy": "custom",
-            "placement": ["eastus"],
-            "network": {"ssh_from": "203.0.113.7/32"},
-            "nodes": {"worker": {"machine": "Standard_D2s_v5"}},
-            "train": {"command": "true"},
-            **sections,
-        }
-        path = self.folder / name
-        path.write_text(yaml.safe_dump({"name": path.stem, **sections}))
-        return path
-
-
-def identities_lost(words: str) -> Exception:
-    from azure.core.exceptions import ServiceRequestError
-
-    return ServiceRequestError(words)
-
-
-@pytest.fixture
-def desk(tmp_path: Path, own_home: Path, azure: Cloud, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        "cloudtrain.commands.accounts.missing_extra",
-        lambda name: None if name in ("azure", "local") else "libcloud",
-    )
-    for place in ("providers.base.timing", "stores.objects"):
-        monkeypatch.setattr(f"cloudtrain.{place}.no_network", lambda *_, **__: None)
-    return Desk(tmp_path, azure, monkeypatch)
-
-
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "check": ("check", "FILE"),
-    "up": ("up", "FILE", "--yes"),
-    "down": ("down", "job", "--yes"),
-    "status": ("status", "job"),
-    "ls --cloud": ("ls", "--cloud"),
-    "gc": ("gc", "--yes"),
-    "fetch": ("fetch", "stored"),
-    "a store": ("check", "STORED"),
-    "data": ("check", "DATA"),
-}
-OF_THE_STORE = ("fetch", "a store", "data")
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_every_command_names_the_command_that_cures_it(name: str, desk: Desk, cases: Cases) -> None:
-    state = STATES[name]
-    desk.be_in(state)
-    files = {
-        "FILE": desk.file(),
-        "STORED": desk.file("stored.yaml", artifacts={"store": "az://account/box/x"}),
-        "DATA": desk.file("data.yaml", data={"images": "az://account/box/images"}),
-    }
-    for each in files.values():
-        config = load(each)
-        records = Records(config.name)
-        record_cluster(config, records)
-        records.journal(CreationBegun(id="0123456789ab"))
-        run = Run(
-            id="20261126-100000-aaaa",
-            cluster=config.name,
-            command="true",
-            state="succeeded",
-            created=1.0,
-            ended=2.0,
-            exit_code=0,
-            store=config.artifacts.store,
-            tasks=tasks(make_plan(config)),
-        )
-        records.save_run(run)
-    known = {c: w for c, w in COMMANDS.items() if not (state.refuses and c in OF_THE_STORE)}
-    for command in cases.of(known, 1, always=("down",)):
-        words = [str(files.get(word, word)) for word in known[command]]
-        done = CliRunner().invoke(cli, words)
-        text = " ".join(done.output.split())
-        assert "internal:" not in text, (command, text)
-        assert done.exit_code == CredentialsError.exit_code, (command, text)
-        assert state.cure in text, (command, text)
-        assert re.search(state.says, text), (command, text)
-        assert SECRET not in text
+        return {}

@@ -1,29 +1,18 @@
-"""Google's credentials in every state that a user's machine may have them in, in every command."""
+"""Google's credentials in every state that a user's machine may have them in."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import pytest
-import yaml
-from click.testing import CliRunner
 from google.auth.transport.requests import Request
 
-from cloudtrain.cli.app import cli
-from cloudtrain.cluster.plan import make_plan, tasks
-from cloudtrain.cluster.session import record_cluster
-from cloudtrain.config import load
-from cloudtrain.errors import CredentialsError
-from cloudtrain.events import CreationBegun
-from cloudtrain.run_record import Run
-from cloudtrain.state import Records
 from tests.standins.cloud import Cloud, start
-from tests.support.lanes import Cases
+from tests.support import credential_desk
+from tests.support.credential_desk import Desk
 
 LOGIN = "gcloud auth application-default login"
 SECRET = "1//the-refresh-token"
@@ -55,8 +44,8 @@ def grant(description: str, **more: str) -> tuple[int, dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
-    """What is on the user's machine, what Google answers, and the command that cures it."""
+class State(credential_desk.State):
+    """What is on the user's machine, what Google answers."""
 
     file: Mapping[str, Any] | str | None = None
     """The application default credentials; "key": a service account's key."""
@@ -64,10 +53,6 @@ class State:
     """Whether GOOGLE_APPLICATION_CREDENTIALS names them."""
     answers: Mapping[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     """By a part of the URL that is asked."""
-    refuses: Mapping[str, str] = field(default_factory=dict)
-    """What Compute Engine refuses, of the corpus."""
-    says: str
-    cure: str
 
 
 DENIED = {
@@ -165,27 +150,32 @@ STATES = {
 }
 
 
-@pytest.fixture(scope="module")
-def gcp() -> Iterator[Cloud]:
-    with start("gcp", thread=True, delay=0.0, project="my-project") as gcp:
-        yield gcp
+class GcpDesk(Desk):
+    """The machine of a user of Google Cloud."""
 
+    STATES = STATES
+    SECRETS = (SECRET, "-----BEGIN")
+    project = "my-project"
+    sections: ClassVar[Mapping[str, Any]] = {
+        "placement": ["us-east4-c"],
+        "nodes": {"worker": {"machine": "n1-standard-4"}},
+    }
+    bucket = "gs://bucket"
 
-@dataclass
-class Desk:
-    """A user's machine: home, files, environment."""
+    @staticmethod
+    def account() -> AbstractContextManager[Cloud]:
+        return start("gcp", thread=True, delay=0.0, project="my-project")
 
-    folder: Path
-    gcp: Cloud
-    patch: pytest.MonkeyPatch
-
-    def be_in(self, state: State) -> Path:
+    def be_in(self, state: State) -> Mapping[str, object]:
         home = self.folder / "user"
         config = home / ".config/gcloud"
         config.mkdir(parents=True)
-        path = home / "key.json" if state.named else config / "application_default_credentials.json"
+        name = "key.json" if state.named else "application_default_credentials.json"
+        path = (home if state.named else config) / name
         if state.file == "key":
-            path.write_bytes(self.gcp.app.service_account(self.folder, self.gcp.url).read_bytes())
+            path.write_bytes(
+                self.cloud.app.service_account(self.folder, self.cloud.url).read_bytes()
+            )
         elif isinstance(state.file, str):
             path.write_text(state.file)
         elif state.file is not None:
@@ -196,7 +186,11 @@ class Desk:
         self.patch.setenv("HOME", str(home))
         self.patch.setenv("CLOUDSDK_CONFIG", str(config))
         self.patch.setenv("NO_GCE_CHECK", "true")
-        self.patch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{self.gcp.url}/compute/v1/")
+        # google-auth would start this machine's own gcloud for each sign-in.
+        self.patch.setattr("google.auth._cloud_sdk.get_project_id", lambda: None)
+        self.patch.setenv(
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{self.cloud.url}/compute/v1/"
+        )
         if state.named:
             self.patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
         asked = Request.__call__
@@ -209,85 +203,6 @@ class Desk:
             return asked(request, url, *given, **more)
 
         self.patch.setattr(Request, "__call__", answer)
-        self.patch.setattr(self.gcp.app, "refuses", dict(state.refuses))
-        self.patch.setattr(self.gcp.app.authority, "caller", lambda _: "somebody@p.example")
-        return path
-
-    def file(self, name: str = "job.yaml", **sections: Any) -> Path:
-        sections = {
-            "provider": "gcp",
-            "project": "my-project",
-            "strategy": "custom",
-            "placement": ["us-east4-c"],
-            "network": {"ssh_from": "203.0.113.7/32"},
-            "nodes": {"worker": {"machine": "n1-standard-4"}},
-            "train": {"command": "true"},
-            **sections,
-        }
-        path = self.folder / name
-        path.write_text(yaml.safe_dump({"name": path.stem, **sections}))
-        return path
-
-
-@pytest.fixture
-def desk(tmp_path: Path, own_home: Path, gcp: Cloud, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        "cloudtrain.commands.accounts.missing_extra",
-        lambda name: None if name in ("gcp", "local") else "libcloud",
-    )
-    for place in ("providers.base.timing", "stores.objects"):
-        monkeypatch.setattr(f"cloudtrain.{place}.no_network", lambda *_, **__: None)
-    return Desk(tmp_path, gcp, monkeypatch)
-
-
-COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "check": ("check", "FILE"),
-    "up": ("up", "FILE", "--yes"),
-    "down": ("down", "job", "--yes"),
-    "status": ("status", "job"),
-    "ls --cloud": ("ls", "--cloud"),
-    "gc": ("gc", "--yes"),
-    "fetch": ("fetch", "stored"),
-    "a store": ("check", "STORED"),
-}
-OF_THE_STORE = ("fetch", "a store")
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_every_command_names_the_command_that_cures_it(name: str, desk: Desk, cases: Cases) -> None:
-    state = STATES[name]
-    file = desk.be_in(state)
-    files = {
-        "FILE": desk.file(),
-        "STORED": desk.file("stored.yaml", artifacts={"store": "gs://bucket/x"}),
-    }
-    for each in files.values():
-        config = load(each)
-        records = Records(config.name)
-        record_cluster(config, records)
-        records.journal(CreationBegun(id="0123456789ab"))
-        run = Run(
-            id="20261126-100000-aaaa",
-            cluster=config.name,
-            command="true",
-            state="succeeded",
-            created=1.0,
-            ended=2.0,
-            exit_code=0,
-            store=config.artifacts.store,
-            tasks=tasks(make_plan(config)),
-        )
-        records.save_run(run)
-    # What Compute Engine alone refuses, a store does not.
-    known = {c: w for c, w in COMMANDS.items() if not (state.refuses and c in OF_THE_STORE)}
-    for command in cases.of(known, 1, always=("down",)):
-        words = [str(files.get(word, word)) for word in known[command]]
-        done = CliRunner().invoke(cli, words)
-        text = " ".join(done.output.split())
-        assert "internal:" not in text, (command, text)
-        assert done.exit_code == CredentialsError.exit_code, (command, text)
-        assert state.cure.format(file=file) in text, (command, text)
-        assert re.search(state.says, text), (command, text)
-        assert SECRET not in text
-        assert "-----BEGIN" not in text
+        self.patch.setattr(self.cloud.app, "refuses", dict(state.refuses))
+        self.patch.setattr(self.cloud.app.authority, "caller", lambda _: "somebody@p.example")
+        return {"file": path}
