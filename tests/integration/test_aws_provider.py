@@ -18,7 +18,6 @@ from cloudtrain.errors import (
     CloudConfigError,
     CloudtrainError,
     CredentialsError,
-    NameTakenError,
     PermissionsError,
     QuotaError,
     TransientError,
@@ -53,6 +52,7 @@ from tests.support.aws_parts import (
     HERE,
     account_of,
     bare_moto,
+    ec2,
     order_of,
     plan_of,
     provider_of,
@@ -80,10 +80,6 @@ def aws(one_cloud: Cloud) -> Cloud:
     return one_cloud
 
 
-def ec2() -> Any:
-    return boto3.session.Session().client("ec2", region_name="us-east-1")
-
-
 def launched(
     aws: Cloud, plan: Plan, account: AwsDriver | None = None, place: Location = HERE
 ) -> tuple[Vm, ...]:
@@ -107,34 +103,6 @@ def actions(aws: Cloud) -> list[str]:
 
 
 # ── Places ───────────────────────────────────────────────────────────────────
-
-
-def test_a_region_is_its_zones_that_have_the_machines_in_the_placement_s_order(aws: Cloud) -> None:
-    plan = plan_of(aws, placement=("us-west-2", "us-east-1f", "us-east-1"))
-    zones = [place.zone for place in account_of(plan).places(plan)]
-    assert zones[:3] == ["us-west-2a", "us-west-2b", "us-west-2c"]
-    assert zones[3] == "us-east-1f"
-    assert zones[4:] == ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d"]  # not 1e: no T4
-
-
-@pytest.mark.parametrize(
-    ("entry", "words", "hint"),
-    [
-        ("eu-west-11", "region eu-west-11 does not exist", "did you mean eu-west-1"),
-        ("us-east-9", "region us-east-9 does not exist", "did you mean us-east-1"),
-        ("us-east-1x", "zone us-east-1x does not exist", "did you mean us-east-1"),
-        ("us-east4-c", "'us-east4-c' is not a zone or region of AWS", "such as us-east-1a"),
-        ("europe", "'europe' is not a zone or region of AWS", "such as us-east-1a"),
-    ],
-)
-def test_a_place_that_does_not_exist_is_told_with_the_nearest(
-    aws: Cloud, entry: str, words: str, hint: str
-) -> None:
-    for placement in ((entry,), ("us-east-1a", entry)):
-        plan = plan_of(aws, placement=placement)
-        with pytest.raises(CloudConfigError, match=words) as caught:
-            account_of(plan).places(plan)
-        assert hint in (caught.value.hint or "")
 
 
 def test_a_region_that_is_not_enabled_is_told_so_and_not_as_wrong_credentials(aws: Cloud) -> None:
@@ -227,18 +195,6 @@ def test_the_firewall_lets_in_ssh_from_the_caller_and_all_from_itself(aws: Cloud
     ]
 
 
-def test_the_same_ground_is_found_again_and_nothing_is_made(aws: Cloud) -> None:
-    plan = plan_of(aws)
-    first = account_of(plan).create_network(plan, HERE, CALLER, silent)
-    held = aws.holdings()
-    made: list[str] = []
-    again = account_of(plan).create_network(
-        plan, HERE, CALLER, lambda event: made.append(event.word)
-    )
-    assert (again, set(made), aws.holdings()) == (first, {"image"}, held)
-    assert tries(aws, "AuthorizeSecurityGroupIngress") == 2
-
-
 def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Cloud) -> None:
     plan = plan_of(aws)
     group = account_of(plan).create_network(plan, HERE, CALLER, silent).groups[0]
@@ -251,24 +207,6 @@ def test_a_caller_with_another_address_is_let_in_and_the_old_one_is_not(aws: Clo
         ("tcp", 22, "2001:db8::7/128"),
         ("tcp", 6006, "198.51.100.0/24"),  # the user's own
     ]
-
-
-def test_without_a_caller_ssh_is_open_to_nobody(aws: Cloud) -> None:
-    """Session Manager's agent connects outwards."""
-    plan = plan_of(aws)
-    group = account_of(plan).create_network(plan, HERE, CALLER, silent).groups[0]
-    account_of(plan).create_network(plan, HERE, "", silent)
-    assert rules(group) == [("-1", None, group)]
-
-
-def test_a_group_of_somebody_else_is_not_touched(aws: Cloud) -> None:
-    vpc = ec2().describe_vpcs()["Vpcs"][0]["VpcId"]
-    group = ec2().create_security_group(GroupName="cloudtrain-mnist", Description="x", VpcId=vpc)
-    plan = plan_of(aws)
-    with pytest.raises(NameTakenError, match="is not cloudtrain's"):
-        account_of(plan).create_network(plan, HERE, CALLER, silent)
-    assert rules(group["GroupId"]) == []
-    assert account_of(plan).resources() == ()
 
 
 def test_without_a_default_vpc_it_is_told_how_to_get_one(aws: Cloud) -> None:
@@ -693,33 +631,6 @@ def test_check_tells_what_spot_costs_now(aws: Cloud) -> None:
     assert re.fullmatch(r"g4dn\.xlarge [0-9.e-]+ \$/hour in us-east-1a", finding.text)
 
 
-@pytest.mark.parametrize("kind", ["m5.large", "m4.large"])
-def test_the_serial_log_of_a_node_is_to_be_had_without_a_key(aws: Cloud, kind: str) -> None:
-    plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine=kind)})
-    account = account_of(plan)
-    (machine,) = launched(aws, plan, account)
-    assert account.serial_log(machine) == ""
-    aws.set(serial_logs={"mnist-chief0": "\n".join(f"line {n}\r" for n in range(40))})
-    told = account.serial_log(machine).splitlines()
-    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
-
-
-def test_an_interrupted_spot_node_is_gone_and_tells_why(aws: Cloud) -> None:
-    plan = with_spot(plan_of(aws))
-    launched(aws, plan)
-    account_of(plan).machines("mnist", HERE)
-    aws.tell("interrupt", name="mnist-worker0")
-    machine = next(m for m in account_of(plan).machines("mnist") if m.node.name == "mnist-worker0")
-    assert machine.node.state == "gone"
-    assert isinstance(machine.error, CapacityError)
-
-
-def test_the_same_wish_is_the_same_vm(aws: Cloud) -> None:
-    plan = plan_of(aws)
-    assert launched(aws, plan)[0].id == launched(aws, plan)[0].id
-    assert len([line for line in aws.holdings() if line.startswith("instance ")]) == 3
-
-
 def one_order(aws: Cloud, expires: float = EXPIRES) -> tuple[AwsDriver, Any]:
     plan = plan_of(aws, strategy="one_device", nodes={"chief": NodeGroup(machine="m5.large")})
     account = account_of(plan)
@@ -807,24 +718,6 @@ def test_a_token_whose_instance_ec2_calls_terminated_is_followed_by_the_next(aws
     assert tries(aws, "RunInstances") == 2
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the work", "after the work"])
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"kind": "reset"},
-        {"kind": "answer", "status": 500},
-        {"kind": "answer", "status": 503},
-        {"kind": "answer", "status": 503, "code": "RequestLimitExceeded"},
-    ],
-    ids=lambda fault: " ".join(str(value) for value in fault.values()),
-)
-def test_an_unanswered_launch_makes_one_vm(aws: Cloud, fault: dict[str, Any], after: bool) -> None:
-    account, order = one_order(aws)
-    aws.fault(**fault, after=after, action="RunInstances *")
-    account.launch(order)
-    assert len(instances(aws)) == 1
-
-
 def test_a_launch_that_is_never_answered_is_given_up_like_any_call(aws: Cloud) -> None:
     account, order = one_order(aws)
     aws.fault("answer", action="RunInstances *", status=500, times=1000)
@@ -857,19 +750,6 @@ def test_a_new_group_that_ec2_lists_late_makes_one_group_and_all_nodes(aws: Clou
     assert sum(line.startswith("security group ") for line in aws.holdings()) == 1
     erase_all(account_of(plan))
     assert aws.holdings() == []
-
-
-def test_no_capacity_is_told_of_the_zone_and_no_quota_of_the_region(aws: Cloud) -> None:
-    account, order = one_order(aws)
-    aws.set(capacity={"m5.large us-east-1a": 0})
-    with pytest.raises(CapacityError, match=r"do not have sufficient m5\.large") as capacity:
-        account.launch(order)
-    aws.set(capacity={}, quotas={**aws.app.quotas, "L-1216C47A": 1})
-    with pytest.raises(QuotaError, match="vCPU limit of 1") as quota:
-        account.launch(order)
-    assert (capacity.value.scope, quota.value.scope) == ("zone", "region")
-    assert "L-1216C47A" in (quota.value.hint or "")
-    assert instances(aws) == []
 
 
 def test_a_machine_that_the_zone_does_not_have_is_no_capacity_there(aws: Cloud) -> None:
@@ -1179,7 +1059,6 @@ def test_a_region_without_the_quota_does_not_matter_where_the_next_has_it(aws: C
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        (NodeGroup(machine="g4dn.huge"), "g4dn.huge is not available in us-east-1"),
         (
             NodeGroup(machine="g4dn.xlarge", accelerator=Accelerator(kind="V100")),
             "g4dn.xlarge has T4:1, not V100:1",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CapacityError, CloudConfigError, PermissionsError, QuotaError
+from cloudtrain.errors import CapacityError, PermissionsError, QuotaError
 from cloudtrain.model import SPOT, Accelerator, ArtifactRules, Limits, NodeGroup, Plan
 from cloudtrain.protocols import Finding
 from cloudtrain.providers.azure import checks, quota
@@ -312,56 +311,11 @@ def test_an_endpoint_with_older_versions_is_spoken_to_in_them(azure: Cloud, plan
     assert [machine.node.state for machine in account.machines()] == ["running"]
 
 
-def test_a_region_that_lacks_quota_is_no_trouble_where_another_has_it(
-    azure: Cloud, plan: Plan
-) -> None:
-    azure.set(quotas={"eastus/cores": 0})
-    texts = [f.text for f in account_of(plan).check(plan) if f.what == "quota" and f.ok]
-    assert len(texts) == 2
-    assert texts[0].startswith("eastus: cores: 12 needed, 0 of 0 left")
-
-
 def test_spot_nodes_draw_on_the_quota_of_their_own(azure: Cloud, plan: Plan) -> None:
     azure.set(quotas={"lowPriorityCores": 8, "cores": 0})
     found = findings(with_spot(plan))["quota"]
     assert not found.ok
     assert "lowPriorityCores: 12 needed, 8 of 8 left" in found.text
-
-
-def test_nodes_that_exist_need_no_more_quota(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    for node in plan.nodes:
-        account.launch(order_of(plan, node, ground))
-    azure.set(quotas={"cores": 12})
-    assert findings(plan)["quota"].ok
-
-
-@pytest.mark.parametrize(
-    ("image", "words"),
-    [
-        ("Canonical:nothing:server:latest", "no image Canonical:nothing:server:latest"),
-        ("Canonical:ubuntu-24_04-lts:server:1.2.3", "versions are 24.04.202506060"),
-        ("ubuntu", "image 'ubuntu' is invalid on Azure"),
-        ("Canonical:ubuntu-24_04-lts:server-arm64:latest", "is for Arm64, but nodes are x86-64"),
-        (
-            "nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest",
-            "the terms of image nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2:latest are "
-            "not accepted in this subscription",
-        ),
-        (
-            "microsoft-dsvm:ubuntu-2204:2204-gen2:latest",
-            "needs 128 GB, but the disk of mnist-chief0 has 64",
-        ),
-    ],
-)
-def test_an_image_that_does_not_exist_is_found_before_it_costs(
-    azure: Cloud, image: str, words: str
-) -> None:
-    found = findings(plain(azure, image=image))["image"]
-    assert not found.ok
-    assert words in found.text
-    assert found.error is CloudConfigError
 
 
 def test_an_image_that_the_machine_cannot_boot_is_found_before_it_costs(azure: Cloud) -> None:
@@ -392,14 +346,6 @@ def test_what_this_endpoint_does_not_tell_is_said_so(azure: Cloud, plan: Plan) -
     for what in ("permissions", "services", "machines", "quota"):
         assert "not reported by this endpoint" in found[what].text, what
         assert not found[what].told
-
-
-def test_an_unknown_machine_is_named(azure: Cloud) -> None:
-    plan = plain(azure)
-    nodes = tuple(replace(node, machine="Standard_NC6") for node in plan.nodes)
-    found = findings(replace(plan, nodes=nodes))["machines"]
-    assert not found.ok
-    assert "Standard_NC6" in found.text
 
 
 def test_accelerators_take_the_image_with_drivers(azure: Cloud) -> None:

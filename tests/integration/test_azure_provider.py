@@ -17,20 +17,16 @@ from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
-    NameTakenError,
     PermissionsError,
-    QuotaError,
 )
 from cloudtrain.events import (
     Event,
-    ImageChosen,
     Line,
     NodeRequested,
-    ResourceRequested,
     pending_nodes,
     to_line,
 )
-from cloudtrain.model import Network, NodeGroup, Plan, SshProxy
+from cloudtrain.model import Network, Plan, SshProxy
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm
@@ -40,7 +36,6 @@ from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (
     CALLER,
-    FAST,
     HERE,
     account_of,
     ground_of,
@@ -91,104 +86,13 @@ def actions(azure: Cloud, *starts: str) -> list[str]:
 # ── Places ───────────────────────────────────────────────────────────────────
 
 
-def test_a_region_is_its_zones_that_have_the_machine_then_itself(azure: Cloud) -> None:
-    v100 = {"chief": NodeGroup(machine="Standard_NC6s_v3")}
-    plan = plan_of(azure, nodes=v100, placement=("East US", "westus", "eastus-2"))
-    found = account_of(plan).places(plan)
-    assert [str(place) for place in found] == ["eastus-1", "eastus", "westus", "eastus-2"]
-
-
 def test_a_zone_that_this_subscription_may_not_use_is_left_out(azure: Cloud, plan: Plan) -> None:
     azure.set(restricted=["eastus-2/*", "westeurope/*"])
     found = [str(place) for place in account_of(plan).places(plan)]
     assert found == ["eastus-1", "eastus-3", "eastus", "westeurope"]
 
 
-@pytest.mark.parametrize(
-    ("placement", "words"),
-    [
-        ("eastuss", "no region eastuss for this subscription; did you mean eastus"),
-        ("eastus-7", "no zone eastus-7; eastus has eastus-1, eastus-2, eastus-3"),
-    ],
-)
-def test_what_does_not_exist_is_named_with_what_does(
-    azure: Cloud, placement: str, words: str
-) -> None:
-    plan = plain(azure, placement=(placement,))
-    with pytest.raises(CloudConfigError, match=words):
-        account_of(plan).places(plan)
-
-
-def test_an_endpoint_that_tells_neither_regions_nor_sizes_is_taken_at_the_configs_word(
-    azure: Cloud, plan: Plan
-) -> None:
-    for action in ("LIST skus", "LIST locations"):
-        azure.fault("answer", action=action, status=404, code="NotFound", times=99)
-    plan = plain(azure, placement=("eastus", "eastus-2"))
-    assert [str(place) for place in account_of(plan).places(plan)] == ["eastus", "eastus-2"]
-
-
 # ── Ground ───────────────────────────────────────────────────────────────────
-
-
-def test_the_ground_lets_in_ssh_from_the_caller_and_nothing_else(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    ground_of(account, plan)
-    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
-    (rule,) = firewall["properties"]["securityRules"]
-    told = rule["properties"]
-    assert (told["access"], told["direction"], told["protocol"]) == ("Allow", "Inbound", "Tcp")
-    assert (told["sourceAddressPrefix"], told["destinationPortRange"]) == (CALLER, "22")
-    assert azure.holdings() == [
-        "network cloudtrain-mnist",
-        f"resource group {GROUP} eastus",
-        "security group cloudtrain-mnist",
-    ]
-
-
-def test_all_of_the_ground_is_announced_before_it_is_made(azure: Cloud) -> None:
-    plan = plan_of(azure)
-    account = account_of(plan)
-    entries: set[tuple[str, str]] = set()
-
-    def journal(event: Event, /) -> None:
-        if isinstance(event, ImageChosen):
-            return
-        assert isinstance(event, ResourceRequested)
-        what, name = event.what, event.name
-        assert not any(name == held.split()[-1] and what in held for held in azure.holdings())
-        entries.add((what, name))
-
-    account.create_network(plan, HERE, CALLER, journal)
-    assert entries == {
-        ("resource group", GROUP),
-        ("virtual network", "cloudtrain-mnist"),
-        ("network security group", "cloudtrain-mnist"),
-        ("proximity placement group", "cloudtrain-mnist-eastus-1"),
-    }
-
-
-def test_ground_that_is_there_is_adopted_without_a_change(azure: Cloud) -> None:
-    plan = plan_of(azure)
-    account = account_of(plan)
-    made = ground_of(account, plan)
-    azure.forget_calls()
-    entries: list[str] = []
-    again = account.create_network(plan, HERE, CALLER, lambda event: entries.append(event.word))
-    assert again == made
-    assert set(entries) <= {"image"}
-    assert actions(azure, "PUT", "PATCH", "POST", "DELETE") == []
-
-
-def test_the_caller_may_have_another_address_now(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    ground_of(account, plan)
-    azure.forget_calls()
-    account.create_network(plan, HERE, "198.51.100.9/32", silent)
-    firewall = thing(account, "Microsoft.Network/networkSecurityGroups", "cloudtrain-mnist")
-    (rule,) = firewall["properties"]["securityRules"]
-    assert rule["properties"]["sourceAddressPrefix"] == "198.51.100.9/32"
-    assert len(actions(azure, "PUT")) == 1
 
 
 def with_bastion(azure: Cloud, **properties: object) -> Plan:
@@ -274,17 +178,6 @@ def test_a_group_that_is_just_being_deleted_is_waited_for(azure: Cloud, plan: Pl
     arm(account).call("DELETE", path)
     ground_of(account, plan)
     assert f"resource group {GROUP} eastus" in azure.holdings()
-
-
-def test_a_group_of_somebody_else_is_left_alone(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    path = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}"
-    arm(account).put(path, {"location": "eastus", "tags": {"cloudtrain-cluster": "other"}})
-    with pytest.raises(
-        NameTakenError, match=f"resource group {GROUP} exists, and cloudtrain did not create it"
-    ):
-        ground_of(account, plan)
-    assert azure.holdings() == [f"resource group {GROUP} eastus"]
 
 
 def test_a_subnet_of_the_users_own_stays_as_it_is(azure: Cloud) -> None:
@@ -442,61 +335,13 @@ def test_everything_bears_our_labels_from_its_first_second(azure: Cloud, plan: P
             assert held["tags"]["cloudtrain-owner"]
 
 
-def test_asking_twice_makes_one_vm(azure: Cloud, plan: Plan) -> None:
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    order = order_of(plan, plan.nodes[0], ground)
-    assert account.launch(order) == account.launch(order)
-    assert len(account.machines()) == 1
-
-
-def test_a_spot_vm_is_deleted_when_it_is_taken_back(azure: Cloud, plan: Plan) -> None:
+def test_a_spot_vm_is_to_be_deleted_when_it_is_taken_back(azure: Cloud, plan: Plan) -> None:
     plan = with_spot(plan)
     account = account_of(plan)
     first(plan, account)
     vm = thing(account, "Microsoft.Compute/virtualMachines", "mnist-chief0")["properties"]
     assert (vm["priority"], vm["evictionPolicy"]) == ("Spot", "Delete")
     assert vm["billingProfile"]["maxPrice"] == -1
-    assert account.machines()[0].node.spot
-    azure.tell("interrupt", name="mnist-chief0")
-    FAST.clock.sleep(0.05)
-    assert account.machines() == ()
-    assert not [held for held in azure.holdings() if "chief0" in held and "schedule" not in held]
-
-
-@pytest.mark.parametrize(
-    ("room", "place", "code", "scope"),
-    [
-        ("eastus-1", HERE, "ZonalAllocationFailed", "zone"),
-        ("eastus", ANYWHERE, "AllocationFailed", "region"),
-        ("eastus-1", HERE, "OverconstrainedZonalAllocationRequest", "zone"),
-        ("eastus-1", HERE, "SkuNotAvailable", "zone"),
-        ("eastus", ANYWHERE, "SkuNotAvailable", "region"),
-    ],
-)
-def test_a_vm_that_there_is_no_room_for_leaves_nothing_behind(
-    azure: Cloud, plan: Plan, room: str, place: Location, code: str, scope: str
-) -> None:
-    azure.set(capacity={room: 0}, capacity_code=code)
-    account = account_of(plan)
-    ground = ground_of(account, plan, place)
-    before = azure.holdings()
-    with pytest.raises(CapacityError, match=code) as caught:
-        account.launch(order_of(plan, plan.nodes[0], ground, place=place))
-    assert caught.value.scope == scope
-    assert caught.value.code == code
-    assert azure.holdings() == before
-
-
-def test_a_quota_that_is_used_up_is_told_in_azures_words(azure: Cloud, plan: Plan) -> None:
-    azure.set(quotas={"eastus/cores": 3})
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    before = azure.holdings()
-    with pytest.raises(QuotaError, match="exceeding approved Total Regional Cores quota") as caught:
-        account.launch(order_of(plan, plan.nodes[0], ground))
-    assert caught.value.scope == "region"
-    assert azure.holdings() == before
 
 
 def test_the_next_zone_has_the_node_that_the_first_one_lacked(azure: Cloud, plan: Plan) -> None:
@@ -522,14 +367,6 @@ def test_a_vm_that_is_lost_in_creation_is_listed_with_its_reason(azure: Cloud, p
     assert machine.node.state == "stopped"
     assert isinstance(machine.error, CapacityError)
     assert "ZonalAllocationFailed" in machine.error.message
-
-
-def test_a_vm_whose_answer_was_lost_is_adopted(azure: Cloud, plan: Plan) -> None:
-    azure.set(delays={"virtualMachines": 0.2})
-    azure.fault("reset", action="PUT virtualMachines*", after=True)
-    account = account_of(plan)
-    first(plan, account)
-    assert len(account.machines()) == 1
 
 
 def test_a_conflict_with_ones_own_earlier_call_is_no_failure(azure: Cloud, plan: Plan) -> None:
@@ -629,18 +466,6 @@ def test_the_next_up_creates_a_vm_again_that_a_killed_one_left_stuck(
     assert sorted(made.values()) == [1, 1, 2]
 
 
-def test_the_serial_log_of_a_vm_is_to_be_had_without_a_key(azure: Cloud, plan: Plan) -> None:
-    """By a link that bears its own right: our token stays with Resource Manager."""
-    account = account_of(plan)
-    machine = first(plan, account)
-    lines = [f"line {number}\r" for number in range(40)]
-    azure.set(serial_logs={"mnist-chief0": "\n".join([*lines, "", "\0\0"])})
-    told = account.serial_log(machine).splitlines()
-    assert (told[0], told[-1], len(told)) == ("line 20", "line 39", 20)
-    azure.set(serial_logs={})
-    assert account.serial_log(machine) == ""
-
-
 # ── Listing ──────────────────────────────────────────────────────────────────
 
 
@@ -680,16 +505,6 @@ def test_all_clusters_are_listed_by_five_calls_however_many_vms_there_are(
     azure.forget_calls()
     assert len(account.machines()) == 3
     assert len(azure.calls()) == 5
-
-
-def test_all_pages_are_read(azure: Cloud, plan: Plan) -> None:
-    azure.set(page_size=1)
-    account = account_of(plan)
-    ground = ground_of(account, plan)
-    for node in plan.nodes:
-        account.launch(order_of(plan, node, ground))
-    assert len(account.machines()) == 3
-    assert all(machine.node.address for machine in account.machines())
 
 
 def test_what_is_not_ours_is_never_listed(azure: Cloud, plan: Plan) -> None:

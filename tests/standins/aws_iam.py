@@ -12,7 +12,10 @@ from typing import Any
 from tests.standins.aws_query import real
 from tests.standins.aws_world import World
 
-NAMED = ("InstanceIds", "GroupId", "GroupName", "VolumeId", "NetworkInterfaceId", "Resources")
+NAMED = (
+    *("InstanceIds", "InstanceId", "GroupId", "GroupName"),
+    *("VolumeId", "NetworkInterfaceId", "Resources"),
+)
 """Parameters that name what a call is about."""
 
 

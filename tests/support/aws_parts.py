@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
@@ -96,6 +97,11 @@ def live(patch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
             patch.delenv(name)
     for name, value in environment.items():
         patch.setenv(name, value)
+
+
+def ec2() -> Any:
+    """What a person sees and does there with Amazon's own client."""
+    return boto3.session.Session().client("ec2", region_name="us-east-1")
 
 
 def plan_of(aws: cloud.Cloud, **changes: Any) -> Plan:
