@@ -257,14 +257,6 @@ def test_a_reason_counts_whatever_the_status() -> None:
     assert isinstance(refused(503, "invalid"), CloudConfigError)
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"), [("7", 7.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("x", None)]
-)
-def test_retry_after_is_honoured(value: str, seconds: float | None) -> None:
-    error = faults.of_answer("asking", 429, None, {"Retry-After": value})
-    assert error.retry_after == seconds
-
-
 def test_a_value_that_google_repeats_is_not_shown() -> None:
     key = "-----BEGIN OPENSSH PRIVATE KEY-----\\nc2VjcmV0\\n-----END OPENSSH PRIVATE KEY-----"
     for message in (
