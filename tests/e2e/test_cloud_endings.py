@@ -56,6 +56,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]
         project = Project(tmp_path / "project")
         project.environment.update({**cloud.environment, **place.environment})
         project.environment["STORE"] = place.uri
+        project.limits = {"NODE_LISTED": 3.0}  # `down` waits as long for a node that is gone
         yield Account(project, cloud, nodes)
 
 

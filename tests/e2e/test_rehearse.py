@@ -14,8 +14,9 @@ from tests.support.project import Project, until
 GPU = {"machine": "n1-standard-8", "accelerator": "T4:1"}
 
 
-def gcp(project: Project, **train: Any) -> Path:
-    command = "python3 rank.py --output {output} --steps 60 --pause 0.1"
+def gcp(project: Project, pause: float = 0.05, **train: Any) -> Path:
+    """`pause` after each of its 60 steps."""
+    command = f"python3 rank.py --output {{output}} --steps 60 --pause {pause}"
     return project.config(
         provider="gcp",
         project="nobodys",
@@ -100,8 +101,11 @@ def test_a_script_whose_exit_code_is_retried_comes_through_a_full_disk(project: 
 def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
     project: Project, restarts: int
 ) -> None:
-    project.limits = {"LOST_AFTER": 6.0, "ALONE_LOST_AFTER": 12.0, "NODE_AWAY": 6.0}
-    config = gcp(project, max_restarts=restarts, grace="1s")
+    project.limits = {
+        **{"LOST_AFTER": 3.0, "ALONE_LOST_AFTER": 12.0, "NODE_AWAY": 6.0},
+        "LOG_SILENT": 7.0,  # a node's heartbeats come every 5 s
+    }
+    config = gcp(project, 0.1, max_restarts=restarts, grace="1s")
     done = project.cloudtrain(
         *("rehearse", config, "--faults", "away", "--role", "worker", "--at", "30%", "--json"),
         timeout=300.0,
@@ -125,7 +129,7 @@ def test_a_run_comes_through_a_lid_that_closes_and_a_clock_that_jumps(project: P
         **{"awake.TICK": 0.2, "awake.LATE": 1.0, "awake.READS": 1.0},
         "rehearsal.client_faults.BETWEEN": 0.5,
     }
-    config = gcp(project, stall_timeout="4s")
+    config = gcp(project, 0.1, stall_timeout="4s")
     done = project.cloudtrain("rehearse", config, "--faults", "lid,clock", "--at", "30%", "--json")
     assert done.returncode == 0, done.stderr
     lid, clock = json.loads(done.stdout)["outcomes"]

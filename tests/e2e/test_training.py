@@ -37,7 +37,7 @@ LIMIT = 200.0
 def example(project: Project, command: str, **sections: Any) -> Path:
     """The config of an example as configs/local.yaml has it, its code in the project."""
     shutil.copytree(ROOT / "examples", project.code, dirs_exist_ok=True)
-    train = {"command": command, "grace": "5s", **sections.pop("train", {})}
+    train = {"command": command, "grace": "1s", **sections.pop("train", {})}
     return project.config(**{"setup": SETUP, "train": train, **sections})
 
 

@@ -18,6 +18,9 @@ import pytest
 
 from tests.support.project import Project, until
 
+SOON = {"FROZEN_AFTER": 3.0, "JOINED_LATE": 2.0}
+"""Limits of two tests alike: each set of them takes a warm process of its own."""
+
 
 def test_run_trains_lands_and_leaves_nothing(project: Project) -> None:
     done = project.cloudtrain("run", project.config())
@@ -161,7 +164,7 @@ def test_a_secret_is_on_no_disk_and_in_no_output(project: Project) -> None:
 
 
 def test_interrupting_train_detaches_and_logs_reattaches(project: Project) -> None:
-    config = project.config(train={"command": "python3 rank.py --steps 60 --pause 0.1"})
+    config = project.config(train={"command": "python3 rank.py --steps 60 --pause 0.05"})
     assert project.cloudtrain("up", config).returncode == 0
     train = project.start("train")
     until(lambda: "chief0 step 3" in project.stdout, 60)
@@ -175,7 +178,7 @@ def test_interrupting_train_detaches_and_logs_reattaches(project: Project) -> No
 
 
 def test_a_run_survives_the_death_of_the_tool_and_logs_takes_over(project: Project) -> None:
-    config = project.config(train={"command": "python3 rank.py --steps 40 --pause 0.1"})
+    config = project.config(train={"command": "python3 rank.py --steps 40 --pause 0.05"})
     assert project.cloudtrain("up", config).returncode == 0
     train = project.start("train")
     until(lambda: "chief0 step 3" in project.stdout, 60)
@@ -331,6 +334,7 @@ def test_a_dead_node_is_replaced_for_the_next_attempt(project: Project) -> None:
 
 @pytest.mark.sweep(8, of="what goes wrong")
 def test_a_frozen_worker_is_named_as_the_cause(project: Project) -> None:
+    project.limits = SOON
     config = project.config(train={"command": "python3 rank.py --steps 1000 --pause 0.1"})
     run = project.start("run", config)
     until(lambda: "worker0 step 2" in project.stdout, 60)
@@ -376,6 +380,7 @@ def test_a_run_in_which_nothing_moves_says_so_and_goes_on(project: Project) -> N
 def test_a_task_that_ends_before_it_serves_ends_the_run_and_is_named(
     project: Project, code: int
 ) -> None:
+    project.limits = SOON
     config = project.config(
         nodes={"chief": {}, "worker": {"count": 2}},
         train={"command": f"python3 rank.py --quit worker1 {code}"},
