@@ -52,11 +52,11 @@ matrix:
 sweeps: $(VENV)/.made-dev
 	@$(BIN)/python tools/sweeps.py --jobs $(JOBS) $(ARGUMENTS)
 
-# Tests that start processes wait for them: as many as there are cores leave a fifth of these idle.
+# Tests that start processes wait for them: one more than there are cores leaves a tenth of these idle.
 test: $(VENV)/.made-dev
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
 	@$(MAKE) --no-print-directory --output-sync -j prepared check $(UNIT_PARTS) PROFILE=test
-	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal tests/integration tests/e2e
+	$(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist worksteal tests/integration tests/e2e
 
 # What takes a minute to make, once on a machine: an environment with TensorFlow, a Debian for nodes.
 prepared: $(VENV)/.made-dev

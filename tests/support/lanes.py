@@ -16,6 +16,7 @@ which is new each time and printed.
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 from collections import Counter
@@ -71,12 +72,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEFT_OUT] = left_out
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in chosen]
+    items[:] = _long_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     left_out = [] if config.option.sweep else config.stash.get(LEFT_OUT, [])
     tests = Counter(item.nodeid.partition("[")[0] for item in left_out)
     return [f"left to --sweep: {count} of {test}" for test, count in tests.items()]
+
+
+def _long_first(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Each process of pytest-xdist begins with its share of tests/e2e: what the last one is waited
+    for is short then. `--dist worksteal` deals the tests out in as many equal parts, and takes from
+    the end of another's."""
+    long = [item for item in items if "/e2e/" in item.nodeid]
+    short = [item for item in items if "/e2e/" not in item.nodeid]
+    return [
+        item
+        for number in range(processes)
+        for tests in (long, short)
+        for item in tests[len(tests) * number // processes : len(tests) * (number + 1) // processes]
+    ]
 
 
 def _swept(items: Sequence[pytest.Item]) -> set[pytest.Item]:
