@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +11,11 @@ from cloudtrain.environments import saved, stored
 from cloudtrain.environments.archive import Archive
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.protocols import Console
-from cloudtrain.stores import open_store, scheme_of
+from cloudtrain.stores import kind_of, open_store
 
 DAY = 86400.0
 ENDED = 1.0
 """Days after which an upload has ended, whatever became of it: no signed request lasts longer."""
-
-MONTHLY: Mapping[str, float] = {"gs": 0.020, "s3": 0.023, "az": 0.0208}
-"""$ per GB and month, standard storage in the cheapest large regions, 2026-11-23, from
-https://cloud.google.com/storage/pricing, https://aws.amazon.com/s3/pricing,
-https://azure.microsoft.com/pricing/details/storage/blobs (hot, locally redundant)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +43,10 @@ class Environments:
         for each in self.archives:
             ago = (self.now - self.last_use(each)) / DAY
             old = ", unused: will be deleted" if each in unused else ""
+            monthly = _monthly(each)
+            price = "price not known" if monthly is None else f"about {monthly:.2f} $/month"
             yield (
-                f"  {each.label}  {each.size / 1e6:,.0f} MB  about {_monthly(each):.2f} $/month  "
+                f"  {each.label}  {each.size / 1e6:,.0f} MB  {price}  "
                 f"used {ago:.0f} days ago  {_where(each)}{old}"
             )
         for staging in self.stagings:
@@ -57,14 +54,14 @@ class Environments:
             yield f"  an upload that has not ended{old}  {_where(staging)}"
 
     def document(self) -> list[dict[str, Any]]:
-        """The archives as JSON. `monthly`: estimate in $."""
+        """The archives as JSON. `monthly`: estimate in $; null: not known."""
         return [
             {
                 "label": each.label,
                 "store": each.store.uri if each.store else "",
                 "folder": each.folder,
                 "bytes": each.size,
-                "monthly": round(_monthly(each), 4),
+                "monthly": _monthly(each),
                 "created": each.created,
                 "used": self.last_use(each),
             }
@@ -97,6 +94,8 @@ def _where(each: Archive | saved.Staging) -> str:
     return f"{each.store.uri.rstrip('/') if each.store else ''}/{each.folder}"
 
 
-def _monthly(archive: Archive) -> float:
-    scheme = scheme_of(archive.store.uri) if archive.store else ""
-    return archive.size / 1e9 * MONTHLY.get(scheme, 0.0)
+def _monthly(archive: Archive) -> float | None:
+    kind = kind_of(archive.store.uri) if archive.store else None
+    if kind is None or kind.monthly is None:
+        return None
+    return round(archive.size / 1e9 * kind.monthly, 4)

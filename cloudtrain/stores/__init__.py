@@ -27,6 +27,9 @@ class StoreKind:
     on_this_machine: bool = False
     """True if the store is on this machine, so that nodes cannot upload to it directly."""
     takes_wishes: bool = False
+    monthly: float | None = None
+    """$ per GB and month, standard storage in the cheapest large regions, 2026-11-23; None: not
+    known."""
 
     @property
     def extra(self) -> str:
@@ -36,19 +39,36 @@ class StoreKind:
 
 
 KINDS = (
-    StoreKind(scheme="file", form="file:///absolute/path", module="file", on_this_machine=True),
+    StoreKind(
+        scheme="file",
+        form="file:///absolute/path",
+        module="file",
+        on_this_machine=True,
+        monthly=0.0,
+    ),
     StoreKind(
         scheme="gs",
         form="gs://BUCKET/prefix",
         module="gs",
         package="google.cloud.storage",
         takes_wishes=True,
+        monthly=0.020,  # https://cloud.google.com/storage/pricing
     ),
     StoreKind(
-        scheme="s3", form="s3://BUCKET/prefix", module="s3", package="boto3", takes_wishes=True
+        scheme="s3",
+        form="s3://BUCKET/prefix",
+        module="s3",
+        package="boto3",
+        takes_wishes=True,
+        monthly=0.023,  # https://aws.amazon.com/s3/pricing
     ),
     StoreKind(
-        scheme="az", form="az://ACCOUNT/CONTAINER/prefix", module="az", package="azure.storage.blob"
+        scheme="az",
+        form="az://ACCOUNT/CONTAINER/prefix",
+        module="az",
+        package="azure.storage.blob",
+        # Hot, locally redundant: https://azure.microsoft.com/pricing/details/storage/blobs
+        monthly=0.0208,
     ),
 )
 

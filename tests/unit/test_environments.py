@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from cloudtrain import stores
 from cloudtrain.commands.environments import Environments
 from cloudtrain.environments import programs, saved, stored
 from cloudtrain.environments.archive import PROBE, Archive, Part, StorePlace, key_of
@@ -283,6 +284,18 @@ def test_gc_deletes_what_was_unused_for_long_and_what_killed_uploads_left() -> N
     assert "used 10 days ago" in lines
     assert "may be in progress" in lines
     assert [each["bytes"] for each in kept.document()] == [10, 10]
+
+
+def test_a_store_whose_price_is_not_known_is_not_said_to_be_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = replace(PARTS[0], size=10**10)
+    kept = Environments(archives=(archive(parts=(large,)),), stagings=(), now=0.0)
+    assert [each["monthly"] for each in kept.document()] == [0.2]
+    unknown = tuple(replace(kind, monthly=None) for kind in stores.KINDS)
+    monkeypatch.setattr(stores, "KINDS", unknown)
+    assert "price not known" in "\n".join(kept.lines(30))
+    assert [each["monthly"] for each in kept.document()] == [None]
 
 
 def test_only_folders_of_environments_are_ever_deleted(cluster: Cluster) -> None:
