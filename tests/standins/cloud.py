@@ -73,6 +73,8 @@ class Cloud:
         self.environment: dict[str, str] = told["environment"]
         self.endpoints: dict[str, str] = told["endpoints"]
         self.placement = DESCRIPTIONS[name].placement
+        self.silences = False
+        """Whether a call may get no answer: a client waits in vain then."""
         self._faults = faults
 
     @property
@@ -114,9 +116,11 @@ class Cloud:
     def fault(self, kind: Kind, **details: Any) -> None:
         """Arms one: see faults.Fault."""
         Fault(kind=kind, **details)
+        self.silences |= kind == "silence"
         self._ask("POST", "faults", {"kind": kind, **details})
 
     def no_more_faults(self) -> None:
+        self.silences = False
         self._ask("DELETE", "faults")
 
     def advance(self, seconds: float) -> None:
@@ -133,6 +137,7 @@ class Cloud:
 
     def renew(self) -> None:
         """An empty account, no faults, no calls."""
+        self.silences = False
         self._ask("DELETE", "world")
 
     def quiet(self) -> None:

@@ -60,7 +60,10 @@ class Haste:
 
 TIMING = Haste().timing()
 ANSWER = 0.4
-"""Seconds after which a call counts as not answered."""
+"""Seconds after which a call counts as not answered, where some get none: retries are timed to it.
+"""
+PATIENT = 10.0
+"""The same where each gets one: a busy machine is slow to answer."""
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
 
@@ -77,6 +80,7 @@ class Job:
     plan: Plan
     identity: Identity
     timing: Timing = field(default_factory=lambda: TIMING)
+    answer: float = ANSWER
     expected: bool = True
     """`destroy` knows from the journal what was asked for, as `cloudtrain down` does. Else it comes
     when the creation is over by its labels."""
@@ -189,7 +193,6 @@ def main() -> None:
     name = sys.argv[1]
     read_before_forks()
     assert provider(name, _nothing(name), TIMING).sweep() == ()  # every module is loaded now
-    be_impatient()  # only then: the stand-in's first answer takes seconds on a busy machine
     assert threading.active_count() == 1
     print("warm", flush=True)
     for line in sys.stdin:
@@ -215,6 +218,7 @@ def _work(name: str, folder: Path) -> None:
     begun = time.monotonic()
     job: Job
     job, journal = pickle.loads((folder / "job.pickle").read_bytes())
+    be_impatient(job.answer)
     try:
         outcome = Outcome(value=_do(name, job, journal))
     except BaseException as error:  # noqa: BLE001 - the test looks at it
@@ -295,14 +299,14 @@ def _nothing(name: str) -> ClusterConfig:
     return ClusterConfig(name="none", provider=name, strategy="custom", nodes={})
 
 
-def be_impatient() -> None:
-    """The drivers wait a minute for an answer."""
+def be_impatient(answer: float = ANSWER) -> None:
+    """The drivers wait a minute for an answer, in seconds."""
     from requests.adapters import HTTPAdapter
 
     send = HTTPAdapter.send
 
     def sooner(self: HTTPAdapter, *given: Any, **named: Any) -> Any:
-        return send(self, *given, **{**named, "timeout": ANSWER})
+        return send(self, *given, **{**named, "timeout": answer})
 
     HTTPAdapter.send = sooner  # type: ignore[method-assign]
 

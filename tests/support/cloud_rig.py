@@ -16,7 +16,7 @@ from typing import Any
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import ClusterConfig, NodeGroup
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
-from tests.support.cloud_client import Client, Job, Outcome, Verb, client
+from tests.support.cloud_client import ANSWER, PATIENT, Client, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity
 from tests.support.lanes import Cases
 
@@ -92,7 +92,9 @@ class Rig:
         self.identity = make_identity(folder, self.plan)
 
     def job(self, do: Verb, **changes: object) -> Job:
-        return replace(Job(do=do, plan=self.plan, identity=self.identity), **changes)  # type: ignore[arg-type]
+        answer = ANSWER if self.cloud.silences else PATIENT
+        job = Job(do=do, plan=self.plan, identity=self.identity, answer=answer)
+        return replace(job, **changes)  # type: ignore[arg-type]
 
     def run(self, do: Verb, **changes: object) -> Outcome:
         return self.client.run(self.job(do, **changes), self.journal)
