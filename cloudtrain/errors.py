@@ -80,8 +80,8 @@ def if_told(ask: Callable[[], T], otherwise: T | Callable[[CloudtrainError], T])
         return ask()
     except CloudtrainError as refusal:
         error = refusal
-    except SHAPE as stumble:
-        words = f"{type(stumble).__name__}: {stumble}"
+    except SHAPE as mismatch:
+        words = f"{type(mismatch).__name__}: {mismatch}"
         error = CloudError(f"the answer is not what its API describes: {words}")
     return otherwise(error) if callable(otherwise) else otherwise
 
@@ -142,6 +142,9 @@ class CloudError(CloudtrainError):
     goes into the event log only.
     """
 
+    left_over = False
+    """The rollback failed: what was created before this error may still exist and be billed."""
+
     def __init__(
         self,
         message: str,
@@ -166,7 +169,7 @@ class CapacityError(CloudError):
     elsewhere: tuple[str, ...] = ()
     """Zones that have capacity now, where the cloud says so."""
     stuck = False
-    """The cloud accepted the request and did not carry it out; what it had made is deleted."""
+    """The cloud accepted the request and did not create the node."""
 
 
 class QuotaError(CloudError):

@@ -82,8 +82,6 @@ class Creation(Generic[NetworkT]):
             final = uninterrupted(lambda: self._roll_back(place, launches, later, error))
             if final is failure:
                 raise
-            if final is not error and isinstance(final, CloudError) and not lacks_room(final):
-                final = final.copy_with(scope="account")  # what is left goes first
             raise final from failure
 
     def apart(self) -> Creation[NetworkT]:
@@ -115,7 +113,7 @@ class Creation(Generic[NetworkT]):
             try:
                 self._request(node, place, network, launches, queue)
             except CapacityError as error:
-                if not error.stuck or interrupted.is_set():
+                if not error.stuck or error.left_over or interrupted.is_set():
                     raise
                 report_wait(f"{error.message}: it is created again", taken=LONG_WAIT)
                 again = self.until(self.timing.clock.now())
@@ -245,7 +243,7 @@ class Creation(Generic[NetworkT]):
         later place needs. Returns the error to raise.
         """
         needed: set[str] = set()
-        if goes_on(failure):
+        if is_of_place(failure):
             refusal = cast("CloudError", failure)
             needed = {p.region for p in later if not refusal_covers(refusal, place, p)}
             needed |= {place.region} if can_retry_without_placement_group(refusal) else set()
@@ -357,7 +355,8 @@ def can_retry_without_placement_group(error: CloudError) -> bool:
     """True if the place should be retried without the placement group because the group had no
     capacity there.
     """
-    return isinstance(error, CapacityError) and error.in_group and error.scope != "account"
+    is_full = isinstance(error, CapacityError) and error.in_group and error.scope != "account"
+    return is_full and not error.left_over
 
 
 def lacks_room(error: BaseException) -> bool:
@@ -367,8 +366,13 @@ def lacks_room(error: BaseException) -> bool:
 def goes_on(error: BaseException) -> bool:
     """True if the next place is tried after this error: all but what the whole account is refused,
     of which a lack of room may be unknown in another place. `check` and `check --deep` go by the
-    same rule.
+    same rule. None is tried while nodes of this one may still be billed.
     """
+    return is_of_place(error) and not getattr(error, "left_over", False)
+
+
+def is_of_place(error: BaseException) -> bool:
+    """True if another place may not answer so."""
     return isinstance(error, CloudError) and (lacks_room(error) or error.scope != "account")
 
 
@@ -448,7 +452,7 @@ def _one_refusal(failure: BaseException) -> BaseException:
     errors = list(failure.failures.values())
     words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
     text = f"{some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
-    if all(goes_on(error) for error in errors):
+    if all(is_of_place(error) for error in errors):  # the rollback of the place comes next
         refusals = cast("list[CloudError]", errors)
         widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
         made = of_all(refusals)(text, hint=widest.hint, scope=widest.scope, code=widest.code)

@@ -168,7 +168,7 @@ def roll_back(
     failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
 ) -> Failure:
     """Call `delete` and return the error to raise: `failure`, with any error of the rollback added
-    to its hint.
+    to its hint, and `left_over` set accordingly.
     """
     try:
         delete()
@@ -176,7 +176,11 @@ def roll_back(
         journal(CleanupFailed(text=str(trouble)))
         if isinstance(failure, CloudtrainError):
             text = f"The rollback failed too: {trouble}"
-            return failure.copy_with(hint=f"{failure.hint}. {text}" if failure.hint else text)
+            hint = f"{failure.hint}. {text}" if failure.hint else text
+            return failure.copy_with(hint=hint, left_over=True)
+    else:
+        if isinstance(failure, CloudError) and failure.left_over:  # of a rollback before this one
+            return failure.copy_with(left_over=False)
     return failure
 
 

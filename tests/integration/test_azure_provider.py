@@ -17,6 +17,7 @@ from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
+    CloudtrainError,
     PermissionsError,
 )
 from cloudtrain.events import (
@@ -415,6 +416,22 @@ def test_a_vm_that_azure_never_creates_is_created_again_once(
         "PUT virtualMachines mnist-worker0": times + 1,
         "PUT virtualMachines mnist-worker1": times,
     }
+
+
+def test_a_vm_that_azure_neither_creates_nor_deletes_is_not_requested_again_and_named(
+    azure: Cloud, plan: Plan, tmp_path: Path
+) -> None:
+    azure.set(stuck={"mnist-worker0": 1})
+    refusal = {"status": 409, "code": "ScopeLocked", "times": 1000}
+    azure.fault("answer", action="DELETE*", **refusal)
+    with pytest.raises(CloudtrainError) as raised:
+        patient(plan).create(plan, make_identity(tmp_path, plan), silent)
+    assert "mnist-worker0" in f"{raised.value} {raised.value.hint}"
+    assert "rollback failed" in f"{raised.value} {raised.value.hint}"
+    assert Counter(actions(azure, "PUT virtualMachines mnist-worker0")).total() == 1
+    azure.no_more_faults()
+    patient(plan).destroy("mnist", silent)
+    assert azure.holdings() == []
 
 
 def test_nothing_is_left_where_the_process_ends_before_a_vm_is_created_again(

@@ -457,6 +457,38 @@ def test_giving_back_that_fails_is_told_and_never_hides_the_first_error(rig: Rig
     assert any(line.startswith("left over not deleted: instance") for line in rig.lines)
 
 
+@pytest.mark.parametrize("in_group", [False, True])
+def test_no_other_place_is_tried_while_what_was_made_in_one_cannot_be_deleted(
+    rig: Rig, in_group: bool
+) -> None:
+    """Its nodes are billed, and a second set in the next place would hide them."""
+    full = CapacityError("no room", scope="zone")
+    full.in_group = in_group
+    rig.refuse("east-a", full)
+
+    def cannot(machines: list[Vm], resources: list[Resource]) -> None:
+        raise PermissionsError("locked")
+
+    delete, rig.account.delete = rig.account.delete, cannot  # type: ignore[method-assign,assignment]
+    with pytest.raises(CapacityError, match="mnist-worker1: no room") as raised:
+        rig.create()
+    assert "not deleted: instance mnist-chief0" in (raised.value.hint or "")
+    assert {str(machine.place) for machine in rig.account.machines()} == {"east-a"}
+    rig.account.delete = delete  # type: ignore[method-assign]
+    rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_the_next_place_is_tried_once_the_rollback_of_the_whole_place_was_accepted(
+    rig: Rig,
+) -> None:
+    full = CapacityError("no room", scope="zone")
+    full.left_over = True  # of the node's own rollback
+    for node in ("mnist-worker0", "mnist-worker1"):
+        rig.refuse("east-a", full, node)
+    assert {line.rpartition(" ")[2] for line in rig.create()} == {"east-b"}
+
+
 def stuck() -> CapacityError:
     error = CapacityError("accepted, and not created after 15 min", scope="zone")
     error.stuck = True
