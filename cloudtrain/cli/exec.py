@@ -44,7 +44,7 @@ def command(
         line = f"`cloudtrain exec {name} -- sh -c {shlex.quote(words[0])}`"
         raise UsageError(
             "the quoted line is one word, so it would be a program's name",
-            hint=f"leave out the quotes, or for a shell: {line}",
+            hint=f"for a shell: {line}; without one, leave out the quotes",
         )
     cluster = name_of(name)
     from cloudtrain.commands.execute import execute

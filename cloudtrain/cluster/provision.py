@@ -345,7 +345,7 @@ def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> J
             stage.node(event.node, "deleting")
         elif isinstance(event, ResourceRequested):
             # In the row of the node that is requested next: it would stay in one of its own.
-            stage.node(next(iter(requested)), f"creating the {event.what} {event.name}")
+            stage.node(next(iter(requested), event.name), f"creating the {event.what} {event.name}")
         elif isinstance(event, SpotOrderChosen):
             session.console.say(f"spot: {event.text}: tried in this order")
         elif isinstance(event, PlacementRefused) and event.text:

@@ -52,7 +52,7 @@ class SharedPoll:
         self._changed = threading.Condition()
         self._waiting: dict[str, float] = {}
         """When each wait began."""
-        self._told: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
         """The `pause` of each wait."""
         self._asking = False
         self._round = 0
@@ -70,7 +70,7 @@ class SharedPoll:
         """
         key, begun = id.lower(), self._timing.clock.monotonic()
         with self._changed:
-            self._waiting[key], self._told[key] = begun, pause
+            self._waiting[key], self._pauses[key] = begun, pause
             first = self._round + 1 + self._asking
         try:
             while self._timing.clock.monotonic() - begun < within:
@@ -87,7 +87,7 @@ class SharedPoll:
             raise TransientError(f"{name}: not ready after {within:.0f} s", code=NOT_DONE)
         finally:
             with self._changed:
-                del self._waiting[key], self._told[key]
+                del self._waiting[key], self._pauses[key]
 
     def _next_round(self, first: int) -> None:
         """Wait until list number `first` or a later one has been fetched, by this thread or
@@ -104,7 +104,7 @@ class SharedPoll:
                 self._asking = True
                 now = self._timing.clock.monotonic()
                 taken = min(now - begun for begun in self._waiting.values())
-                pause = min(self._told.values())
+                pause = min(self._pauses.values())
             with self._round_ended():
                 pause = max(pause, interval(self._timing, taken, self._listed))
                 self._timing.clock.sleep(pause)

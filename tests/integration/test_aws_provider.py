@@ -115,6 +115,17 @@ def test_a_region_that_is_not_enabled_is_told_so_and_not_as_wrong_credentials(aw
     assert "aws account enable-region --region-name eu-south-1" in (finding.hint or "")
 
 
+def test_a_region_on_record_that_is_not_enabled_hides_no_machine_elsewhere(aws: Cloud) -> None:
+    """It is asked without a list of regions first, and refuses these credentials."""
+    plan = plan_of(aws)
+    made = launched(account_of(plan), plan)[0]
+    aws.fault("answer", action="* eu-south-1", status=401, code="AuthFailure", times=1000)
+    found = account_of(plan).machines("mnist", places=("eu-south-1b", str(made.place)))
+    assert made.id in [machine.id for machine in found]
+    assert len(found) == len(plan.nodes)
+    assert list(found.not_asked) == []
+
+
 def test_a_session_token_that_an_opt_in_region_refuses_is_told(aws: Cloud) -> None:
     plan = plan_of(aws, placement=("us-west-2",))
     refused = {"status": 401, "code": "AuthFailure", "times": 1000}

@@ -150,9 +150,8 @@ def test_twice_the_machine_costs_twice_as_much(cloud: str) -> None:
 
 @pytest.mark.parametrize("cloud", clouds(), ids=lambda cloud: cloud.name)
 def test_the_tables_are_those_that_the_tool_writes(cloud: Cloud) -> None:
+    """pyproject.toml pins the two packages whose tables the tool reads: with new ones it is run."""
     text = dict(written.tables())[cloud.name]
-    if not text.startswith(f"# {PACKAGED}"):
-        pytest.skip("a newer libcloud: run tools/catalog.py")
     assert text == cloud.machines.read_text(encoding="utf-8")
 
 

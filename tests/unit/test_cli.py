@@ -257,8 +257,8 @@ def test_a_known_name_beats_a_file_of_that_name_and_a_folder_is_no_file(verbs: V
         (
             ["exec", "mnist", "--", "ls | wc -l"],
             "error: the quoted line is one word, so it would be a program's name\n"
-            "hint: leave out the quotes, or for a shell: "
-            "`cloudtrain exec mnist -- sh -c 'ls | wc -l'`\n",
+            "hint: for a shell: `cloudtrain exec mnist -- sh -c 'ls | wc -l'`; without one, "
+            "leave out the quotes\n",
         ),
         (["completion", "tcsh"], "error: Invalid value for '["),
         (["status", "--watch", "--json"], "error: --watch and --json exclude each other"),

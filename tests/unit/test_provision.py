@@ -265,6 +265,9 @@ def test_the_row_of_a_resource_is_that_of_a_node_that_is_requested_after_it(
     for node in session.plan.nodes:
         journal(NodeRequested(node=node.name))
     assert rows == {"mnist-chief0": "requested", "mnist-worker0": "requested"}
+    journal = shown_journal(session, rows, dataclasses.replace(session.plan, nodes=()))
+    journal(ResourceRequested(what="firewall", name="cloudtrain-mnist"))
+    assert rows["cloudtrain-mnist"] == "creating the firewall cloudtrain-mnist"
 
 
 def test_down_waits_for_what_may_be_listed_yet(
