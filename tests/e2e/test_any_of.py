@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cloudtrain.errors import LeasedError
 from tests.standins.nodes import unavailable
 from tests.support.project import until
 from tests.support.three_clouds import ThreeClouds, three_clouds
@@ -185,7 +187,12 @@ def test_down_finds_a_cluster_that_another_machine_created_in_one_of_the_clouds(
     file = user.config()
     user.do("up", file, "--yes")
     user.project.environment["CLOUDTRAIN_HOME"] = str(user.project.folder / "another home")
-    user.do("down", file, "--yes", "--discard")
+    there = user.holding()
+    refused = user.do("down", file, "--yes", "--discard", code=LeasedError.exit_code)
+    assert "is being created until" in refused.stderr
+    assert user.holding() == there
+    owner = re.findall(r"add `--owner (\S+) --discard`", refused.stderr)[0]
+    user.do("down", file, "--yes", "--discard", "--owner", owner)
     assert user.holding() == {}
 
 
