@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -542,13 +543,22 @@ def interrupting(rig: Rig, arrived: threading.Event) -> None:
     import signal
     import time
 
+    heard, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        heard.set()
+        raise KeyboardInterrupt
+
     def press() -> None:
         while len(rig.account.orders) < 2:
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(10)
         time.sleep(0.05)
         arrived.set()
 
+    signal.signal(signal.SIGINT, interrupted)
     threading.Thread(target=press).start()
 
 
