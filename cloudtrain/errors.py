@@ -283,6 +283,14 @@ class NodesError(CloudtrainError):
         self.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
 
 
+def raise_all(failures: Mapping[str, BaseException]) -> None:
+    """Raise the only failure, or a NodesError with all; nothing if there is none."""
+    if len(failures) == 1:
+        raise next(iter(failures.values()))
+    if failures:
+        raise NodesError(failures)
+
+
 class PreflightError(CloudtrainError):
     """`node`: the only node with findings; empty for several. `taken`: tasks whose port is in use,
     if nothing else was found."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Generic, TypeVar
 
-from cloudtrain.errors import NodesError
+from cloudtrain.errors import NodesError, raise_all
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,10 +36,7 @@ def fan_out(
     failures = _by_name(items, batch.failures, name)
     if interrupt is not None:
         raise interrupt from (NodesError(failures) if failures else None)
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
+    raise_all(failures)
     return [batch.results[number] for number in range(len(items))]
 
 
@@ -52,10 +49,7 @@ def ask_all(
     batch = _Batch(items, ask)
     batch.answer(workers)
     failures = _by_name(items, batch.failures, name)
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
+    raise_all(failures)
     return [batch.results[number] for number in range(len(items))]
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import Event
 from cloudtrain.model import Accelerator, Artifact, ClusterConfig, Holding, Identity, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
@@ -44,6 +45,12 @@ class Finding:
     """The candidate that it is about, `gcp us-central1`; "" if it is about all."""
     lines: tuple[str, ...] = ()
     """The text in short lines, for people; (): as it is."""
+
+    @classmethod
+    def of(cls, what: str, error: CloudtrainError, *, served: bool = False) -> Finding:
+        """Return that of an error; `served`: another place has what this one lacks."""
+        kind = None if served else type(error)
+        return cls(what=what, ok=served, text=error.message, hint=error.hint, error=kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def _of(what: str, ask: Callable[[ClusterConfig], str], config: ClusterConfig) -
     except ConfigError as error:
         yield from _refused(what, config, error.problems, error.hint)
     except CloudtrainError as error:
-        yield Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+        yield Finding.of(what, error)
 
 
 def _refused(

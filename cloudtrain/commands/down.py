@@ -40,6 +40,7 @@ from cloudtrain.errors import (
     NotLanded,
     RunFailed,
     UsageError,
+    raise_all,
 )
 from cloudtrain.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
 from cloudtrain.model import ClusterConfig, Node
@@ -130,10 +131,7 @@ def _destroy_everywhere(
             )
         except CloudtrainError as error:
             failures[config.provider] = error
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
+    raise_all(failures)
 
 
 def await_lock(records: Records, console: Console) -> float:

@@ -77,7 +77,7 @@ def try_machine(plan: Plan, console: Console, ignore: Collection[str] = ()) -> t
         try:
             prove_and_delete(handle, console, found.append)
         except CloudtrainError as error:
-            return (*found, failed("trial", error))
+            return (*found, Finding.of("trial", error))
     took = time.monotonic() - begun
     text = f"{machine} created, logged in to and deleted in {took:.0f} s, {cost(handle, took)}"
     return (*found, Finding(what="trial", ok=True, text=text))
@@ -181,7 +181,7 @@ def prove(session: Session, tell: Tell) -> None:
         try:
             tell(proof(session))
         except CloudtrainError as error:
-            tell(failed(f"trial {what}", error))
+            tell(Finding.of(f"trial {what}", error))
 
 
 def end_of(session: Session) -> Finding:
@@ -211,10 +211,6 @@ def upload_of(session: Session) -> Finding:
         return Finding(what="trial upload", ok=True, text=text, hint=error.hint, told=False)
     to = config.artifacts.store or "no artifacts.store: to a folder of this machine"
     return Finding(what="trial upload", ok=True, text=f"{to}: {text}")
-
-
-def failed(what: str, error: CloudtrainError) -> Finding:
-    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
 
 
 def clear(handle: Handle) -> None:

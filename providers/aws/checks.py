@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cloudtrain.errors import (
@@ -36,6 +36,7 @@ from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.zones import Regions
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.findings import in_each
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
 
@@ -47,11 +48,11 @@ def check(
         regions.names()  # the first call that needs credentials
         caller = _identity(ec2, plan)
     except CloudError as error:
-        return (_failed("credentials", error),)
+        return (Finding.of("credentials", error),)
     try:
         places = regions.places(plan)
     except CloudError as error:
-        return caller, _failed("placement", error)
+        return caller, Finding.of("placement", error)
     where = list(dict.fromkeys(place.region for place in places))
     first = {region: next(p for p in places if p.region == region) for region in where}
     types: dict[str, Mapping[str, Ec2MachineType]] = {}
@@ -60,18 +61,15 @@ def check(
     found += of_identity
     found += ssm_checks.check(ec2, where[0], plan)
     found += account_plan.check(ec2, where[0], plan)
-    found += _in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
-    found += _in_each("image", where, lambda region: _image(ec2, region, plan))
-    found += _in_each("network", where, lambda region: _network(ec2, first[region], plan))
+    found += in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
+    found += in_each("image", where, lambda region: _image(ec2, region, plan))
+    found += in_each("network", where, lambda region: _network(ec2, first[region], plan))
     if reservations.of_plan(plan):
-        found += _in_each("reservation", where, lambda region: _reserved(ec2, region, plan))
-    found += _in_each(
+        found += in_each("reservation", where, lambda region: _reserved(ec2, region, plan))
+    found += in_each(
         "quota",
         where,
-        lambda region: if_told(
-            lambda: _quota(ec2, region, plan, types[region]),
-            lambda error: (unless_short(error), None),
-        ),
+        lambda region: if_told(lambda: _quota(ec2, region, plan, types[region]), unless_short),
     )
     found += disk_key.check(ec2, where, plan)
     found += _spot_prices(ec2, places, plan)
@@ -81,27 +79,6 @@ def check(
     has_profile = any(each.ok and each.told for each in of_identity)
     found.append(dry_run.permissions(ec2, places[0], plan, has_profile=has_profile))
     return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
-
-
-def _in_each(
-    what: str, regions: Sequence[str], ask: Callable[[str], tuple[str, CloudError | None]]
-) -> Iterator[Finding]:
-    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
-    answers: list[tuple[str, CloudError | None]] = []
-    for region in regions:
-        try:
-            answers.append(ask(region))
-        except CloudError as refusal:
-            answers.append((refusal.message, refusal))
-    served = any(error is None for _, error in answers)
-    for region, (text, error) in zip(regions, answers, strict=True):
-        yield Finding(
-            what=what,
-            ok=served,
-            text=text if text.find(region) >= 0 else f"{region}: {text}",
-            hint=error.hint if error is not None else None,
-            error=None if served or error is None else type(error),
-        )
 
 
 def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iterator[Finding]:
@@ -140,10 +117,6 @@ def _lifetime(
     yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}{by}")
 
 
-def _failed(what: str, error: CloudError) -> Finding:
-    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
-
-
 def _identity(ec2: Ec2Client, plan: Plan) -> Finding:
     unknown = f"accepted; the identity is {NOT_REPORTED}"
     text = if_told(
@@ -155,29 +128,30 @@ def _identity(ec2: Ec2Client, plan: Plan) -> Finding:
 
 def _machines(
     ec2: Ec2Client, region: str, plan: Plan, types: dict[str, Mapping[str, Ec2MachineType]]
-) -> tuple[str, CloudError | None]:
+) -> str:
     names = sorted({node.machine for node in plan.nodes if node.machine})
     types[region] = {}
     types[region] = machine_types(ec2, region, names)
     missing = [name for name in names if name not in types[region]]
     if missing:
-        text = f"{', '.join(missing)} is not available in {region}"
-        return text, CloudConfigError(text, hint="change nodes.….machine or choose another region")
+        raise CloudConfigError(
+            f"{', '.join(missing)} is not available in {region}",
+            hint="change nodes.….machine or choose another region",
+        )
     kinds = [types[region][node.machine].mismatch(node) for node in plan.nodes if node.machine]
     wrong = sorted({kind for kind in kinds if kind})
     if wrong:
-        text = "; ".join(wrong)
-        return text, CloudConfigError(text, hint="check nodes.….machine and accelerator")
-    return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names), None
+        raise CloudConfigError("; ".join(wrong), hint="check nodes.….machine and accelerator")
+    return ", ".join(f"{name} ({types[region][name].vcpus} vCPUs)" for name in names)
 
 
-def _image(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | None]:
+def _image(ec2: Ec2Client, region: str, plan: Plan) -> str:
     wanted = {images.choices(plan.config.image, node) for node in plan.nodes}
     found = {images.find(ec2, region, names) for names in sorted(wanted)}
-    return ", ".join(sorted(f"{image.id} ({image.name})" for image in found)), None
+    return ", ".join(sorted(f"{image.id} ({image.name})" for image in found))
 
 
-def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudError | None]:
+def _network(ec2: Ec2Client, place: Location, plan: Plan) -> str:
     nodes = len(plan.nodes)
     subnet = network.subnet(ec2, place, plan.config.network, nodes=nodes)
     text = f"{subnet.id} in {subnet.vpc}, {place}"
@@ -185,7 +159,7 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudErr
         needed = nodes - len(_existing(ec2, place.region, plan) & {n.name for n in plan.nodes})
         if subnet.room < needed:
             text = f"{text}: {subnet.room} free addresses, {needed} needed"
-            return text, CapacityError(text, hint="choose another zone, or a larger subnet")
+            raise CapacityError(text, hint="choose another zone, or a larger subnet")
     given = plan.config.network.firewall
     if given is not None:
         groups = security_groups.existing(ec2, place.region, subnet.vpc, given)
@@ -194,7 +168,7 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> tuple[str, CloudErr
         subnet.id
     ):
         text += "; no route to the internet: packages must come from inside the network"
-    return text, None
+    return text
 
 
 def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:
@@ -206,7 +180,7 @@ def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:
     return {m.node.name for m in found if m is not None and m.node.state != "gone"}
 
 
-def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError | None]:
+def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> str:
     """Report what is left in the plan's reservations."""
     texts, names = [], _existing(ec2, region, plan)
     for bought in reservations.of_plan(plan):
@@ -226,7 +200,7 @@ def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> tuple[str, CloudError 
                 scope="zone",
             )
         texts.append(reservations.told(found) + _ends_early(ec2, found, plan))
-    return "; ".join(texts), None
+    return "; ".join(texts)
 
 
 def _ends_early(ec2: Ec2Client, found: reservations.Reservation, plan: Plan) -> str:
@@ -238,9 +212,7 @@ def _ends_early(ec2: Ec2Client, found: reservations.Reservation, plan: Plan) -> 
     return ", before its nodes end: they run on then, on demand"
 
 
-def _quota(
-    ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
-) -> tuple[str, CloudError | None]:
+def _quota(ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]) -> str:
     needs, unknown = quota.needs(ec2, region, plan, types)
     lines = [f"{', '.join(unknown)}: {NOT_REPORTED}"] if unknown else []
     short = []
@@ -252,10 +224,10 @@ def _quota(
         if need.allowed is not None and need.wanted + need.running > need.allowed:
             short.append((need, need.wanted + need.running))
     if not short:
-        return "; ".join(lines) or "nothing more needed: all of it is reserved", None
+        return "; ".join(lines) or "nothing more needed: all of it is reserved"
     hint = "; ".join(
         f"aws service-quotas request-service-quota-increase --region {region} --service-code ec2 "
         f"--quota-code {need.quota.code} --desired-value {total}"
         for need, total in short
     )
-    return "; ".join(lines), QuotaError("; ".join(lines), hint=hint, scope="region")
+    raise QuotaError("; ".join(lines), hint=hint, scope="region")

@@ -38,9 +38,7 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
             return
         role = _role(profile, identity)
     except CloudError as error:
-        yield Finding(
-            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
+        yield Finding.of("identity", error)
         return
     text = f"instance profile {profile['InstanceProfileName']} with role {role['RoleName']}"
     yield Finding(what="identity", ok=True, text=text)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from cloudtrain import fence
-from cloudtrain.errors import BusyError, CloudError, NodesError, NotFoundError
+from cloudtrain.errors import BusyError, CloudError, NodesError, NotFoundError, raise_all
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.aws import listing, requests, resources, xml
 from cloudtrain.providers.aws.client import Ec2Client
@@ -51,10 +51,7 @@ def delete_all(
     for kinds in (("volume", "network interface"), ("security group", "placement group")):
         batch = [r for r in resources if r.kind in kinds and r.region not in living]
         _gathered(failures, lambda batch=batch: fan_out(batch, delete, name=str))  # type: ignore[misc]
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
+    raise_all(failures)
 
 
 def delete_from_inside(ec2: Ec2Client, machines: Sequence[Vm]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from cloudtrain.catalog import billed_after_end, interconnect
@@ -40,6 +39,7 @@ from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
+from cloudtrain.providers.base.findings import finding, in_each
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting
 
@@ -60,90 +60,52 @@ def check(
         arm.timing.call(arm.token)
         subscription = _subscription(arm)
     except CloudError as error:
-        return (_failed("credentials", error),)
+        return (Finding.of("credentials", error),)
     found = [Finding(what="credentials", ok=True, text=subscription)]
-    found += [_finding("permissions", lambda: _permissions(arm, plan))]
+    found += [finding("permissions", lambda: _permissions(arm, plan))]
     if arm.given:
-        found.append(_finding("resource group", lambda: _group(arm)))
+        found.append(finding("resource group", lambda: _group(arm)))
     found += node_identity.check(arm, plan, allowed)
-    found += [_finding("services", lambda: _registered(arm, services, plan))]
-    found += [_finding("lifetime", lambda: _lifetime(arm, services, plan))]
+    found += [finding("services", lambda: _registered(arm, services, plan))]
+    found += [finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:
         there = places(arm, skus, services, plan)
     except CloudError as error:
-        return (*found, _failed("placement", error))
+        return (*found, Finding.of("placement", error))
     regions = list(dict.fromkeys(place.region for place in there))
     known = {machine.node.name for machine in machines(plan.config.name)}
     missing = [node for node in plan.nodes if node.name not in known]
-    found.append(_finding("placement", lambda: _placement(services, plan, there)))
-    found += _in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
-    found += _in_each("image", regions, lambda region: _image(arm, skus, region, plan))
+    found.append(finding("placement", lambda: _placement(services, plan, there)))
+    found += in_each("machines", regions, lambda r: _machines(skus, r, plan, there))
+    found += in_each("image", regions, lambda region: _image(arm, skus, region, plan))
     if reservations.of_plan(plan):
-        found.append(_finding("reservation", lambda: _reserved(arm, plan, there)))
-    found += _in_each(
+        found.append(finding("reservation", lambda: _reserved(arm, plan, there)))
+    found += in_each(
         "quota",
         regions,
-        lambda region: if_told(
-            lambda: _quota(arm, skus, region, plan, missing),
-            lambda error: _Result(unless_short(error), reported=False),
-        ),
+        lambda region: if_told(lambda: _quota(arm, skus, region, plan, missing), unless_short),
     )
     found += policies(arm, skus, plan, there)
     found += _network(plan)
     found += blobs.retention(arm, plan.config.artifacts.store)
     wanted = plan.config.network
     if wanted.ssh_proxy is not None and wanted.ssh_proxy.bastion:
-        found.append(_finding("bastion", lambda: _Result(bastions.described(arm, wanted))))
+        found.append(finding("bastion", lambda: bastions.described(arm, wanted)))
     subnet = wanted.subnet
     if subnet is not None:
-        found.append(_finding("subnet", lambda: _subnet(arm, subnet)))
+        found.append(finding("subnet", lambda: _subnet(arm, subnet)))
     if plan.config.disk_key is not None:
-        found += _in_each("disk key", regions, lambda region: _disk_key(arm, region, plan))
+        found += in_each("disk key", regions, lambda region: _disk_key(arm, region, plan))
     if plan.config.network.firewall is not None:
-        found.append(_finding("firewall", lambda: _firewall(arm, plan)))
+        found.append(finding("firewall", lambda: _firewall(arm, plan)))
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Result:
-    text: str
-    reported: bool = True
-    """False if this endpoint reports the facts not at all or only in part."""
-
-
-_NOT_REPORTED = _Result(NOT_REPORTED, reported=False)
-
-
-def _finding(what: str, ask: Callable[[], _Result]) -> Finding:
-    try:
-        result = ask()
-    except CloudError as error:
-        return _failed(what, error)
-    return Finding(what=what, ok=True, text=result.text, told=result.reported)
-
-
-def _failed(what: str, error: CloudError) -> Finding:
-    return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
-
-
-def _in_each(what: str, regions: Sequence[str], ask: Callable[[str], _Result]) -> Iterator[Finding]:
-    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
-    found = {region: _finding(what, lambda r=region: ask(r)) for region in regions}  # type: ignore[misc]
-    served = any(finding.ok for finding in found.values())
-    for region, finding in found.items():
-        yield replace(
-            finding,
-            ok=served,
-            text=f"{region}: {finding.text}",
-            error=None if served else finding.error,
-        )
-
-
-def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> _Result:
+def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> str:
     regions = {parse_location(text).region for text in plan.config.placement}
     left_out = unserved(services, plan, sorted(regions))
     words = [", ".join(map(str, there)), *(f"not {r}: {why}" for r, why in left_out.items())]
-    return _Result("; ".join(words))
+    return "; ".join(words)
 
 
 def _subscription(arm: ArmClient) -> str:
@@ -160,24 +122,24 @@ def _subscription(arm: ArmClient) -> str:
     return words
 
 
-def _group(arm: ArmClient) -> _Result:
+def _group(arm: ArmClient) -> str:
     name = str(arm.given)
     if arm.find(arm.group(name).itself) is None:
         raise network.no_group(name)
-    return _Result(f"{name} has everything that is created; it is never deleted")
+    return f"{name} has everything that is created; it is never deleted"
 
 
-def _subnet(arm: ArmClient, subnet: str) -> _Result:
+def _subnet(arm: ArmClient, subnet: str) -> str:
     ranges = network.ranges(arm, subnet)
     rights = arm.rights(subnet)
     if rights and not allowed(permissions.JOIN, rights):
         raise PermissionsError(
             f"not allowed on {subnet}: {permissions.JOIN}", hint="see docs/companies.md"
         )
-    return _Result(", ".join(ranges))
+    return ", ".join(ranges)
 
 
-def _disk_key(arm: ArmClient, region: str, plan: Plan) -> _Result:
+def _disk_key(arm: ArmClient, region: str, plan: Plan) -> str:
     """Check that the disk encryption set is in the region, and that it may be used: reading it is
     the right that Azure asks for (kubernetes-sigs/azuredisk-csi-driver#2609, read 2026-11-24).
     """
@@ -192,26 +154,26 @@ def _disk_key(arm: ArmClient, region: str, plan: Plan) -> _Result:
             hint="a disk needs one of its region: write {region} in `disk_key`",
             scope="region",
         )
-    return _Result(paths.last(id))
+    return paths.last(id)
 
 
-def _firewall(arm: ArmClient, plan: Plan) -> _Result:
+def _firewall(arm: ArmClient, plan: Plan) -> str:
     """Report the user's firewall, and what it must allow."""
     given = next(iter(plan.config.network.firewall or ()), None)
     if given is not None and arm.find(given) is None:
         raise CloudConfigError(f"no network security group {given}", hint="check network.firewall")
     which = paths.last(given) if given else "that of the subnet"
-    return _Result(
+    return (
         f"{which}, used as it is; it must allow SSH (TCP port 22) from where you connect, and all "
         "traffic between the nodes of the subnet"
     )
 
 
-def _permissions(arm: ArmClient, plan: Plan) -> _Result:
+def _permissions(arm: ArmClient, plan: Plan) -> str:
     scope = arm.group(arm.given).path if arm.given else arm.path
     rights = arm.rights(scope)
     if not rights:
-        return _NOT_REPORTED
+        return NOT_REPORTED
     ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
     wanted = (*permissions.NEEDED, *ending)
     if arm.given:
@@ -222,7 +184,7 @@ def _permissions(arm: ArmClient, plan: Plan) -> _Result:
         raise PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="assign the role in docs/azure.md"
         )
-    return _Result("all that up and down need")
+    return "all that up and down need"
 
 
 def allowed(action: str, rights: Sequence[Tree]) -> bool:
@@ -242,7 +204,7 @@ def allowed(action: str, rights: Sequence[Tree]) -> bool:
     )
 
 
-def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Result:
+def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
     wanted = needed(plan.config.limits.max_lifetime)
     side_by_side(*(partial(services.of, namespace) for namespace in wanted))
     lacking = services.missing(*wanted)
@@ -254,9 +216,9 @@ def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Res
         )
     if lacking:
         names = ", ".join(lacking)
-        return _Result(f"not registered in this subscription: {names}: `up` registers it, for free")
+        return f"not registered in this subscription: {names}: `up` registers it, for free"
     known = [services.of(namespace) for namespace in wanted]
-    return _Result(", ".join(wanted)) if all(one and one.state for one in known) else _NOT_REPORTED
+    return (", ".join(wanted)) if all(one and one.state for one in known) else NOT_REPORTED
 
 
 def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
@@ -267,18 +229,18 @@ def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
     return not rights or all(allowed(f"{name}/register/action", rights) for name in namespaces)
 
 
-def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> _Result:
+def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
     seconds = plan.config.limits.max_lifetime
     if seconds is None:
-        return _Result("no limit: only `down` ends the VMs")
+        return "no limit: only `down` ends the VMs"
     lacking = _no_deadline(arm, services)
     refuse_lifetime(seconds, far=not lacking)
     words = f"each VM is deallocated after {lasting(seconds)}"
     stays = billed_after_end.after_the_end(plan)
     if lacking:
-        return _Result(f"{words}, by a daily schedule only: {lacking}; {stays}")
+        return f"{words}, by a daily schedule only: {lacking}; {stays}"
     behind = ", with a daily schedule as a fallback" if seconds <= LONGEST else ""
-    return _Result(f"{words}, at a date and time held by Azure{behind}; {stays}")
+    return f"{words}, at a date and time held by Azure{behind}; {stays}"
 
 
 def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
@@ -297,7 +259,7 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
     return ""
 
 
-def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> _Result:
+def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
     """Report what is left in the plan's reservations. It is enough if one place has room."""
     reservations.refuse_close(plan)
     groups, refusal, texts = reservations.find(arm, plan), None, []
@@ -308,12 +270,12 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> _Result:
         texts.append(reservations.told(groups, plan, place))
         try:
             reservations.refuse_full(groups, plan, place, within)
-            return _Result("; ".join(texts))
+            return "; ".join(texts)
         except CapacityError as error:
             refusal = refusal or error
     if refusal is not None:
         raise refusal
-    return _Result("; ".join(texts))
+    return "; ".join(texts)
 
 
 def _refuse_forbidden(arm: ArmClient, group: reservations.ReservationGroup) -> None:
@@ -335,10 +297,10 @@ def _network(plan: Plan) -> Iterator[Finding]:
         yield Finding(what="network", ok=True, text=text)
 
 
-def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> _Result:
+def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> str:
     known = skus.of(region)
     if known is None:
-        return _NOT_REPORTED
+        return NOT_REPORTED
     for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
         sku = known.get(name.lower())
         if sku is None:
@@ -362,7 +324,7 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) ->
             if place.region == region and place.zone and _zone(place) not in sku.zones:
                 raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")
     zones = [place.zone for place in there if place.region == region and place.zone]
-    return _Result(f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}")
+    return f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}"
 
 
 def _zone(place: Location) -> str:
@@ -374,19 +336,15 @@ def _words(nodes: Sequence[NodePlan]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counted.items())
 
 
-def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> _Result:
+def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> str:
     found = list(images.check(arm, skus, region, plan))
-    words = ", ".join(
-        name if reported else f"{name} ({_NOT_REPORTED.text})" for name, reported in found
-    )
+    words = ", ".join(name if reported else f"{name} ({NOT_REPORTED})" for name, reported in found)
     if any(requests.has_gpu(node) for node in plan.nodes) and images.secure_boot(arm):
         words += "; without Secure Boot, which this subscription has by default"
-    return _Result(words, reported=all(reported for _, reported in found))
+    return words
 
 
-def _quota(
-    arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]
-) -> _Result:
+def _quota(arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> str:
     needs, unknown = quota.need(
         nodes, skus.of(region) or {}, public=not plan.config.network.private
     )
@@ -407,10 +365,10 @@ def _quota(
             code="QuotaExceeded",
         )
     if not left:
-        return _NOT_REPORTED
+        return NOT_REPORTED
     if unreported:
         enough = [f"{wanted} {name}" for name, wanted in needs.items() if name not in unreported]
         words = f"; enough for {', '.join(enough)}" if enough else ""
-        return _Result(f"not reported: {', '.join(unreported)}{words}", reported=False)
+        return f"{NOT_REPORTED}: {', '.join(unreported)}{words}"
     words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
-    return _Result(words or "nothing more needed")
+    return words or "nothing more needed"

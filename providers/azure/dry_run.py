@@ -61,13 +61,8 @@ def dry_run(
             )
             yield Finding(what="rehearsal", ok=True, text=text)
         else:
-            yield Finding(
-                what="rehearsal",
-                ok=served,
-                text=f"{place}: {error.message}",
-                hint=error.hint,
-                error=None if served else type(error),
-            )
+            text = f"{place}: {error.message}"
+            yield replace(Finding.of("rehearsal", error, served=served), text=text)
 
 
 def policies(
@@ -86,13 +81,8 @@ def policies(
     ]
     for place, error in zip(places, denied, strict=True):
         if error is not None:
-            yield Finding(
-                what="policies",
-                ok=None in denied,
-                text=f"{place.region}: {error.message}",
-                hint=error.hint,
-                error=None if None in denied else type(error),
-            )
+            text = f"{place.region}: {error.message}"
+            yield replace(Finding.of("policies", error, served=None in denied), text=text)
 
 
 def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudError | None:

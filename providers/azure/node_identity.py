@@ -45,9 +45,7 @@ def check(
             return
         yield _attachable(arm, id, allowed)
     except CloudError as error:
-        yield Finding(
-            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
+        yield Finding.of("identity", error)
         return
     principal = str((found.get("properties") or {}).get("principalId") or "")
     for uri in own_uris(plan.config, FACTS.bucket_schemes):

@@ -14,15 +14,13 @@ from functools import partial
 
 from cloudtrain.catalog import MachineType
 from cloudtrain.cloud import clouds
-from cloudtrain.errors import RateError, TransientError
 from cloudtrain.model import NodePlan
-from cloudtrain.parallel import ask_all
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Sku, Skus
-from cloudtrain.providers.base.quota import Quotas, allowance
+from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +106,15 @@ def allowances(
     where = [plain(region) for region in regions] or _locations(arm)
     sizes = _sizes(skus, {machine.name.lower() for machine in machines}, where)
 
-    def ask(region: str) -> list[Allowance] | NotAsked:
-        try:
-            found = left(arm, region, ("Microsoft.Compute",))
-        except (TransientError, RateError) as error:
-            return NotAsked(place=region, why=error.message)
+    def ask(region: str) -> list[Allowance]:
+        found = left(arm, region, ("Microsoft.Compute",))
         return [
             _allowance(machine, sizes.get(machine.name.lower()), region, found, spot=spot)
             for machine in machines
             for spot in (False, True)
         ]
 
-    answers = ask_all(where, ask, name=str, workers=16)
-    return PartialList(
-        (each for answer in answers if not isinstance(answer, NotAsked) for each in answer),
-        (answer for answer in answers if isinstance(answer, NotAsked)),
-    )
+    return allowances_in(where, ask)
 
 
 def _allowance(

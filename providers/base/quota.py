@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import CloudtrainError, QuotaError
+from cloudtrain.errors import CloudtrainError, QuotaError, RateError, TransientError
+from cloudtrain.parallel import ask_all
+from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.base.words import NOT_REPORTED
 
@@ -21,6 +23,21 @@ def unless_short(error: CloudtrainError) -> str:
     if isinstance(error, QuotaError):
         raise error
     return f"{NOT_REPORTED}: {error.message}"
+
+
+def allowances_in(
+    regions: Sequence[str], ask: Callable[[str], list[Allowance]]
+) -> PartialList[Allowance]:
+    """Return what is allowed in all of these regions; those that do not answer are named."""
+
+    def answer(region: str) -> list[Allowance | NotAsked]:
+        try:
+            return [*ask(region)]
+        except (TransientError, RateError) as error:
+            return [NotAsked(place=region, why=error.message)]
+
+    answers = ask_all(regions, answer, name=str, workers=16)
+    return PartialList.of_read(each for every in answers for each in every)
 
 
 def allowance(

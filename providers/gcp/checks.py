@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from cloudtrain.errors import (
     CloudConfigError,
-    CloudError,
     NotFoundError,
     PermissionsError,
     QuotaError,
@@ -17,6 +15,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.model import NodePlan, Plan
 from cloudtrain.protocols import Finding
+from cloudtrain.providers.base import findings as base
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
@@ -87,22 +86,19 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     if found and images:
         ask = partial(_quota, api, plan, found, images, details)
         findings.append(finding("quota", lambda: if_told(ask, unless_short)))
-    return tuple(
-        replace(each, told=each.told and NOT_REPORTED not in each.text) for each in findings
-    )
+    return tuple(findings)
 
 
 def finding(what: str, ask: Callable[[], str]) -> Finding:
-    try:
-        return Finding(what=what, ok=True, text=ask())
-    except NotFoundError as error:
-        if faults.is_unknown_question(error):
-            return Finding(what=what, ok=True, text=NOT_REPORTED)
-        return Finding(
-            what=what, ok=False, text=str(error), hint=error.hint, error=CloudConfigError
-        )
-    except CloudError as error:
-        return Finding(what=what, ok=False, text=str(error), hint=error.hint, error=type(error))
+    def told() -> str:
+        try:
+            return ask()
+        except NotFoundError as error:
+            if faults.is_unknown_question(error):
+                return NOT_REPORTED
+            raise CloudConfigError(error.message, hint=error.hint) from error
+
+    return base.finding(what, told)
 
 
 NO_NAT = (

@@ -49,9 +49,7 @@ def check(api: GcpClient, plan: Plan) -> Iterator[Finding]:
         for uri in own_uris(plan.config, FACTS.bucket_schemes) if storage else ():
             yield _bucket(storage or api, email, uri.bucket)
     except CloudError as error:
-        yield Finding(
-            what="identity", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
+        yield Finding.of("identity", error)
 
 
 def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cloudtrain.catalog import MachineType
-from cloudtrain.errors import RateError, TransientError
 from cloudtrain.model import Market, NodePlan, Plan
-from cloudtrain.parallel import ask_all
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance
-from cloudtrain.providers.base.quota import Quotas, allowance
+from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.images import GcpImage
 from cloudtrain.providers.gcp.machine_shapes import (
@@ -155,11 +153,8 @@ def allowances(
     existing = dict.fromkeys(sorted(zone.rpartition("-")[0] for zone in listed))
     where = [region for region in existing if not regions or region in regions]
 
-    def ask(region: str) -> list[Allowance] | NotAsked:
-        try:
-            answer = api.get(f"region {region}", f"regions/{region}")
-        except (TransientError, RateError) as error:
-            return NotAsked(place=region, why=error.message)
+    def ask(region: str) -> list[Allowance]:
+        answer = api.get(f"region {region}", f"regions/{region}")
         there = {**project, **quotas(answer.get("quotas") or ())}
         return [
             allowance(machine, region, _needs(machine, there, spot=spot), there, spot=spot)
@@ -167,11 +162,7 @@ def allowances(
             for spot in (False, True)
         ]
 
-    answers = ask_all(where, ask, name=str, workers=16)
-    return PartialList(
-        (each for answer in answers if not isinstance(answer, NotAsked) for each in answer),
-        (answer for answer in answers if isinstance(answer, NotAsked)),
-    )
+    return allowances_in(where, ask)
 
 
 def _needs(machine: MachineType, reported: Quotas, *, spot: bool) -> dict[str, int]:

@@ -11,10 +11,10 @@ from cloudtrain.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
-    NodesError,
     NotFoundError,
     PermissionsError,
     if_told,
+    raise_all,
 )
 from cloudtrain.parallel import fan_out
 from cloudtrain.providers.base import labels
@@ -65,10 +65,7 @@ def delete_all(
         _side_by_side(works, failures)
     for what, error in failures.items():
         failures[what] = _blocked(api, error)
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
+    raise_all(failures)
 
 
 def _blocked(api: GcpClient, error: BaseException) -> BaseException:

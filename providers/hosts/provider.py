@@ -379,7 +379,7 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
                 )
             return Finding(what=what, ok=True, text=f"{slot.task} as {ssh.way.user}, {facts}")
     except CloudtrainError as error:
-        return Finding(what=what, ok=False, text=error.message, hint=error.hint, error=type(error))
+        return Finding.of(what, error)
 
 
 def _host_facts(name: str, answer: str) -> str:

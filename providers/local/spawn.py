@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from cloudtrain import own_python
-from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NodeUnreachable
+from cloudtrain.errors import CloudtrainError, NodeError, NodeUnreachable, raise_all
 from cloudtrain.model import Node
 from cloudtrain.providers.local import processes
 from cloudtrain.providers.local.private_view import View
@@ -133,13 +133,6 @@ def await_answers(nodes: Sequence[Node], root: Path) -> None:
                 if _greets(probe):
                     silent.pop(node.name)
     raise_all({name: _silent(node, root / name) for name, node in silent.items()})
-
-
-def raise_all(failures: Mapping[str, BaseException]) -> None:
-    if len(failures) == 1:
-        raise next(iter(failures.values()))
-    if failures:
-        raise NodesError(failures)
 
 
 def _greets(probe: socket.socket) -> bool:

@@ -188,7 +188,7 @@ def test_a_quota_that_is_not_listed_is_never_counted_as_enough(azure: Cloud) -> 
     azure.set(untold_quotas=["*T4*", "*Standard*IpAddresses"])
     found = findings(plan)["quota"]
     assert (found.ok, found.told) == (True, False)
-    assert "not reported: standardNCASv3_T4Family, IPv4StandardSkuPublicIpAddresses" in found.text
+    assert "endpoint: standardNCASv3_T4Family, IPv4StandardSkuPublicIpAddresses" in found.text
     assert "enough for 4 cores" in found.text
     azure.set(untold_quotas=[])
     assert findings(plan)["quota"].told

@@ -1,0 +1,29 @@
+"""Findings of `check`, the same on all clouds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cloudtrain.errors import CloudError
+from cloudtrain.protocols import Finding
+from cloudtrain.providers.base.words import NOT_REPORTED
+
+
+def finding(what: str, ask: Callable[[], str]) -> Finding:
+    """Return what `ask` says, or its error; what is not reported counts as not checked."""
+    try:
+        text = ask()
+    except CloudError as error:
+        return Finding.of(what, error)
+    return Finding(what=what, ok=True, text=text, told=NOT_REPORTED not in text)
+
+
+def in_each(what: str, regions: Sequence[str], ask: Callable[[str], str]) -> Iterator[Finding]:
+    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
+    found = {region: finding(what, partial(ask, region)) for region in regions}
+    served = any(each.ok for each in found.values())
+    for region, each in found.items():
+        text = each.text if region in each.text else f"{region}: {each.text}"
+        yield replace(each, ok=served, text=text, error=None if served else each.error)
