@@ -361,7 +361,13 @@ _WHO = (
 def _refusal(code: str, text: str) -> CloudtrainError:
     if code in _WHO:
         return CredentialsError(text)
-    if code in ("AccessDenied", "403", "AllAccessDisabled"):
+    if code in ("AccountProblem", "NotSignedUp", "AllAccessDisabled"):
+        # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, read 2026-11-26
+        return PermissionsError(
+            text,
+            hint="see https://console.aws.amazon.com/billing for what AWS wants of the account",
+        )
+    if code in ("AccessDenied", "403"):
         return PermissionsError(
             text,
             hint="docs/aws.md lists the permissions that an s3:// store needs; a bucket's policy "

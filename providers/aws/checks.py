@@ -77,7 +77,7 @@ def check(
     latest = if_told(lambda: reservations.latest_end(ec2, where, plan), None)
     found += _lifetime(schedules, where[0], plan, latest)
     has_profile = any(each.ok and each.told for each in of_identity)
-    found.append(dry_run.permissions(ec2, places[0], plan, has_profile=has_profile))
+    found.append(dry_run.permissions(ec2, [*first.values()], plan, has_profile=has_profile))
     return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
 
 

@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (Dr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cloudtrain.errors import (
@@ -30,6 +30,7 @@ from cloudtrain.providers.aws import (
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork, Subnet
 from cloudtrain.providers.base import labels
+from cloudtrain.providers.base.create import is_of_place
 from cloudtrain.providers.base.driver import LaunchRequest, Location
 from cloudtrain.providers.base.words import NOT_REPORTED
 
@@ -38,9 +39,10 @@ FIRST_BOOT = "#cloud-config\n"
 
 
 def permissions(
-    ec2: Ec2Client, place: Location, plan: Plan, *, has_profile: bool = False
+    ec2: Ec2Client, places: Sequence[Location], plan: Plan, *, has_profile: bool = False
 ) -> Finding:
-    """Return one finding for all calls that a dry run covers.
+    """Return one finding for all calls that a dry run covers. What only the first place refuses is
+    asked in the next, to which `up` goes on.
 
     `has_profile`: IAM knows the instance profile of `identity`; EC2 learns of a new one later, and
     `up` waits for that.
@@ -48,6 +50,7 @@ def permissions(
     Calls on existing resources are not covered: a policy may allow them only for resources with our
     tag.
     """
+    place, *later = places
     asks = if_told(lambda: dict(_asks(ec2, place, plan)), None)
     if asks is None:
         return Finding(what="permissions", ok=True, text="not checked: see image and network")
@@ -58,6 +61,10 @@ def permissions(
     late = [e for e in answers.values() if has_profile and e.code == faults.NO_PROFILE]
     refused = [e for e in answers.values() if _is_refusal(e) and e not in late]
     if refused:
+        if later and all(map(is_of_place, refused)):
+            other = permissions(ec2, later, plan, has_profile=has_profile)
+            if other.ok:
+                return other
         return Finding(
             what="permissions",
             ok=False,

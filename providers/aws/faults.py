@@ -62,8 +62,8 @@ def _denied(hint: str, scope: Scope = "account") -> Fault:
     return Fault(PermissionsError, scope, hint)
 
 
-def _wrong(hint: str) -> Fault:
-    return Fault(CloudConfigError, "region", hint)
+def _wrong(hint: str, scope: Scope = "region") -> Fault:
+    return Fault(CloudConfigError, scope, hint)
 
 
 TABLE = Table(
@@ -86,6 +86,14 @@ TABLE = Table(
         ),
         words=r"not eligible for Free Tier",
     ),
+    # Of the request, so every zone answers the same: skypilot-org/skypilot#6315 (architecture),
+    # hashicorp/terraform-provider-aws#19712 (ENA), RhinoSecurityLabs/cloudgoat#247 (boot mode),
+    # crossplane-contrib/provider-aws#1538 (tenancy in a group), read 2026-11-26.
+    Row(
+        _wrong("set image: auto and network.close: off, or choose another machine", "account"),
+        words=r"(?i)architecture.* does not match|\(ENA\) is required|an AMI with a boot mode"
+        r"|placement groups? (are|is) not supported|into a placement group",
+    ),
     # Orange-Cyberdefense/GOAD#304, 2024-11-27. AuthFailure alone would be our credentials'.
     Row(
         _wrong(
@@ -100,6 +108,20 @@ TABLE = Table(
         _denied("accept the terms at the address above, or choose another `image:`"),
         words=r"AWS Marketplace product",
     ),
+    # https://repost.aws/knowledge-center/iam-explicit-deny-errors lists what else may deny, read
+    # 2026-11-26. An organization may deny one region alone.
+    Row(
+        _denied(
+            "your organization denies it, whatever your own policies allow: a tag that it requires "
+            "goes into `tags:`, a region that it denies out of `placement`",
+            "region",
+        ),
+        words=r"(deny in a|because no) (service|resource) control policy",
+    ),
+    Row(
+        _denied("what these words name must allow it as well as your own policy (docs/aws.md)"),
+        words=r"(deny in a|because no) (permissions boundary|session policy|VPC endpoint policy)",
+    ),
     Row(
         _denied(
             "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)"
@@ -108,8 +130,10 @@ TABLE = Table(
     ),
     # ── Why EC2 ended an instance, for codes that mean something else in a response ──
     Row(Fault(TransientError, "zone"), "Server.InternalError"),
-    Row(_wrong(KEY), "Client.InternalError Client.InvalidKMSKey.InvalidState"),
-    Row(_WRONG, "Client.InvalidSnapshot.NotFound"),
+    Row(
+        _wrong(KEY),
+        "Client.InternalError *InvalidKMSKey* KMS* CustomerKeyHasBeenRevoked",
+    ),
     # ── Codes of responses ───────────────────────────────────────────────────
     Row(
         Fault(CapacityError, "zone", "the reservation is full: enlarge it, or choose another one"),
@@ -119,10 +143,7 @@ TABLE = Table(
         Fault(CapacityError, "zone", "check the reservation's state and dates"),
         "InvalidCapacityReservationState",
     ),
-    Row(
-        _wrong("check nodes.….provisioning"),
-        "InvalidCapacityReservationId.NotFound InvalidCapacityReservationId.Malformed",
-    ),
+    Row(_wrong("check nodes.….provisioning"), "InvalidCapacityReservationId*"),
     Row(
         Fault(CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"),
         "InsufficientFreeAddressesInSubnet",
@@ -155,14 +176,14 @@ TABLE = Table(
     ),
     Row(
         Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}"),
-        "RequestExpired RequestTimeTooSkewed RequestInTheFuture",
+        "RequestExpired *RequestHasExpired RequestTimeTooSkewed RequestInTheFuture",
     ),
     Row(
         _denied(
             "run once per account: aws iam create-service-linked-role --aws-service-name "
             "spot.amazonaws.com"
         ),
-        "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        "*ServiceLinkedRoleCreationNotPermitted",
     ),
     Row(
         _UNKNOWN_USER,
@@ -182,7 +203,7 @@ TABLE = Table(
         "PendingVerification",
         "in this region",
     ),
-    Row(_denied(_SUPPORT), "OptInRequired PendingVerification Blocked"),
+    Row(_denied(_SUPPORT), "OptInRequired PendingVerification Blocked AccountProblem"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
     Row(Fault(AddressTakenError, "zone"), "InvalidIPAddress.InUse"),
     Row(Fault(NameTakenError, "region"), "*.Duplicate"),
@@ -191,11 +212,14 @@ TABLE = Table(
         Fault(
             BusyError, "region", "still in use by a resource that is being deleted: run it again"
         ),
-        "DependencyViolation *InUse IncorrectState IncorrectInstanceState",
+        "DependencyViolation *InUse Incorrect*State *InProgress",
     ),
     Row(_ABSENT, "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown"),
     Row(
-        _wrong("an image id is valid in one region only; set image: auto"), "InvalidAMIID.NotFound"
+        _wrong(
+            "an image id is valid in one region only, and until it is deregistered: image: auto"
+        ),
+        "InvalidAMIID.NotFound InvalidAMIID.Unavailable",
     ),
     Row(_wrong("check network.subnet"), "InvalidSubnetID.NotFound InvalidSubnet.NotFound"),
     Row(_wrong(_DEFAULT_VPC), "DefaultVpcDoesNotExist VPCIdNotSpecified MissingInput"),
@@ -212,12 +236,16 @@ TABLE = Table(
         _wrong("the VPC's dedicated tenancy rules that machine or market out: set network.vpc"),
         "DisallowedForDedicatedTenancyNetwork",
     ),
-    Row(_WRONG, "InvalidVpcID.NotFound IdempotentParameterMismatch EncryptedVolumesNotSupported"),
+    Row(
+        _WRONG,
+        "InvalidVpcID.NotFound Client.InvalidSnapshot.NotFound IdempotentParameterMismatch "
+        "EncryptedVolumesNotSupported",
+    ),
     # ── Codes that are too numerous ──────────────────────────────────────────
     Row(_ABSENT, "*NotFound *NotFoundException http404"),
     Row(
         Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas"),
-        "*LimitExceeded VolumeIOPSLimit",
+        "*LimitExceeded *CountExceeded VolumeIOPSLimit",
     ),
     Row(_WRONG, "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError"),
     # ── Exceptions of botocore ───────────────────────────────────────────────
@@ -308,20 +336,14 @@ def _told(body: str) -> tuple[str, str]:
 
 def _error(refusal: Refusal) -> CloudError:
     error = TABLE.error(refusal)
-    words = refusal.causes[0][1]
-    encoded = _ENCODED.search(words)
-    hint = error.hint
-    if _BY_ORGANIZATION.search(words) and _CREATES.search(words):
-        hint = f"your organization denies it; a tag that it requires goes into `tags:`; {hint}"
+    encoded = _ENCODED.search(refusal.causes[0][1])
     if not encoded:
-        return error.copy_with(hint=hint)
+        return error
     late = "after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"
     command = f"aws sts decode-authorization-message --encoded-message {encoded[1]}"
-    return error.copy_with(hint=f"{hint}; {late}" if hint else None, detail=command)
+    return error.copy_with(hint=f"{error.hint}; {late}" if error.hint else None, detail=command)
 
 
-_BY_ORGANIZATION = re.compile("explicit deny in a service control policy")
-_CREATES = re.compile(r"perform: (ec2:(RunInstances|Create\w+)|s3:CreateBucket)\b")
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 """Matches the encoded statement and policy that denied a call; decoding it needs a permission:
 https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html

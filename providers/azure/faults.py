@@ -63,11 +63,28 @@ factor: https://learn.microsoft.com/entra/identity-platform/claims-challenge"""
 
 TABLE = Table(
     # ── Codes with several meanings, which the message distinguishes ─────────
-    Row(_LIMIT, "OperationNotAllowed", r"(?i)quota|approved .*cores|cores limit"),
+    Row(_LIMIT, "OperationNotAllowed BadRequest", r"(?i)\bquota\b|approved .*cores|cores limit"),
     Row(
         _IN_USE,
         "OperationNotAllowed",
         r"(?i)being |in progress|marked for deletion|has to wait",
+    ),
+    # Under InvalidTemplateDeployment, InvalidParameter and OperationNotAllowed, too:
+    # hwdsl2/setup-ipsec-vpn#1170, PaloAltoNetworks/azure-applicationgateway#1, read 2026-11-26.
+    Row(_FULL, words=r"(?i)requested (VM )?(size|tier)\b.* not (be )?available"),
+    # https://learn.microsoft.com/azure/virtual-machines/error-codes-spot, read 2026-11-26.
+    Row(
+        Fault(CloudConfigError, "account", "set spot: false, or choose another machine"),
+        "AzureSpot*",
+    ),
+    # Both forms are in microsoft/AzureTRE#4323 and hashicorp/terraform-provider-azurerm#17185.
+    Row(
+        Fault(
+            CloudConfigError,
+            "account",
+            "run `az feature register --namespace Microsoft.Compute --name {feature}`, then wait",
+        ),
+        words=r"(?i)feature\b.* is not (enabled for|registered)|not registered with feature",
     ),
     # Many issues quote it with either code, as skypilot-org/skypilot#2219, read 2026-11-26.
     Row(
@@ -86,7 +103,6 @@ TABLE = Table(
         "InvalidParameter",
         "(?i)disk controller types",
     ),
-    Row(_LIMIT, "BadRequest", r"(?i)\bquota\b"),
     # MicrosoftDocs/azure-docs-cli#5403 and Azure/azure-cli#31699 have both forms of the second
     # factor that Azure demands since 2025-10-01 for what creates and deletes, read 2026-11-26.
     Row(
@@ -141,7 +157,7 @@ TABLE = Table(
     ),
     Row(
         Fault(CapacityError, None, "choose another region, or set spot: false"),
-        "SpotPriceTooLow",
+        "SpotPrice*",
     ),
     Row(Fault(CapacityError, "region", _ELSEWHERE), "LocationNotAvailableForResourceType"),
     Row(Fault(QuotaError, "account", "delete resource groups"), "ResourceGroupQuotaExceeded"),
@@ -155,8 +171,7 @@ TABLE = Table(
     # ── What passes ──────────────────────────────────────────────────────────
     Row(
         _TRANSIENT,
-        "InternalServerError Internal*Error NetworkingInternalOperationError "
-        "OSProvisioningInternalError ServiceUnavailable ServerBusy ServerTimeout GatewayTimeout "
+        "*Internal*Error ServiceUnavailable ServerBusy *TooBusy ServerTimeout GatewayTimeout "
         "BadGateway RequestTimeout *TimedOut RetryableError OperationPreempted Canceled",
     ),
     # ── Who asks ─────────────────────────────────────────────────────────────
@@ -217,8 +232,7 @@ TABLE = Table(
     ),
     Row(
         _denied("run `az provider register --namespace {namespace}`, once per subscription"),
-        "MissingSubscriptionRegistration SubscriptionNotRegistered "
-        "SubscriptionNotRegisteredForFeature",
+        "MissingSubscriptionRegistration SubscriptionNotRegistered*",
     ),
     # hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes
     # for terms that are not accepted, read 2026-11-24.
@@ -232,9 +246,9 @@ TABLE = Table(
     Row(Fault(AddressTakenError, "region"), "PrivateIPAddressIsAllocated"),
     Row(
         _IN_USE,
-        "*BeingDeleted NicReservedForAnotherVm NicInUseWithPrivateEndpoint *CannotBeDeleted *InUse "
-        "AnotherOperationInProgress RetryableErrorDueToAnotherOperation Conflict ConflictError "
-        "ConflictingConcurrentWriteNotAllowed "
+        "*BeingDeleted *InProgress NicReservedForAnotherVm NicInUseWithPrivateEndpoint "
+        "*CannotBeDeleted *InUse Conflict ConflictError ConflictingConcurrentWriteNotAllowed "
+        "RetryableErrorDueToAnotherOperation "
         "CanceledAndSupersededDueToAnotherOperation ReferencedResourceNotProvisioned "
         "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
     ),
@@ -257,8 +271,8 @@ TABLE = Table(
     ),
     Row(
         Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version"),
-        "ImageNotFound PlatformImageNotFound ImageVersionDeprecated MarketplaceImageNotFound "
-        "VMSizeDoesntSupportGeneration",
+        "*ImageNotFound ImageVersionDeprecated VMSizeDoesntSupportGeneration "
+        "SubscriptionNotAuthorizedForImage",
     ),
     Row(
         Fault(CloudConfigError, "region", "check `placement`"),
@@ -383,6 +397,8 @@ def of_error(
         causes.insert(0, (INSUFFICIENT_CLAIMS, first[1]))
     code, words = next((c for c in causes if TABLE.row(*c) is not None), first)
     words = words or first[1]
+    if code and status == 409 and not (asked.startswith("DELETE ") or _PASSES.search(words)):
+        status = 400  # a code that nobody knows is an answer, and waiting does not change it
     wait = retry_after if retry_after is not None else _seconds_in(words)
     named = words if not code or code in words else f"{code}: {words}"
     return TABLE.error(
@@ -415,8 +431,12 @@ def _named(words: str) -> dict[str, str]:
     """Return what a message names that belongs into its hint."""
     tenant = re.search(r"https://login\.[\w.]+/([0-9a-fA-F-]{36})", words)
     namespace = re.search(r"namespace '(Microsoft\.\w+)'", words)
-    found = {"tenant": tenant, "namespace": namespace}
+    feature = re.search(r"(?:feature '?|')Microsoft\.Compute/(\w+)\b(?!/)", words)
+    found = {"tenant": tenant, "namespace": namespace, "feature": feature}
     return {name: match[1] for name, match in found.items() if match}
+
+
+_PASSES = re.compile(r"(?i)\bbeing\b|in progress|\bretry|\bagain\b|\bwait\b|\blater\b|not ready")
 
 
 def _seconds_in(words: str) -> float | None:

@@ -30,6 +30,10 @@ SET_QUOTA_PROJECT = (
     "application-default set-quota-project {project}` (and, if {api} is then said to be disabled, "
     "`gcloud services enable {api} --project {project}`)"
 )
+PAID = (
+    "a free trial has no GPUs and no TPUs: activate the full account at "
+    "https://console.cloud.google.com/billing"
+)
 BILLING = (
     "link an active billing account: `gcloud billing projects link {project} --billing-account "
     "ID`, with an ID of `gcloud billing accounts list`"
@@ -129,6 +133,13 @@ TABLE = Table(
     ),
     Row(_denied(SUSPENDED), "CONSUMER_SUSPENDED GCP_SUSPENDED"),
     Row(Fault(CloudConfigError, "account", PROJECTS), "RESOURCE_PROJECT_INVALID CONSUMER_INVALID"),
+    # mondoohq/mql#1599 (both not found), googleapis/google-api-php-client#2422, read 2026-11-26.
+    Row(
+        Fault(CloudConfigError, "account", PROJECTS),
+        words=r"The resource 'projects/[^/']+' was not found|Failed to find project"
+        r"|requested project was not found|Project .*has been deleted"
+        r"|Unknown project|Invalid value for project",
+    ),
     Row(_denied(QUOTA_PROJECT), "USER_PROJECT_DENIED"),
     Row(_denied(PERIMETER), "SECURITY_POLICY_VIOLATED"),
     Row(_denied(ENABLE), "ACCESS_NOT_CONFIGURED SERVICE_DISABLED SERVICE_NOT_ACTIVATED"),
@@ -163,10 +174,6 @@ TABLE = Table(
     # terraform-google-managed-instance-group#40, read 2026-11-22.
     Row(_denied(NO_ACCOUNT), words=r"of type 'serviceAccount' was not found"),
     Row(_denied(ATTACH), words=r"does not have access to service account"),
-    Row(
-        Fault(CapacityError, "zone"),
-        words=r"[Ll]ocation .* is not found or access is unauthorized",
-    ),
     # The messages that Google's own autoscaler knows (kubernetes/autoscaler and its GKE fork,
     # cloudprovider/gke, read 2026-11-24), there with the code CONDITION_NOT_MET among others.
     Row(
@@ -180,24 +187,21 @@ TABLE = Table(
         words=r"Specified reservations? .* do(es)? not have available resources"
         r"|Cannot use reservation, it requires reservation to be in READY"
         r"|does not currently have sufficient capacity|no more capacity in the zone"
-        r"|does not have enough resources available|Insufficient (reserved )?capacity",
+        r"|does not have enough resources available|Insufficient (reserved )?capacity"
+        r"|is currently unavailable in the \S+ zone|(?i:stock-?out)"
+        r"|[Ll]ocation .* is not found or access is unauthorized",
     ),
     Row(
         _denied(PERIMETER),
         words=r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy",
-    ),
-    Row(
-        Fault(CloudConfigError, "account", PROJECTS),
-        words=r"The resource 'projects/[^/']+' was not found|Failed to find project"
-        r"|Unknown project|Invalid value for project",
     ),
     # ── Reasons and codes: an operation's and a response's alike ─────────────
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
     Row(
         Fault(CapacityError, "zone"),
-        "ZONE_RESOURCE_POOL_EXHAUSTED ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS "
-        "RESOURCE_POOL_EXHAUSTED STOCKOUT INSUFFICIENT_CAPACITY VM_MIN_COUNT_NOT_REACHED",
+        "*RESOURCE_POOL_EXHAUSTED* *STOCKOUT RESOURCE_AVAILABILITY INSUFFICIENT_CAPACITY "
+        "VM_MIN_COUNT_NOT_REACHED",
     ),
     Row(
         Fault(QuotaError, "region", FULL_SUBNET),
@@ -217,7 +221,7 @@ TABLE = Table(
         "INTERNAL* BACKEND_ERROR SERVICE_UNAVAILABLE UNAVAILABLE *TIMEOUT DEADLINE_EXCEEDED "
         "ABORTED *_BACKEND_UNAVAILABLE *_STATUS_UNAVAILABLE",
     ),
-    Row(BUSY, "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY"),
+    Row(BUSY, "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409"),
     # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
     # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
     Row(Fault(AddressTakenError, "zone"), "IP_IN_USE_BY_ANOTHER_RESOURCE"),
@@ -227,6 +231,7 @@ TABLE = Table(
         ),
         "ALREADY_EXISTS RESOURCE_ALREADY_EXISTS DUPLICATE",
     ),
+    Row(_denied(PAID), words=r"free[- ](trial|tier)"),  # tensorflow/tpu#124, read 2026-11-26
     Row(
         _denied(BILLING),
         words=r"[Bb]illing (account|must be enabled|is disabled|disabled|to be enabled)",
@@ -234,12 +239,19 @@ TABLE = Table(
     Row(_denied(SUSPENDED), words=r"has been suspended"),
     Row(_denied(QUOTA_PROJECT), words=r"does not have required permission to use project"),
     Row(_denied(ENABLE), words=r"API has not been used in project|it is disabled"),
+    # A policy of one's own has its name in the words, under any code, too:
+    # https://cloud.google.com/resource-manager/docs/organization-policy/creating-managing-custom-constraints
+    Row(_denied(ORGANIZATION), words=r"onstraints/\w+\.|org(anization)? polic(y|ies)\b"),
+    Row(AUTH, words="insufficient authentication scopes"),
     Row(
         _denied(ROLE),
         "IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR FORBIDDEN ACCESS_DENIED "
         "INSUFFICIENT_PERMISSIONS http403",
     ),
-    Row(_denied(ORGANIZATION), "CONDITION_NOT_MET ORG_POLICY_* CUSTOM_ORG_POLICY_* http412"),
+    Row(
+        _denied(ORGANIZATION),
+        "CONDITION_NOT_MET *ORG_POLICY_* *_RESTRICTION_VIOLAT* http412",
+    ),
     Row(
         AUTH,
         "AUTH_ERROR UNAUTHENTICATED UNAUTHORIZED LOGIN_REQUIRED EXPIRED ACCESS_TOKEN_* "
@@ -253,15 +265,17 @@ TABLE = Table(
     Row(
         Fault(NotFoundError), "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
     ),
-    Row(BUSY, "http409"),
     # ── Exceptions of google-auth, libcloud and requests ─────────────────────
     Row(
         TRANSIENT,
         raised="google.auth.exceptions.TransportError google.auth.exceptions.TimeoutError "
         "google.auth.exceptions.ResponseError",
     ),
-    Row(AUTH, raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError"),
-    Row(AUTH, raised="libcloud.common.types.InvalidCredsError"),
+    Row(
+        AUTH,
+        raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError "
+        "libcloud.common.types.InvalidCredsError",
+    ),
     Row(TRANSIENT, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
 )
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -1358,3 +1359,32 @@ def test_every_word_for_no_capacity_goes_on_to_the_next_zone_at_once(
     assert node.placement == "us-east-1b"
     asked = [call for call in aws.calls() if call["action"].startswith("RunInstances")]
     assert [call["status"] for call in asked] == [500, 200]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "asked"),
+    [
+        ("UnauthorizedOperation", "with an explicit deny in a service control policy", [403, 200]),
+        ("InvalidParameterValue", "The architecture 'arm64' … does not match", [400]),
+    ],
+)
+def test_what_one_region_denies_goes_on_to_the_next_and_what_all_would_say_ends_it(
+    aws: Cloud, tmp_path: Path, code: str, words: str, asked: list[int]
+) -> None:
+    group = {"chief": NodeGroup(machine="m5.large")}
+    zones = ("us-east-1a", "us-east-1b", "us-west-2a")
+    plan = plan_of(aws, strategy="one_device", nodes=group, placement=zones)
+    aws.fault(
+        "answer",
+        action="RunInstances us-east-1",
+        status=asked[0],
+        code=code,
+        message=words,
+        times=9,
+    )
+    with suppress(CloudConfigError):
+        provider_of(plan).create(plan, make_identity(tmp_path, plan), silent)
+    sent = [call for call in aws.calls() if call["action"].startswith("RunInstances")]
+    assert [call["status"] for call in sent] == asked
+    (permissions,) = findings(plan)["permissions"]
+    assert permissions.ok == (200 in asked)

@@ -603,6 +603,7 @@ def test_a_bucket_in_the_first_region_has_no_location(world: World) -> None:
     [
         (403, "AccessDenied", PermissionsError),
         (403, "InvalidAccessKeyId", CredentialsError),
+        (403, "AccountProblem", PermissionsError),
         (400, "ExpiredToken", CredentialsError),
         (403, "RequestTimeTooSkewed", CredentialsError),
         (404, "NoSuchBucket", NoBucketError),

@@ -44,13 +44,15 @@ def refusal(code: str, message: str = "its own words", status: int = 400) -> Clo
     [
         (
             "InsufficientInstanceCapacity InsufficientHostCapacity Unsupported SpotMaxPriceTooLow "
-            "ReservationCapacityExceeded InvalidCapacityReservationState UnfulfillableCapacity",
+            "ReservationCapacityExceeded InvalidCapacityReservationState UnfulfillableCapacity "
+            "InsufficientReservedInstanceCapacity InsufficientVolumeCapacity",
             CapacityError,
             "zone",
         ),
         (
             "VcpuLimitExceeded InstanceLimitExceeded MaxSpotInstanceCountExceeded "
-            "VolumeLimitExceeded AddressLimitExceeded SomeNewLimitExceeded VolumeIOPSLimit",
+            "VolumeLimitExceeded AddressLimitExceeded SomeNewLimitExceeded VolumeIOPSLimit "
+            "ResourceCountExceeded",
             QuotaError,
             "region",
         ),
@@ -58,11 +60,28 @@ def refusal(code: str, message: str = "its own words", status: int = 400) -> Clo
         ("ServerInternal ServiceUnavailable InternalError Unavailable", TransientError, "region"),
         ("InvalidInstanceID.NotFound InvalidGroup.NotFound", NotFoundError, "region"),
         ("InvalidGroup.Duplicate", NameTakenError, "region"),
-        ("DependencyViolation InvalidPlacementGroup.InUse VolumeInUse", BusyError, "region"),
-        ("AuthFailure ExpiredToken SignatureDoesNotMatch", CredentialsError, "account"),
-        ("UnauthorizedOperation OptInRequired PendingVerification", PermissionsError, "account"),
-        ("InvalidAMIID.NotFound InvalidSubnetID.NotFound", CloudConfigError, "region"),
-        ("InvalidCapacityReservationId.NotFound", CloudConfigError, "region"),
+        (
+            "DependencyViolation InvalidPlacementGroup.InUse VolumeInUse IncorrectState "
+            "CreditSpecificationUpdateInProgress",
+            BusyError,
+            "region",
+        ),
+        (
+            "AuthFailure ExpiredToken SignatureDoesNotMatch InvalidSecurity.RequestHasExpired",
+            CredentialsError,
+            "account",
+        ),
+        (
+            "UnauthorizedOperation OptInRequired PendingVerification AccountProblem",
+            PermissionsError,
+            "account",
+        ),
+        (
+            "InvalidAMIID.NotFound InvalidAMIID.Unavailable InvalidSubnetID.NotFound "
+            "InvalidCapacityReservationId.NotFound CustomerKeyHasBeenRevoked",
+            CloudConfigError,
+            "region",
+        ),
         ("InvalidParameterValue MissingParameter InvalidAMIID.Malformed", CloudConfigError, None),
     ],
 )
@@ -251,6 +270,20 @@ def test_the_recorded_error_of_an_idempotency_mismatch_is_told_by_its_code() -> 
             400,
             PermissionsError,
             "upgrade",
+        ),
+        (
+            "UnauthorizedOperation",
+            "x because no service control policy allows the ec2:RunInstances action",
+            403,
+            PermissionsError,
+            "out of `placement`",
+        ),
+        (
+            "UnauthorizedOperation",
+            "x with an explicit deny in a permissions boundary",
+            403,
+            PermissionsError,
+            "must allow it as well",
         ),
     ],
 )

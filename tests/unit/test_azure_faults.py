@@ -33,7 +33,12 @@ def refusal(code: str, words: str = "its own words", status: int = 409) -> Cloud
 @pytest.mark.parametrize(
     ("codes", "kind", "scope"),
     [
-        ("SkuNotAvailable AllocationFailed NotAvailableForSubscription", CapacityError, "region"),
+        (
+            "SkuNotAvailable AllocationFailed NotAvailableForSubscription "
+            "SpotPriceGreaterThanProvidedMaxPrice",
+            CapacityError,
+            "region",
+        ),
         (
             "ZonalAllocationFailed OverconstrainedAllocationRequest "
             "OverconstrainedZonalAllocationRequest",
@@ -42,7 +47,12 @@ def refusal(code: str, words: str = "its own words", status: int = 409) -> Cloud
         ),
         ("QuotaExceeded PublicIPCountLimitReached SomeNewLimitReached", QuotaError, "region"),
         ("TooManyRequests SubscriptionRequestsThrottled SomeNewThrottled", RateError, "account"),
-        ("InternalServerError ServiceUnavailable RetryableError", TransientError, "region"),
+        (
+            "InternalServerError ServiceUnavailable RetryableError InternalOperationError "
+            "DiskServiceInternalError VMArtifactRepositoryInternalError StorageAccountTooBusy",
+            TransientError,
+            "region",
+        ),
         (
             "ResourceGroupBeingDeleted NicReservedForAnotherVm NicInUse "
             "PublicIPAddressCannotBeDeleted InUseSubnetCannotBeDeleted AnotherOperationInProgress "
@@ -157,6 +167,23 @@ def test_the_detail_tells_the_cause_where_the_top_tells_none() -> None:
 def test_a_code_that_is_known_to_nobody_is_judged_by_its_status() -> None:
     assert type(refusal("Brandnew", status=403)) is PermissionsError
     assert type(faults.of_error("a", {"code": "Brandnew", "message": "?"})) is CloudError
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "kind"),
+    [
+        (ASKED, "The image does not support it.", CloudConfigError),
+        (ASKED, "Resource is not ready. Please try again later.", BusyError),
+        ("DELETE virtualMachines/mnist-worker0", "The image does not support it.", BusyError),
+    ],
+)
+def test_a_conflict_by_a_code_that_is_known_to_nobody_is_waited_for_if_its_words_say_so(
+    asked: str, words: str, kind: type[CloudError]
+) -> None:
+    """Or if it is of a deletion, which what still uses the resource may refuse."""
+    error = faults.of_error(asked, {"code": "Brandnew", "message": words}, status=409, reach="zone")
+    assert type(error) is kind
+    assert (error.scope, error.hint) == ("zone", None) or kind is BusyError
 
 
 def test_throttling_counts_before_the_words_that_come_with_it() -> None:

@@ -65,6 +65,7 @@ MEANINGS = {
     "ZONE_RESOURCE_POOL_EXHAUSTED": (CapacityError, "zone"),
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": (CapacityError, "zone"),
     "insufficientCapacity": (CapacityError, "zone"),
+    "resource_availability": (CapacityError, "zone"),
     "VM_MIN_COUNT_NOT_REACHED": (CapacityError, "zone"),
     "QUOTA_EXCEEDED": (QuotaError, "region"),
     "quotaExceeded": (QuotaError, "region"),
@@ -120,6 +121,8 @@ def test_an_operation_that_makes_a_vm_fails_by_these_for_want_of_room(code: str)
     [
         ("Instance 'm-chief0' was preempted while it was created.", CapacityError),
         ("VM was Preempted during creation", CapacityError),
+        ("The operation could not be completed because of a stockout.", CapacityError),
+        ("A n1-standard-4 VM is currently unavailable in the us-east4-a zone.", CapacityError),
         ("[pd-balanced, g4-standard-48] features are not compatible.", CloudConfigError),
         ("Instances with guest accelerators do not support live migration.", CloudConfigError),
     ],
@@ -166,6 +169,14 @@ def test_an_operation_that_is_not_supported_is_want_of_room_only_where_it_was_pr
             "gcloud projects list",
         ),
         (404, "notFound", "Failed to find project mnist-prd", "gcloud projects list"),
+        (
+            403,
+            "forbidden",
+            'Operation denied by org policy: ["customConstraints/custom.noGpus": "No GPUs."]',
+            "a policy of your organization",
+        ),
+        (400, "failedPrecondition", "constraints/compute.disableX violated", "a policy of your"),
+        (403, "RESOURCE_USAGE_RESTRICTION_VIOLATED", "no", "a policy of your organization"),
     ],
 )
 def test_a_refusal_is_not_blamed_on_the_role_where_it_has_another_reason(
