@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +23,34 @@ SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _LOGIN = "gcloud auth application-default login"
 LOGIN = f"run `{_LOGIN}`, or set {KEY_FILE}"
+_LOCK = threading.Lock()
 _CLOCK = re.compile(r"Invalid JWT: Token must be a short-lived|iat and exp|Token used too early")
 
 
 def find() -> tuple[Any, str | None]:
     """Return the application default credentials and their project, without a request. Raises
     CredentialsError.
+
+    They are looked up once, as google-auth starts `gcloud` each time to ask for the project, and
+    again when their file or the environment has changed.
     """
     import google.auth
 
     try:
-        with warnings.catch_warnings():
-            # It warns about user credentials without a quota project, which few calls need.
-            warnings.simplefilter("ignore", UserWarning)
-            return google.auth.default(scopes=(SCOPE,))
+        file = _file()
+        written = file.stat().st_mtime_ns if file.is_file() else 0
+        with _LOCK:
+            return _found(google.auth.default, written, *sorted(os.environ.items()))
     except Exception as error:
         raise explained("looking for Google credentials", error) from error
+
+
+@lru_cache(maxsize=1)
+def _found(default: Callable[..., tuple[Any, str | None]], *_: object) -> tuple[Any, str | None]:
+    with warnings.catch_warnings():
+        # It warns about user credentials without a quota project, which few calls need.
+        warnings.simplefilter("ignore", UserWarning)
+        return default(scopes=(SCOPE,))
 
 
 def explained(what: str, error: Exception) -> Exception:
@@ -108,12 +123,15 @@ def _described() -> dict[str, Any]:
     """Return the file of the credentials: its content, with its path as `file`; {} if there is
     none. Secrets in it are not used.
     """
-    from google.auth import _cloud_sdk
-
-    named = os.environ.get(KEY_FILE) or _cloud_sdk.get_application_default_credentials_path()  # type: ignore[no-untyped-call]
-    path = Path(str(named))
-    found: dict[str, Any] = {}
+    path, found = _file(), {}
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text("utf-8"))
     told = found if isinstance(found, dict) else {}
-    return {**told, "file": named} if path.exists() else told
+    return {**told, "file": str(path)} if path.exists() else told
+
+
+def _file() -> Path:
+    from google.auth import _cloud_sdk
+
+    ours = _cloud_sdk.get_application_default_credentials_path()  # type: ignore[no-untyped-call]
+    return Path(os.environ.get(KEY_FILE) or str(ours))

@@ -20,7 +20,6 @@ from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, Tr
 from cloudtrain.identities.aws import AwsIdentity, identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
-from cloudtrain.providers.aws.types import AwsImage
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import session
 from cloudtrain.providers.base.timing import Timing, require_network
@@ -32,6 +31,9 @@ TIMEOUT = 60.0
 BRIEF = 5.0
 """Both timeouts, in seconds, for calls that are not worth waiting for."""
 BRIEF_TRIES = 2
+KNOWN = 300.0
+"""Seconds for which `known` does not ask again: as long as a command asks several times, and not
+as long as `up --wait` waits."""
 PAGES: Mapping[str, int] = {
     "DescribeInstances": 1000,
     "DescribeInstanceTypes": 100,
@@ -62,10 +64,9 @@ class Ec2Client:
         """Machine types that EC2 has described, by region and name: they do not change during a
         command.
         """
-        self.images: dict[tuple[str, tuple[str, ...]], AwsImage] = {}
-        """Images that a command has found, by region and names: it keeps to them."""
         self.caller = ""
         """ARN of whoever calls, once it is known."""
+        self._known: dict[str, tuple[float, list[Tree]]] = {}
         self._timeout = (CONNECT, TIMEOUT)
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
 
@@ -106,6 +107,17 @@ class Ec2Client:
             if not token:
                 return found
             wanted["NextToken"] = token
+
+    def known(
+        self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
+    ) -> list[Tree]:
+        """Return the same, asked once in a command: for zones, networks and images."""
+        asked, now = f"{region} {action} {parameters}", self.timing.clock.monotonic()
+        until, found = self._known.get(asked, (now, []))
+        if until <= now:
+            found = self.pages(region, action, key, parameters)
+            self._known[asked] = now + KNOWN, found
+        return found
 
     @contextmanager
     def mapped(self, asked: str) -> Iterator[None]:

@@ -50,12 +50,9 @@ def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
     """Return the newest image for the first of these names that exists in the region. Raises
     CloudConfigError if none exists.
     """
-    found = ec2.images.get((region, names)) or next(
-        filter(None, (_newest(ec2, region, name) for name in names)), None
-    )
-    if found is not None:
-        ec2.images[region, names] = found
-        return found
+    for name in names:
+        if (found := _newest(ec2, region, name)) is not None:
+            return found
     raise CloudConfigError(
         f"image {' or '.join(names)} does not exist in {region}",
         hint="set one of your own there: image: ami-…",
@@ -76,7 +73,7 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
             f"image {name!r} is invalid on AWS",
             hint=f"use auto, deeplearning, {', '.join(UBUNTU)} or an id: ami-…",
         )
-    found = ec2.pages(region, "DescribeImages", "imagesSet", asked)
+    found = ec2.known(region, "DescribeImages", "imagesSet", asked)
     usable = [each for each in found if xml.text(each, "imageState") in ("", "available")]
     if name == "deeplearning":
         usable = _first_kind(usable)

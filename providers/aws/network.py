@@ -51,7 +51,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
         return found
     vpc = wanted.vpc or default_vpc(ec2, place.region)
     asked = requests.filters(vpc_id=vpc, availability_zone=place.zone)
-    listed = map(_subnet, ec2.pages(place.region, "DescribeSubnets", "subnetSet", asked))
+    listed = map(_subnet, ec2.known(place.region, "DescribeSubnets", "subnetSet", asked))
     there = [each for each in listed if each.vpc == vpc and each.zone == place.zone]
     if not wanted.private:
         routes = Routes(ec2, place.region, vpc)
@@ -81,13 +81,13 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
 def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:
     """Return the subnet with this ID; None if it is not in that region."""
     asked = requests.filters(subnet_id=name)
-    found = ec2.pages(region, "DescribeSubnets", "subnetSet", asked)
+    found = ec2.known(region, "DescribeSubnets", "subnetSet", asked)
     return next((_subnet(each) for each in found if _subnet(each).id == name), None)
 
 
 def default_vpc(ec2: Ec2Client, region: str) -> str:
     asked = requests.filters(is_default="true")
-    for vpc in ec2.pages(region, "DescribeVpcs", "vpcSet", asked):
+    for vpc in ec2.known(region, "DescribeVpcs", "vpcSet", asked):
         if xml.text(vpc, "isDefault") == "true":
             return xml.text(vpc, "vpcId")
     raise CloudConfigError(
@@ -103,7 +103,7 @@ class Routes:
     def __init__(self, ec2: Ec2Client, region: str, vpc: str) -> None:
         self._main: list[Tree] = []
         self._own: dict[str, list[Tree]] = {}
-        tables = ec2.pages(
+        tables = ec2.known(
             region, "DescribeRouteTables", "routeTableSet", requests.filters(vpc_id=vpc)
         )
         self._told = False

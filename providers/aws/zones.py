@@ -200,10 +200,10 @@ class Regions:
 
     def _zones(self, region: str) -> Mapping[str, str]:
         """Return the kind of each zone that this account may use, by zone name."""
-        answer = self._ec2.ask(region, "DescribeAvailabilityZones")
+        found = self._ec2.known(region, "DescribeAvailabilityZones", "availabilityZoneInfo")
         return {
             xml.text(each, "zoneName"): xml.text(each, "zoneType")
-            for each in xml.items(answer, "availabilityZoneInfo")
+            for each in found
             if xml.text(each, "zoneState") in ("", "available")
             and xml.text(each, "optInStatus") != "not-opted-in"
         }
@@ -218,7 +218,7 @@ class Regions:
             **requests.filters(instance_type=machines),
         }
         key = "instanceTypeOfferingSet"
-        offers = self._ec2.pages(region, "DescribeInstanceTypeOfferings", key, asked)
+        offers = self._ec2.known(region, "DescribeInstanceTypeOfferings", key, asked)
         pairs = {(xml.text(o, "location"), xml.text(o, "instanceType")) for o in offers}
         return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
 

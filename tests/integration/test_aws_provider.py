@@ -394,10 +394,16 @@ def test_without_22_a_node_without_gpus_gets_ubuntu_24(
     assert "24.04" in ground.images["mnist-chief0"].name
 
 
-def test_an_image_is_looked_up_once_for_all_nodes(aws: Cloud) -> None:
+def test_what_does_not_change_is_asked_for_once_in_a_command(aws: Cloud) -> None:
     plan = plan_of(aws)
-    account_of(plan).create_network(plan, HERE, CALLER, silent)
-    assert tries(aws, "DescribeImages") == 1
+    account = account_of(plan)
+    account.check(plan)
+    account.places(plan)
+    account.create_network(plan, HERE, CALLER, silent)
+    for action in ("Images", "Vpcs", "Subnets", "RouteTables", "AvailabilityZones"):
+        for region in {place.region for place in account.places(plan)}:
+            asked = [a for a in actions(aws) if a == f"Describe{action} {region}"]
+            assert len(asked) == 1, (action, region)
 
 
 @pytest.mark.parametrize("image", ["ami-0123456789abcdef0", "windows"])
@@ -1297,10 +1303,11 @@ def test_a_subnet_that_can_take_no_node_is_passed_over_with_its_reason(
     assert why in finding.text
     assert finding.hint
     if "room" in facts and len(facts) == 1:  # nodes that are there already need no more
-        assert place.create_network(plan, HERE, CALLER, silent).subnet.id in (usual, other)
+        again = account_of(plan).create_network(plan, HERE, CALLER, silent)
+        assert again.subnet.id in (usual, other)
         return
     with pytest.raises(CloudConfigError, match=re.escape(why)) as raised:
-        place.create_network(plan, HERE, CALLER, silent)
+        account_of(plan).create_network(plan, HERE, CALLER, silent)
     assert raised.value.scope == "zone"
     private = Network(private=True, subnet=usual, ssh_from="10.0.0.0/8")
     named = plan_of(aws, placement=("us-east-1a",), network=private)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import google.auth
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
 from cloudtrain.errors import CloudError, CredentialsError, TransientError
+from cloudtrain.identities import google as identity
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.gcp.credentials import Credentials
 
@@ -54,6 +57,25 @@ def credentials(account: Account, monkeypatch: pytest.MonkeyPatch) -> Credential
     made = Credentials(config)
     made.principal()  # the account is looked up now
     return made
+
+
+def test_the_driver_and_the_store_look_for_credentials_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And again after a new login, or where the environment names others."""
+    looked: list[object] = []
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (looked.append(0), "project"))
+    file = tmp_path / "credentials.json"
+    monkeypatch.setenv(identity.KEY_FILE, str(file))
+    for number, change in enumerate(("{}", "", "{ }", ""), 1):
+        if change:
+            file.write_text(change)
+            os.utime(file, ns=(number, number))
+        identity.find()
+    assert len(looked) == 2
+    monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "other")
+    identity.find()
+    assert len(looked) == 3
 
 
 def outcomes(made: Credentials) -> list[dict[str, str] | CloudError]:
