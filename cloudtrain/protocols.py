@@ -364,11 +364,14 @@ class ArtifactStore(Protocol):
 
 
 @runtime_checkable
-class UploadsTogether(Protocol):
-    """A store that takes many small files faster together than one by one."""
+class BatchStore(Protocol):
+    """A store that takes and reads many small files faster together than one by one."""
 
     def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
         """`ArtifactStore.upload` for each file, by path. If one fails, others may be stored."""
+
+    def checksums(self, paths: Iterable[str]) -> dict[str, str]:
+        """SHA-256 of what `ArtifactStore.download` returns for each path."""
 
 
 class StoreBackend(ArtifactStore, Protocol):

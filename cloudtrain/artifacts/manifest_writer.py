@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
+from cloudtrain.artifacts.batches import batches, most_in_batch, stored_checksums
 from cloudtrain.artifacts.manifest import (
     NAME,
     Checkpoint,
@@ -34,7 +36,7 @@ LOST = "attempt "
 """Beginning of a task's warning about what was lost, which stays."""
 
 READS = 8
-"""Files that are read side by side to compare them."""
+"""Batches of files that are read side by side to compare them."""
 
 SAVE_EVERY = 10.0
 """Seconds: files in a saved manifest do not have to land again after this process is killed."""
@@ -233,15 +235,16 @@ def _not_held(
     for path, each in manifest.files.items():
         same = _is_listed(each, held.get(each.at))
         if same is None and (certain or each.version) and not is_record(path):
-            to_read.append(path)
+            to_read.append(each)
         elif same is False:
             lost.append(path)
         elif same is None and each.md5 and held[each.at].md5:
-            to_read.append(path)
+            to_read.append(each)
     if to_read:
+        to_read.sort(key=lambda each: each.at)
         with ThreadPoolExecutor(READS) as pool:
-            read = pool.map(lambda path: _is_whole(store, manifest, path), to_read)
-            lost += [path for path, whole in zip(to_read, read, strict=True) if not whole]
+            groups = batches(to_read, most_in_batch(store))
+            lost += chain.from_iterable(pool.map(partial(_altered, store, manifest.run), groups))
     return lost
 
 
@@ -258,8 +261,7 @@ def _is_listed(landed: Artifact, held: Artifact | None) -> bool | None:
     return True if landed.md5 and landed.md5 == held.md5 else None
 
 
-def _is_whole(store: ArtifactStore, manifest: Manifest, path: str) -> bool:
-    landed, digest = manifest.files[path], hashlib.sha256()
-    for piece in store.download(f"{manifest.run}/{landed.at}"):
-        digest.update(piece)
-    return digest.hexdigest() == landed.sha256
+def _altered(store: ArtifactStore, run: str, files: Sequence[Artifact]) -> list[str]:
+    """Paths of files whose bytes in the store are not what has landed."""
+    sums = stored_checksums(store, [f"{run}/{landed.at}" for landed in files])
+    return [each.path for each, found in zip(files, sums, strict=True) if found != each.sha256]

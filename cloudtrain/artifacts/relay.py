@@ -14,21 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import IO
 
+from cloudtrain.artifacts.batches import SMALL, most_in_batch
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.errors import CloudtrainError, NodeError
 from cloudtrain.model import Artifact, Node
 from cloudtrain.node.listing import File
 from cloudtrain.paths import shown
-from cloudtrain.protocols import UploadsTogether
+from cloudtrain.protocols import BatchStore
 from cloudtrain.shell import Command, script
-
-SMALL = 1 << 17
-"""Largest file in bytes that is held in memory, so that several are uploaded side by side; also
-the bytes that make a batch of smaller ones full."""
-
-BATCH = 32
-"""Most files in a batch, where the store takes several at once."""
 
 MOST_WAITING = 32
 """Most batches of one node in memory."""
@@ -143,8 +137,9 @@ class _Receiver:
         self.arrived: dict[str, Artifact] = {}
         self._node, self._store, self._pool = node, upload.store, upload.pool
         self._due = {file.source: (path, file) for path, file in due.items()}
-        self._most = BATCH if isinstance(self._store, UploadsTogether) else 1
+        self._most = most_in_batch(self._store)
         self._batch: dict[str, tuple[str, bytes]] = {}
+        self._held = 0
         self._waiting: deque[tuple[list[str], Future[list[Artifact]]]] = deque()
         self._error: BaseException | None = None
         read_end, self._write_end = os.pipe()
@@ -204,12 +199,12 @@ class _Receiver:
             self.arrived[source] = self._store.upload(place, _pieces(data))
             return
         self._batch[source] = place, b"".join(_pieces(data))
-        held = sum(len(each) for _, each in self._batch.values())
-        if len(self._batch) >= self._most or held >= SMALL:
+        self._held += size
+        if len(self._batch) >= self._most or self._held >= SMALL:
             self._submit()
 
     def _submit(self) -> None:
-        batch, self._batch = self._batch, {}
+        batch, self._batch, self._held = self._batch, {}, 0
         if not batch:
             return
         files = {place: [data] for place, data in batch.values()}
@@ -218,7 +213,7 @@ class _Receiver:
             self._settle()
 
     def _stored(self, files: Mapping[str, Sequence[bytes]]) -> list[Artifact]:
-        if isinstance(self._store, UploadsTogether):
+        if isinstance(self._store, BatchStore):
             return self._store.upload_all(files)
         return [self._store.upload(place, data) for place, data in files.items()]
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import os
 import stat
 import uuid
@@ -89,7 +90,7 @@ class FileStore:
         batch, folders = f"{PARTIAL}/{os.urandom(16).hex()}", defaultdict[str, dict[str, str]](dict)
         partials, stored = list[str](), list[Artifact]()
         with (
-            _explained(next(iter(targets.values()), self.root)),
+            _explained(next(iter(targets.values()), str(self.root))),
             _folder(self.root, batch, create=True) as (beside, name),
         ):
             try:
@@ -113,11 +114,11 @@ class FileStore:
         """Give written files, by their path in one folder, their names, and sync the folder."""
         any_path = next(iter(made))
         with (
-            _explained(self.root / any_path),
+            _explained(self._file(any_path)),
             _folder(self.root, any_path, create=True) as (folder, _),
         ):
             for path, partial in made.items():
-                with _explained(self.root / path):
+                with _explained(self._file(path)):
                     name = path.rpartition("/")[2]
                     os.replace(partial, name, src_dir_fd=beside, dst_dir_fd=folder)
             _sync_folder(folder)
@@ -135,11 +136,22 @@ class FileStore:
 
     def download(self, path: str) -> Iterator[bytes]:
         source = self._file(path)
-        with _explained(source):
-            descriptor = _opened(self.root, path)
-            with os.fdopen(descriptor, "rb", buffering=0) as file:
-                while chunk := file.read(_CHUNK):
-                    yield chunk
+        with _explained(source), _folder(self.root, path) as (folder, name):
+            yield from _read(folder, name)
+
+    def checksums(self, paths: Iterable[str]) -> dict[str, str]:
+        """SHA-256 of each file; opens each folder once for those that follow each other."""
+        sums = {}
+        for _, files in itertools.groupby(paths, lambda path: path.rpartition("/")[0]):
+            first = next(files)
+            with _explained(self._file(first)), _folder(self.root, first) as (folder, _):
+                for path in (first, *files):
+                    with _explained(self._file(path)):
+                        digest = hashlib.sha256()
+                        for piece in _read(folder, path.rpartition("/")[2]):
+                            digest.update(piece)
+                    sums[path] = digest.hexdigest()
+        return sums
 
     def copy(self, source: str, target: str) -> None:
         self.upload(target, self.download(source))
@@ -183,10 +195,10 @@ class FileStore:
         finally:
             os.close(descriptor)
 
-    def _file(self, path: str) -> Path:
+    def _file(self, path: str) -> str:
         if not is_inside(path):
             raise StoreError(f"{self.root}: {path!r} is not a path inside the store")
-        return self.root / path
+        return f"{self.root}/{path}"
 
     def _clear(self) -> None:
         self.clear(moments.wall() - _STALE)
@@ -204,7 +216,8 @@ class FileStore:
 def _small(root: Path, path: str) -> tuple[str, bytes, float] | None:
     """Version, content and modification time; None if the file does not exist."""
     try:
-        descriptor = _opened(root, path)
+        with _folder(root, path) as (folder, name):
+            descriptor, _ = _opened(folder, name)
     except FileNotFoundError:
         return None
     with os.fdopen(descriptor, "rb") as file:
@@ -260,15 +273,26 @@ def _below(at: int, folder: str, *, create: bool) -> int:
     return os.open(folder, flags, dir_fd=at)
 
 
-def _opened(root: Path, path: str) -> int:
-    """Open a regular file inside the folder and nothing else: a pipe could block forever."""
+def _opened(folder: int, name: str) -> tuple[int, int]:
+    """Open a regular file in the folder and nothing else: a pipe could block forever. Returns its
+    descriptor and size.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with _folder(root, path) as (folder, name):
-        descriptor = os.open(name, flags, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    descriptor = os.open(name, flags, dir_fd=folder)
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "Not a regular file")
-    return descriptor
+    return descriptor, facts.st_size
+
+
+def _read(folder: int, name: str) -> Iterator[bytes]:
+    descriptor, size = _opened(folder, name)
+    try:
+        while chunk := os.read(descriptor, min(size + 1, _CHUNK)):
+            yield chunk
+    finally:
+        os.close(descriptor)
 
 
 def _write(descriptor: int, data: Iterable[bytes]) -> tuple[int, str]:
@@ -338,7 +362,7 @@ _HINTS = {
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -180,8 +180,28 @@ def test_a_check_clears_away_what_killed_uploads_left_a_day_ago(tmp_path: Path) 
     assert [path.name for path in (tmp_path / PARTIAL).iterdir()] == ["young"]
 
 
+def test_files_that_are_compared_together_open_their_folders_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, opened, really = FileStore(tmp_path.as_uri()), list[str](), os.open
+    files = {f"run/a/b/{number}": [b"x" * number] for number in range(5)}
+    files |= {"run/c": [b"y"], "run/d": [b"z" * (1 << 21)]}
+    stored = store.upload_all(files)
+
+    def counting(name: str, *args: Any, **named: Any) -> int:
+        opened.append(Path(name).name)
+        return really(name, *args, **named)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert store.checksums(iter(files)) == {each.path: each.sha256 for each in stored}
+    top = tmp_path.name
+    assert opened == [top, "run", "a", "b", "0", "1", "2", "3", "4", top, "run", "c", "d"]
+    with pytest.raises(StoreError, match=f"{tmp_path}/run/gone: No such file"):
+        store.checksums(["run/c", "run/gone"])
+
+
 @pytest.mark.parametrize("link", ["run", "run/chief0", PARTIAL])
-@pytest.mark.parametrize("work", ["upload", "delete", "swap", "peek", "download"])
+@pytest.mark.parametrize("work", ["upload", "delete", "swap", "peek", "download", "checksums"])
 def test_no_link_below_the_store_is_followed(tmp_path: Path, link: str, work: str) -> None:
     """Whoever may write to a shared folder could lead what is written, or deleted, to the home."""
     home, root, path = tmp_path / "home", tmp_path / "store", "run/chief0/config"
@@ -201,6 +221,8 @@ def test_no_link_below_the_store_is_followed(tmp_path: Path, link: str, work: st
             store.swap(path, b"hostile", "")
         elif work == "peek":
             assert store.peek(path).data == b""
+        elif work == "checksums":
+            assert store.checksums([path])[path] != sha256(b"the user's").hexdigest()
         else:
             assert b"".join(store.download(path)) != b"the user's"
     assert (theirs.read_text(), sorted(home.rglob("*"))) == ("the user's", before)
