@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain import moments
+from cloudtrain.artifacts.batches import BATCH, batches
 from cloudtrain.artifacts.fetched import FetchedFolder
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.errors import CloudtrainError, NodesError, StoreError
@@ -57,7 +58,7 @@ def download_run(
     with console.stage("fetch", len(groups)) as stage:
         for folder, files in groups.items():
             try:
-                new = sum(download_files(run, files, store, here, place))
+                new = download_files(run, files, store, here, place)
                 stage.done(folder, f"{new} new of {len(files)}")
             except CloudtrainError as error:
                 failures.append(error)
@@ -83,43 +84,66 @@ def download_files(
     store: ArtifactStore,
     here: FileStore,
     place: FetchedFolder,
-) -> list[bool]:
-    """Download files; returns for each whether it had to be downloaded."""
+) -> int:
+    """Download files; returns how many of them were not there yet."""
 
-    def work(landed: Artifact) -> bool:
-        place.refuse(landed.path)
-        if is_here(landed, here):
-            return False
-        place.refuse_to_replace(landed.path)
-        here.upload(landed.path, verified(landed, run, store))
-        return True
+    def bring(batch: Sequence[Artifact]) -> int:
+        for landed in batch:
+            place.refuse(landed.path)
+        found = are_here(batch, here)
+        due = [landed for landed in batch if landed.path not in found]
+        for landed in due:
+            place.refuse_to_replace(landed.path)
+        if due:
+            here.upload_all({landed.path: verified(landed, run, store) for landed in due})
+        return len(due)
 
-    return fan_out(files, work, name=lambda each: shown(each.path), workers=SIDE_BY_SIDE)
+    def work(batch: Sequence[Artifact]) -> int:
+        try:
+            return bring(batch)
+        except CloudtrainError:
+            if len(batch) == 1:
+                raise
+        alone = [[landed] for landed in batch]  # the others of a batch that fails
+        return sum(fan_out(alone, bring, name=_first, workers=1))
+
+    most = min(BATCH, -(-len(files) // SIDE_BY_SIDE))
+    groups = list(batches(files, most))
+    return sum(fan_out(groups, work, name=_first, workers=SIDE_BY_SIDE))
+
+
+def _first(batch: Sequence[Artifact]) -> str:
+    return shown(batch[0].path)
 
 
 def all_of(errors: Sequence[CloudtrainError]) -> StoreError:
-    lines = [
-        str(failure)
-        for error in errors
-        for failure in (error.failures.values() if isinstance(error, NodesError) else [error])
-    ]
+    lines = [str(failure) for error in errors for failure in _each(error)]
     more = [f"and {len(lines) - SHOWN} more files"] if len(lines) > SHOWN else []
     return StoreError("\n".join(lines[:SHOWN] + more), hint=errors[0].hint)
 
 
-def is_here(landed: Artifact, here: FileStore) -> bool:
-    # An unreadable file is downloaded again, which reports why.
-    with suppress(OSError, CloudtrainError):
-        if (here.root / landed.path).stat().st_size == landed.size:
-            return digest_of(here.download(landed.path)) == landed.sha256
-    return False
+def _each(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, NodesError):
+        for failure in error.failures.values():
+            yield from _each(failure)
+    else:
+        yield error
 
 
-def digest_of(pieces: Iterator[bytes]) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
+def are_here(batch: Sequence[Artifact], here: FileStore) -> set[str]:
+    """Paths of the files that are there as landed."""
+    with suppress(CloudtrainError):  # unreadable: downloading it again reports why
+        alike = [each for each in batch if _size(here.root / each.path) == each.size]
+        sums = here.checksums(each.path for each in alike)
+        return {each.path for each in alike if sums[each.path] == each.sha256}
+    return set()
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def verified(landed: Artifact, run: str, store: ArtifactStore) -> Iterator[bytes]:

@@ -24,6 +24,8 @@ class FetchedFolder:
         self.root, self._tops = root, {*tasks, LOGS}
         self._ours = self._recorded()
         self._overwrite = overwrite
+        self._plain = set[str]()
+        """Folders that are reached over no link."""
 
     def begin(self, paths: Iterable[str]) -> None:
         """Record what is about to be written, and mark it, so that it is never delivered as code.
@@ -33,7 +35,9 @@ class FetchedFolder:
         wanted = [path for path in paths if self._is_ours_to_name(path)]
         with suppress(OSError):  # the first download reports it
             mark_as_fetched(self.root, {path.partition("/")[0] for path in wanted})
-        new = {path for path in wanted if self._overwrite or not os.path.lexists(self.root / path)}
+        new = {
+            path for path in wanted if self._overwrite or not os.path.lexists(f"{self.root}/{path}")
+        }
         self._ours |= new
         with suppress(OSError):
             self._write_record()
@@ -45,12 +49,16 @@ class FetchedFolder:
                 f"{shown(path)}: no task of the run has this name: not written",
                 hint="somebody else has written to the run's folder in the store",
             )
+        folder = path.rpartition("/")[0]
+        if folder in self._plain:  # the store follows none that is made meanwhile
+            return
         for place in (self.root / PARTIAL, *reversed((self.root / path).parents)):
             if place.is_relative_to(self.root) and place != self.root and place.is_symlink():
                 raise StoreError(
                     f"{shown(path)}: {shown(place)} is a link, which is not followed: not written",
                     hint="remove the link, or name another folder",
                 )
+        self._plain.add(folder)
 
     def refuse_to_replace(self, path: str) -> None:
         """Raise StoreError if another file is there, unless an earlier fetch wrote it."""

@@ -82,6 +82,18 @@ def test_a_file_of_the_users_is_replaced_on_request_alone(tmp_path: Path, name: 
     assert there(here) == GOOD
 
 
+def test_a_file_that_is_damaged_fails_alone_in_its_batch(tmp_path: Path) -> None:
+    files = {f"chief0/output/{number:02}": f"text {number}" for number in range(40)}
+    land(tmp_path / "store", files)
+    (tmp_path / "store" / RUN / "chief0/output/07").write_text("another")
+    (tmp_path / "here/chief0/output").mkdir(parents=True)
+    (tmp_path / "here/chief0/output/09").write_text("the user's")
+    said = fetch(tmp_path / "store", tmp_path / "here")
+    assert said.count("differs from what landed") == said.count("not replaced") == 1
+    good = {path: text for path, text in files.items() if path[-2:] not in ("07", "09")}
+    assert there(tmp_path / "here") == {**good, "chief0/output/09": "the user's"}
+
+
 def test_a_later_run_replaces_what_fetch_itself_wrote(tmp_path: Path) -> None:
     """Also beside files of the user's, and what is there with the same bytes is no reason."""
     here = tmp_path / "here"
