@@ -408,6 +408,11 @@ class Cloud(ProviderFacts):
             return one == other
         return self.reservations[one.market].same(one.name, other.name)
 
+    @functools.cached_property
+    def family_of(self) -> dict[str, Family | None]:
+        """Families of the machine types that were asked for (`availability.family`)."""
+        return {}
+
     def region_of(self, place: str) -> str:
         """Region of a zone; a region is returned unchanged."""
         found = re.fullmatch(self.zone, place)
@@ -426,12 +431,14 @@ def clouds() -> tuple[Cloud, ...]:
 
 def facts_of(provider: str) -> ProviderFacts:
     """Facts of a provider; empty ones for an unknown name (a record of another version)."""
-    return next((row for row in providers() if row.name == provider), ProviderFacts(name=provider))
+    known = provider in _module("cloudtrain.providers").NAMES
+    return _row(provider) if known else ProviderFacts(name=provider)
 
 
 def cloud_of(provider: str | None) -> Cloud | None:
     """The cloud of that name; None if it is no cloud."""
-    return next((cloud for cloud in clouds() if cloud.name == provider), None)
+    row = facts_of(provider or "")
+    return row if isinstance(row, Cloud) else None
 
 
 def is_cloud(provider: str | None) -> bool:

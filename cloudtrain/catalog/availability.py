@@ -24,10 +24,11 @@ def named_for_gpus(cloud: Cloud, machine: str) -> bool:
 
 
 def family(cloud: Cloud, machine: str) -> Family | None:
-    for row in cloud.families:
-        if re.fullmatch(row.machines, machine, re.IGNORECASE):
-            return row
-    return None
+    known = cloud.family_of
+    if machine not in known:
+        fits = (row for row in cloud.families if re.fullmatch(row.machines, machine, re.IGNORECASE))
+        known[machine] = next(fits, None)
+    return known[machine]
 
 
 def equivalent(cloud: Cloud, row: Family) -> str:

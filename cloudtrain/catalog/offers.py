@@ -7,8 +7,8 @@ prices are those of `catalog.region_prices`, so a refreshed table wins.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
+from typing import NamedTuple
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
@@ -19,9 +19,8 @@ from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of, clouds
 from cloudtrain.model import Accelerator, Market, NodePlan, Provisioning
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """One machine type with its GPUs on one market of one region."""
+class Offer(NamedTuple):
+    """One machine type with its GPUs on one market of one region: there are thousands."""
 
     provider: str
     region: str
@@ -76,6 +75,12 @@ def offers(
         if spot in (None, offer.spot) and (not regions or offer.region in regions)
     ]
     return tuple(sorted(kept, key=_order))
+
+
+def offered_kinds() -> set[str]:
+    """Kinds of GPUs of which there is an offer."""
+    machines = (accelerator for cloud in clouds() for _, accelerator in _machines(cloud))
+    return {accelerator.kind for accelerator in machines}
 
 
 LEAST_GIB = 2.0

@@ -90,15 +90,15 @@ def refreshed_path(provider: str) -> Path:
 
 def cache() -> Path:
     """This user's cache folder."""
-    chosen = os.environ.get("CLOUDTRAIN_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    return _default_cache(os.environ.get("HOME"), os.environ.get("XDG_CACHE_HOME"))
+    names = ("CLOUDTRAIN_CACHE", "HOME", "XDG_CACHE_HOME")
+    return _cache(*map(os.environ.get, names)).absolute()
 
 
 @lru_cache(maxsize=8)
-def _default_cache(_home: str | None, _xdg: str | None) -> Path:
-    """`gpus` needs it for each machine; its arguments are what platformdirs reads."""
+def _cache(chosen: str | None, _home: str | None, _xdg: str | None) -> Path:
+    """`gpus` needs it for each machine; its arguments are what it depends on."""
+    if chosen:
+        return Path(chosen).expanduser()
     from platformdirs import user_cache_path
 
     return user_cache_path("cloudtrain")

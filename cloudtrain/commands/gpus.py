@@ -11,7 +11,7 @@ from cloudtrain.catalog import as_of, availability, region_of
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.estimate import STALE_AFTER
 from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, fit
-from cloudtrain.catalog.offers import Offer, offers
+from cloudtrain.catalog.offers import Offer, offered_kinds, offers
 from cloudtrain.catalog.region_names import similarity
 from cloudtrain.cloud import EVERYWHERE, clouds
 from cloudtrain.errors import UsageError
@@ -90,16 +90,15 @@ def gpus(
     `regions` may name zones. Raises UsageError for a kind, count or region that no offer has.
     """
     everything = offers(
-        providers=() if provider is None else (provider,), regions=_regions(regions)
+        kind, providers=() if provider is None else (provider,), regions=_regions(regions)
     )
     found = [offer for offer in everything if offer.spot or not spot]
     wanted = None if kind is None else canonical_name(kind)
-    own = [offer for offer in found if wanted in (None, offer.accelerator.kind)]
-    chosen = [offer for offer in own if count in (None, offer.accelerator.count)]
-    if not own:
+    chosen = [offer for offer in found if count in (None, offer.accelerator.count)]
+    if not found:
         raise _no_offer(wanted, provider, regions, spot=spot)
     if not chosen:
-        counts = sorted({offer.accelerator.count for offer in own})
+        counts = sorted({offer.accelerator.count for offer in found})
         have = ", ".join(f"{wanted}:{each}" for each in counts)
         raise UsageError(f"no machine has {wanted}:{count}; available: {have}")
     sold = {_of(offer) for offer in chosen}
@@ -112,7 +111,7 @@ def gpus(
 
 def kind_names() -> list[str]:
     """Names of the kinds that some cloud offers, oldest generation first."""
-    names = {offer.accelerator.kind for offer in offers()}
+    names = offered_kinds()
     return [row.kind for row in GPUS if row.kind in names]
 
 
@@ -123,10 +122,11 @@ def _regions(places: Iterable[str]) -> set[str]:
 
 def _kinds(found: Collection[Offer]) -> tuple[GpuKind, ...]:
     newest = ".".join(map(str, NEWEST))
-    kinds = []
+    kinds, by_kind = [], dict[str, list[Offer]]()
+    for offer in found:
+        by_kind.setdefault(offer.accelerator.kind, []).append(offer)
     for row in GPUS:
-        own = [offer for offer in found if offer.accelerator.kind == row.kind]
-        if own:
+        if own := by_kind.get(row.kind):
             priced = [offer for offer in own if offer.price is not None and offer.by_default]
             kinds.append(
                 GpuKind(
