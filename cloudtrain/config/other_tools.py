@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from cloudtrain.config.yaml_source import Block, Scalar, documents
 
 Tree = Mapping[str, Any]
+"""A document: the text of each value that is no list or mapping."""
 
 _OWN = ("strategy", "train", "artifacts", "placement")
 """Keys of a config of ours: one with mistakes is no other tool's file."""
@@ -39,7 +40,7 @@ class OtherTool:
 def tool_of(data: bytes) -> OtherTool | None:
     """Whose file it is; None for one of ours, and for what is not recognized."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
-    trees = _trees(text)
+    trees = [_tree(found) for found in documents(text) if isinstance(found, Block)]
     if any(key in tree for tree in trees for key in _OWN):
         return None
     for pattern, what, hint in _TEXTS:
@@ -50,13 +51,10 @@ def tool_of(data: bytes) -> OtherTool | None:
     return next((found for tree in trees for row in _ROWS if (found := row(tree))), None)
 
 
-def _trees(text: str) -> list[Tree]:
-    """The mappings of its documents; none of a text that is not YAML."""
-    try:
-        found = list(yaml.load_all(text, Loader=yaml.BaseLoader))
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError):
-        return []
-    return [tree for tree in found if isinstance(tree, Mapping)]
+def _tree(block: Block) -> Tree:
+    return {
+        key: value.source if isinstance(value, Scalar) else value for key, value in block.items()
+    }
 
 
 _TEXTS = (

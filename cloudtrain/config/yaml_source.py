@@ -115,6 +115,19 @@ def parse_value(text: str, environ: Mapping[str, str]) -> Tree:
     return tree
 
 
+def documents(text: str) -> list[Tree]:
+    """Each document of a text; none of what is not YAML, too large or nested too deep."""
+    builder, found = _Builder("", {}), list[Tree]()
+    events = _events(text if len(text) <= MAX_BYTES else "")
+    try:
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                found.append(builder.node(events, next(events), ()))
+    except _NotYaml:
+        return []
+    return found
+
+
 def place_of(tree: Tree, path: Path) -> SourceLocation | None:
     """Location of `path`, or of its nearest existing parent; None for the file."""
     place = None

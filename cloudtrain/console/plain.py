@@ -13,6 +13,9 @@ from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, counted
 from cloudtrain.protocols import Stage
 
+BEAT = 1.0
+"""Seconds between two looks at what nodes do."""
+
 SILENCE = 5.0
 """Seconds after which a stage says what its nodes do, if that is new."""
 
@@ -96,7 +99,7 @@ class _Lines:
         over = threading.Event()
 
         def beat() -> None:
-            while not over.wait(1.0):
+            while not over.wait(BEAT):
                 self.break_silence()
 
         threading.Thread(target=beat, daemon=True).start()

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from cloudtrain.own_python import NEUTRAL
 from cloudtrain.report.facts import Chart, Series
@@ -54,7 +54,7 @@ def figure(number: int, chart: Chart) -> Html:
         drawn = []
     parts = [element("figcaption", f"{chart.metric} by {chart.unit}")]
     if drawn and not missing_library():
-        parts.append(_svg(f"{_word(chart.metric)}{number}", chart, drawn))
+        parts.append(_svg(f"{_word(chart.metric)}{number}", chart, tuple(drawn)))
         parts.append(element("ul", [_key(n, each) for n, each in enumerate(drawn)], class_="key"))
     lost = sum(series.not_finite for series in chart.series)
     if lost:
@@ -96,10 +96,12 @@ def _look(number: int) -> tuple[int, str]:
     return number % COLOURS, LINES[(number // COLOURS + number) % len(LINES)]
 
 
-def _svg(name: str, chart: Chart, drawn: Sequence[Series]) -> Html:
+@lru_cache(maxsize=64)
+def _svg(name: str, chart: Chart, drawn: tuple[Series, ...]) -> Html:
     """The chart as an SVG element without foreign text: names are in the page around it.
 
-    Colours are the page's, so that they follow dark mode and print.
+    Colours are the page's, so that they follow dark mode and print. `report --watch` draws again
+    what has changed.
     """
     _import_matplotlib()
     import matplotlib as mpl
