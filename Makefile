@@ -24,18 +24,15 @@ demo: $(VENV)/.made
 
 # What one runs after each change: no process, no socket, seconds.
 quick: $(VENV)/.made-dev
-	@$(MAKE) --no-print-directory --output-sync -j check $(UNIT_PARTS)
+	@$(MAKE) --no-print-directory --output-sync -j check units
 
-units: $(VENV)/.made-dev
-	@$(MAKE) --no-print-directory --output-sync -j $(UNIT_PARTS)
-
-UNIT_PARTS = $(patsubst %,unit-part-%,$(shell seq $(JOBS)))
-
-# Temporary files are in memory: a file system takes 2 s of CPU time.
+# Temporary files are in memory: a file system takes 2 s of CPU time. So do files for what tests
+# print, and the log of each.
 PROFILE ?= dev
-unit-part-%: $(VENV)/.made-dev
+units: $(VENV)/.made-dev
 	@TMPDIR=$(firstword $(wildcard /dev/shm) /tmp) \
-	$(BIN)/python -m pytest -q --hypothesis-profile $(PROFILE) -o tmp_path_retention_policy=failed --part $*/$(JOBS) tests/unit
+	$(BIN)/python -m pytest -q --hypothesis-profile $(PROFILE) -o tmp_path_retention_policy=failed \
+	-o console_output_style=classic --capture=sys -p no:logging --parts $(JOBS) tests/unit
 
 # The tests of `quick` on each Python that is installed, each in a .venv of its own.
 matrix:
@@ -55,7 +52,7 @@ sweeps: $(VENV)/.made-dev
 # Tests that start processes wait for them: one more than there are cores leaves a tenth of these idle.
 test: $(VENV)/.made-dev
 	@$(call missing,$(TOOLS)) || echo "tests that need $$missing are skipped, by name; \`make tools\` installs them"
-	@$(MAKE) --no-print-directory --output-sync -j prepared check $(UNIT_PARTS) PROFILE=test
+	@$(MAKE) --no-print-directory --output-sync -j prepared check units PROFILE=test
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist worksteal tests/integration tests/e2e
 
 # What takes a minute to make, once on a machine: an environment with TensorFlow, a Debian for nodes.

@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
-from functools import cache
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,12 @@ from hypothesis import HealthCheck, settings
 
 from cloudtrain import wait_limits
 from cloudtrain.catalog import learned
-from tests.support import lanes, prepared
+from tests.support import forked, lanes, prepared
 from tests.support import project as projects
+from tests.support.forked import pytest_runtestloop
 from tests.support.lanes import (
     cases,
     pytest_collection_modifyitems,
-    pytest_configure,
     pytest_configure_node,
     pytest_report_collectionfinish,
     pytest_report_header,
@@ -31,10 +29,10 @@ from tests.support.lanes import (
 __all__ = [
     "cases",
     "pytest_collection_modifyitems",
-    "pytest_configure",
     "pytest_configure_node",
     "pytest_report_collectionfinish",
     "pytest_report_header",
+    "pytest_runtestloop",
     "pytest_terminal_summary",
 ]
 
@@ -49,42 +47,32 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
 sys.dont_write_bytecode = False
-gc.set_threshold(50_000)  # a quarter of the time of tests/unit otherwise
+gc.set_threshold(400_000)  # a quarter of the time of tests/unit otherwise
 
 # All stand-ins, stores and machines of the tests are here: no config needs trust for that.
 os.environ["CLOUDTRAIN_TRUST_ENDPOINT"] = "localhost"
+
+# This user's own defaults are for this user's clusters.
+os.environ["CLOUDTRAIN_CONFIG"] = os.devnull
 
 wait_limits.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/support/commands)
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("whole", _UNTIMED)
-settings.register_profile("dev", _UNTIMED, max_examples=10)  # of `make quick`
+settings.register_profile("dev", _UNTIMED, max_examples=6)  # of `make quick`
 settings.register_profile("test", _UNTIMED, max_examples=30)  # of `make test`
 settings.load_profile("whole")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     lanes.add_options(parser)
-    parser.addoption(
-        "--part", default="1/1", metavar="I/N", help="run the I-th of N parts of each folder"
-    )
+    forked.add_options(parser)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Whole files, dealt out by size. For tests of milliseconds, xdist costs as much as they do:
-    each of its workers collects them all, and each result is sent twice."""
-    part, parts = map(int, config.getoption("part").split("/"))
-    files = in_order(collection_path.parent) if parts > 1 else []
-    if collection_path not in files:
-        return None
-    turn, number = divmod(files.index(collection_path), parts)  # 1 2 2 1 1 2 for two
-    return (number if turn % 2 else parts - 1 - number) != part - 1 or None
-
-
-@cache
-def in_order(folder: Path) -> list[Path]:
-    return sorted(folder.glob("test_*.py"), key=lambda path: (path.stat().st_size, path))
+def pytest_configure(config: pytest.Config) -> None:
+    lanes.pytest_configure(config)
+    forked.pytest_configure(config)
 
 
 def pytest_collection_finish() -> None:
@@ -112,20 +100,28 @@ def pytest_runtest_makereport(
 
 
 GIVEN = os.environ.get("CLOUDTRAIN_CACHE")
-_numbers = count()
+_begun = 0
 
 
-@pytest.fixture(autouse=True)
-def own_machines(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    global _begun
+    _begun += 1
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What stand-ins say of machines is neither kept in this user's cache nor seen by other tests.
     A test with a cache of its own has it there."""
-    folder, real = tmp_path_factory.getbasetemp() / f"machines{next(_numbers)}", learned.path
+    folder, real = tmp_path_factory.getbasetemp(), learned.path
 
     def path(provider: str) -> Path:
         own = os.environ.get("CLOUDTRAIN_CACHE") not in (None, GIVEN)
-        return real(provider) if own else folder / f"{provider}.csv"
+        return real(provider) if own else folder / f"machines{_begun}" / f"{provider}.csv"
 
-    monkeypatch.setattr(learned, "path", path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned, "path", path)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -137,12 +133,6 @@ def no_variable_stays() -> Iterator[None]:
     moto = {name: value for name, value in os.environ.items() if name.startswith("MOTO_")}
     os.environ.clear()
     os.environ.update(before | moto)
-
-
-@pytest.fixture(autouse=True)
-def no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This user's own defaults are for this user's clusters."""
-    monkeypatch.setenv("CLOUDTRAIN_CONFIG", os.devnull)
 
 
 @pytest.fixture

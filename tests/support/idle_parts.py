@@ -101,6 +101,7 @@ def world(records: Records, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(records)
     monkeypatch.setattr(verb, "destroy_cluster", world.down)
     monkeypatch.setattr(verb, "attend", world.attend)
+    monkeypatch.setattr(verb, "POLL", 20.0)
     return world
 
 

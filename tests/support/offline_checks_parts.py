@@ -10,6 +10,7 @@ import yaml
 from cloudtrain.config import load
 from cloudtrain.model import ClusterConfig
 
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TWO = {"chief": {}, "worker": {"count": 1}}
 
 
@@ -22,5 +23,5 @@ def written(folder: Path, **values: Any) -> ClusterConfig:
         **values,
     }
     path = folder / "t.yaml"
-    path.write_text(yaml.safe_dump(given))
+    path.write_text(yaml.dump(given, Dumper=DUMPER))
     return load(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ SOCKET = {
     *("socket.__new__", "socket.getaddrinfo", "socket.getnameinfo"),
     *("socket.gethostbyaddr", "socket.gethostbyname"),
 }
+REFUSED = PROCESS | SOCKET
 
 running: str | None = None
 broken: list[str] = []
+_numbers = count()
 
 
 def refuse(event: str, given: tuple[Any, ...]) -> None:
-    if running is None or (event not in PROCESS and event not in SOCKET):
+    if event not in REFUSED or running is None:
         return
     did = "started a process" if event in PROCESS else "opened a socket"
     broken.append(f"{running} {did}: {event} {described(event, given)}; see tests/unit/conftest.py")
@@ -49,9 +52,18 @@ sys.addaudithook(refuse)
 
 
 @pytest.fixture(autouse=True, scope="package")
-def no_disk_is_waited_for() -> Iterator[None]:
+def no_disk_is_waited_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """pytest's own `mktemp` resolves paths and makes a link for each of the folders."""
+    base = tmp_path_factory.getbasetemp()
+
+    def mktemp(name: str, numbered: bool = True) -> Path:
+        made = base / f"{name}{next(_numbers)}"
+        made.mkdir(mode=0o700)
+        return made
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(tmp_path_factory, "mktemp", mktemp)
         yield
 
 

@@ -431,6 +431,7 @@ def world(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(records)
     monkeypatch.setattr(idle_command, "destroy_cluster", world.down)
     monkeypatch.setattr(idle_command, "attend", world.attend)
+    monkeypatch.setattr(idle_command, "POLL", 30.0)
     return world
 
 

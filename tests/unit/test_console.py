@@ -238,7 +238,8 @@ def test_a_long_stage_says_what_is_new_and_the_rest_once_a_minute() -> None:
     assert lines[2:] == ["setup: 1 of 2  mnist-chief0 3 steps", "setup: 1 of 2, 3 steps  80.0s"]
 
 
-def test_silence_is_broken_while_a_stage_waits() -> None:
+def test_silence_is_broken_while_a_stage_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloudtrain.console.plain.BEAT", 0.01)
     err = io.StringIO()
     screen = PlainConsole(err=err, out=io.StringIO(), clock=itertools.count(0.0, 61.0).__next__)
     with screen.stage("artifacts", 2):
@@ -377,9 +378,13 @@ def test_what_many_tasks_print_alike_is_one_line_on_a_terminal() -> None:
         assert ("worker ×39 │" in shown) is folded
 
 
-def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks() -> None:
+def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from cloudtrain.console.terminal import TerminalConsole
 
+    for module in ("alike", "terminal"):
+        monkeypatch.setattr(f"cloudtrain.console.{module}.HELD", 0.01)
     out = Terminal()
     screen = TerminalConsole(err=Terminal(), out=out, full_log=False)
     screen.task_output("worker0", b"x\n")

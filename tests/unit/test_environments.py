@@ -184,7 +184,7 @@ def test_an_archive_is_served_until_it_is_stored(
     """A server deletes what it has served as it ends."""
     ended, lost = threading.Event(), []
     monkeypatch.setattr(programs.Server, "close", lambda self: ended.set())
-    monkeypatch.setattr(stored, "store_archive", lambda *_: lost.append(ended.wait(0.2)))
+    monkeypatch.setattr(stored, "store_archive", lambda *_: lost.append(ended.wait(0.05)))
     cluster.up(cluster.sharing())
     assert lost == [False]
     assert ended.is_set()

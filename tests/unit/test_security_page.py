@@ -1,6 +1,7 @@
 """The pages that say what nobody can cause lean on tests: each that they name is there."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@cache
+def all_tests() -> str:
+    return "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
 @pytest.mark.parametrize("page", ["security.md", "local.md", "away.md"])
 def test_every_test_that_a_page_on_trust_names_exists(page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
-    tests = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = all_tests()
     named = set(re.findall(r"`(test_\w+)`", text))
     files = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
     assert named or files

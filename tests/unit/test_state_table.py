@@ -151,13 +151,14 @@ def happens(world: World, what: Happening) -> World:
     return world
 
 
+@dataclass(frozen=True)
 class Down:
     """One `down`: it sees the world as the product does, and its steps do what theirs do."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.task: TaskSeen = "unasked"
-        self.files: Files = "unasked"
+    world: World
+    task: TaskSeen = "unasked"
+    files: Files = "unasked"
+    taken: tuple[Step, ...] = ()
 
     def see(self) -> list[Seen]:
         world = self.world
@@ -171,8 +172,8 @@ class Down:
             )
         ]
 
-    def take(self, step: Step) -> None:
-        world = self.world
+    def after(self, step: Step) -> Down:
+        world, orphans, files = self.world, self.task, self.files
         if world.writes:
             world = replace(world, unlanded=True)
         answers = world.node == "running"
@@ -185,39 +186,45 @@ class Down:
             world = replace(world, run="ended", unlanded=world.writes)
         elif step == "end_orphans":
             orphan = world.task in ("running", "frozen")
-            self.task = "exited" if answers and orphan else "absent"
+            orphans = "exited" if answers and orphan else "absent"
             world = replace(world, task="exited" if answers and orphan else world.task)
         elif step == "land":
             if answers and world.store and not world.writes:
                 world = replace(world, unlanded=False)
             may_land = world.node == "gone" or (answers and not world.unlanded)
-            self.files = "landed" if may_land else "unlanded"
-        self.world = world
+            files = "landed" if may_land else "unlanded"
+        return Down(world, orphans, files, (*self.taken, step))
 
 
-def destroyed(world: World) -> World:
-    return replace(world, node="gone", task="absent", lost=world.lost or world.unlanded)
+@cache
+def step_of(command: Down) -> tuple[Step, Down]:
+    """Its next step, and itself after that."""
+    step = next_step("down", command.see(), command.taken)
+    return step, command if step in LAST else command.after(step)
+
+
+@cache
+def end_of(command: Down) -> tuple[World, Step]:
+    step, command = step_of(command)
+    while step not in LAST:
+        step, command = step_of(command)
+    world = command.world
+    if step == "destroy":
+        lost = world.lost or world.unlanded
+        world = replace(world, node="gone", task="absent", lost=lost)
+    return world, step
 
 
 def down(world: World, at: int = -1, what: Happening | None = None) -> tuple[World, Step]:
     """One `down`, in which something happens before its step number `at`."""
-    command, taken = Down(world), list[Step]()
-    while True:
-        if len(taken) == at and what is not None:
-            if what == "kill":
-                return command.world, "nothing"
-            command.world = happens(command.world, what)
-        step = next_step("down", command.see(), taken)
+    command = Down(world)
+    for _ in range(at):
+        step, command = step_of(command)
         if step in LAST:
-            break
-        command.take(step)
-        taken.append(step)
-    return (destroyed(command.world) if step == "destroy" else command.world), step
-
-
-@cache
-def undisturbed(world: World) -> tuple[World, Step]:
-    return down(world)
+            return end_of(command)
+    if what == "kill":
+        return command.world, "nothing"
+    return end_of(replace(command, world=happens(command.world, what)) if what else command)
 
 
 def cannot_land(world: World) -> bool:
@@ -225,10 +232,11 @@ def cannot_land(world: World) -> bool:
     return world.node in ("away", "untrusted") or world.record == "without_keys" or not world.store
 
 
+@cache
 def check_end(world: World) -> None:
     """From here on nothing happens: `down` is repeated until it says what it says for ever."""
     for _ in range(3):
-        world, step = undisturbed(world)
+        world, step = down(world)
         assert not world.lost
         assert step in ("destroy", "keep")
     if step == "keep":
@@ -259,7 +267,7 @@ def test_down_ends_whatever_happens_between_its_steps(first: Happening) -> None:
 
 def test_what_cannot_land_now_lands_once_its_node_is_back_and_the_store_has_room() -> None:
     for world in worlds():
-        kept, step = undisturbed(world)
+        kept, step = down(world)
         mended = happens(happens(kept, "back"), "room")
         if step == "keep" and not cannot_land(mended):
-            assert undisturbed(mended)[1] == "destroy"
+            assert down(mended)[1] == "destroy"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.sources import parsed
+from tests.support.sources import children, parsed
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cloudtrain"
 
@@ -92,15 +92,15 @@ def unlimited() -> Iterator[tuple[str, str]]:
             yield from ((name, where) for where in waits_in(parsed(path)))
 
 
-def waits_in(node: ast.AST, where: tuple[str, ...] = ()) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        scope = isinstance(child, ast.FunctionDef | ast.ClassDef)
-        inside = (
-            (*where, child.name) if isinstance(child, ast.FunctionDef | ast.ClassDef) else where
-        )
-        if isinstance(child, ast.Call) and waits_for_ever(child):
-            yield ".".join(where)
-        yield from waits_in(child, inside if scope else where)
+def waits_in(tree: ast.AST) -> Iterator[str]:
+    left = [(tree, "")]
+    while left:
+        node, where = left.pop()
+        if isinstance(node, ast.Call) and waits_for_ever(node):
+            yield where
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            where = f"{where}.{node.name}".removeprefix(".")
+        left += [(child, where) for child in children(node)][::-1]
 
 
 def waits_for_ever(call: ast.Call) -> bool:
