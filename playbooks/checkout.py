@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from cloudtrain.errors import CloudtrainError
+from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import git_access, ignore, scripts
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, LeftOut, key_file
@@ -57,7 +58,9 @@ def _add(tar: tarfile.TarFile, checkout: Path, keys: list[LeftOut]) -> None:
 
     def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         inner = member.name.partition("/")[2]
-        found = key_file(checkout / inner, inner, member.size, rules) if member.isreg() else None
+        path = checkout / inner
+        why = file_reason(bytes(path), member.size) if member.isreg() else ""
+        found = key_file(path, inner, why, rules)
         if found is None:
             return _plain(member)
         keys.append(found)

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -175,7 +176,9 @@ class _Walk:
         if left_out is not None:
             return left_out
         if stat.S_ISREG(status.st_mode):
-            left_out = key_file(Path(child.path), self._inner(child.path), status.st_size, rules)
+            seen = (status.st_size, status.st_ctime_ns, status.st_ino)
+            why = _reason(os.fsencode(child.path), *seen)
+            left_out = key_file(Path(child.path), self._inner(child.path), why, rules)
             if left_out is not None:
                 return left_out
         special = next((name for is_it, name in _SPECIAL if is_it(status.st_mode)), None)
@@ -220,9 +223,16 @@ class _Walk:
         return os.path.relpath(path, self.root)
 
 
-def key_file(path: Path, inner: str, size: int, rules: Sequence[IgnoreRule]) -> LeftOut | None:
-    """A file of keys, unless a `!` line of our own ignore file names it; None for any other."""
-    why = file_reason(bytes(path), size)
+@lru_cache(maxsize=20_000)
+def _reason(path: bytes, size: int, _changed: int, _inode: int) -> str:
+    """`plan` and `up` look through the code several times."""
+    return file_reason(path, size)
+
+
+def key_file(path: Path, inner: str, why: str, rules: Sequence[IgnoreRule]) -> LeftOut | None:
+    """A file of keys for the reason `why`, unless a `!` line of our own ignore file names it; None
+    for any other.
+    """
     own = [rule for rule in rules if Path(rule.file).name == OWN_IGNORE_FILE]
     rule = ignore.deciding(str(path), False, own) if why else None
     if not why or (rule is not None and not rule.ignores):

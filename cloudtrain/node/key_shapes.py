@@ -47,6 +47,20 @@ def looks_like_key_name(name: str) -> bool:
     return bool(_LAST.fullmatch(words)) and not _VOCABULARY.fullmatch(words)
 
 
+_STARTS = (
+    *((start, "[A-Za-z0-9]{36,}") for start in ("gsk_", "xai-", "pplx-", "r8_")),
+    *((start, r"(?:live|test)_\w{10,}") for start in ("sk_", "rk_")),
+    *((start, "[a-f0-9]{64}") for start in ("doo_v1_", "dop_v1_", "dor_v1_")),
+    ("nvapi-", r"[\w-]{50,}"),
+    ("dapi", "[0-9a-f]{32}"),
+    ("tgp_v1_", r"[\w-]{40,}"),
+    ("lsv2_", r"(?:pt|sk)_\w{32,}"),
+    (r"SG\.", r"[\w-]{16,}\.[\w-]{32,}"),
+    ("glsa_", r"\w{32,}"),
+    (r"hvs\.", r"[\w-]{24,}"),
+)
+"""Beginning and rest of API keys. Of a pattern whose branches all begin with a letter, `re` tries
+only the places that have one of these: `\\b` before them takes six times as long."""
 _KINDS = (
     (
         "a private key",
@@ -71,11 +85,10 @@ _KINDS = (
     ("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}"),
     (
         "an API key",
-        r"(?<![\w-])sk-(?:(?:proj|svcacct|admin|ant-[a-z0-9]+|or-v1|lf)-[\w-]{20,}|[A-Za-z0-9]{20,})|"
-        r"\b(?:gsk_|xai-|pplx-|r8_)[A-Za-z0-9]{36,}|\bnvapi-[\w-]{50,}|\bdapi[0-9a-f]{32}|"
-        r"\b[sr]k_(?:live|test)_\w{10,}|\btgp_v1_[\w-]{40,}|\blsv2_(?:pt|sk)_\w{32,}|\bSG\.[\w-]{16,}\.[\w-]{32,}|\bglsa_\w{32,}|\bhvs\.[\w-]{24,}|"
-        r"\bdo[opr]_v1_[a-f0-9]{64}|\b\d{8,10}:AA[\w-]{33}",
+        r"sk-(?<![\w-]sk-)(?:(?:proj|svcacct|admin|ant-[a-z0-9]+|or-v1|lf)-[\w-]{20,}|[A-Za-z0-9]{20,})|"
+        + "|".join(start + r"(?<!\w" + start + ")" + rest for start, rest in _STARTS),
     ),
+    ("an API key", r"\b\d{8,10}:AA[\w-]{33}"),
     (
         "a package index's token",
         r"\bpypi-AgE[\w-]{50,}|\bnpm_[A-Za-z0-9]{36}|\bdckr_pat_[\w-]{20,}",
