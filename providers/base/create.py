@@ -10,6 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
+from cloudtrain import awake
 from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
 from cloudtrain.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
 from cloudtrain.model import Identity, Market, Node, NodePlan, Plan
@@ -18,7 +19,7 @@ from cloudtrain.protocols import Journal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
-from cloudtrain.providers.base.seen import SeenGenerations
+from cloudtrain.providers.base.seen import SeenGenerations, created_anew
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.retry import LONG_WAIT, report_wait
@@ -135,7 +136,10 @@ class Creation(Generic[NetworkT]):
         self.journal(NodeRequested(node=node.name))
         launches.pending[node.name] = self.timing.clock.now()
         try:
-            made = launches.created[node.name] = self.account.launch(order)
+            made = self.account.launch(order)
+            if self.generations.is_other(made.generation):  # it has the name by now
+                raise created_anew(self.plan.config.name, [made])
+            launches.created[node.name] = made
             self.journal(NodeCreated(node=node.name, id=made.id, placement=str(place)))
         except CloudError as error:
             if not isinstance(error, TransientError):
@@ -196,7 +200,8 @@ class Creation(Generic[NetworkT]):
         begun = self.timing.clock.monotonic()
 
         def ask() -> dict[str, Node] | None:
-            listed = {m.id: m for m in self.account.machines(self.plan.config.name, place)}
+            every = self.account.machines(self.plan.config.name, place)
+            listed = {m.id: m for m in every if not self.generations.is_other(m.generation)}
             overdue = self.timing.clock.monotonic() - begun > self.timing.listing
             for id, machine in awaited.items():
                 late = overdue or id in seen
@@ -247,11 +252,13 @@ class Creation(Generic[NetworkT]):
             refusal = cast("CloudError", failure)
             needed = {p.region for p in later if not refusal_covers(refusal, place, p)}
             needed |= {place.region} if can_retry_without_placement_group(refusal) else set()
-        unlisted = dict(launches.created)
+        stood_still = awake.gaps() != launches.gaps
+        unlisted = {} if stood_still else dict(launches.created)
 
         def find() -> Found:
             listed = self.account.machines(self.plan.config.name, place)
-            mine = {m.id: m for m in unlisted.values()}
+            others = {m.id for m in listed if self.generations.is_other(m.generation)}
+            mine = {m.id: m for m in unlisted.values() if m.id not in others}
             mine |= {m.id: m for m in listed if self._is_new(m)}
             unlisted.clear()
             if self.there:
@@ -267,7 +274,7 @@ class Creation(Generic[NetworkT]):
             ]
 
         teardown = Teardown(self.account, self.timing, self.journal)
-        made = tuple(launches.created.values())
+        made = tuple(unlisted.values())
         return roll_back(
             failure, lambda: teardown.clear(find, launches.pending, made), self.journal
         )
@@ -345,6 +352,8 @@ class _Launches:
     pending: dict[str, float] = field(default_factory=dict)
     """Node name → Unix time of its request; refused requests are not included."""
     created: dict[str, Vm] = field(default_factory=dict)
+    gaps: int = field(default_factory=awake.gaps)
+    """Before the first: if this process stood still since, only what is listed is its own."""
 
 
 def _runs(node: Node) -> bool:

@@ -66,6 +66,8 @@ class FakeAccount:
     """Whether it has placement groups; `no_room_close` are places whose groups are full."""
     no_room_close: set[str] = field(default_factory=set)
     lag: float = 0.0
+    named: bool = False
+    """Whether VMs have no ids but their names, as Azure's."""
     queue: dict[str, float] = field(default_factory=dict)
     """Node → seconds until there is capacity for it. A request that waits for less time ends."""
     waits_until: dict[str, float] = field(default_factory=dict)
@@ -78,6 +80,8 @@ class FakeAccount:
     """What every list raises."""
     silent: set[str] = field(default_factory=set)
     """Zones that do not answer a list."""
+    denied: bool = False
+    """Whether those are zones that this account may not use."""
     machines_: dict[str, Vm] = field(default_factory=dict)
     listed_from: dict[str, float] = field(default_factory=dict)
     resources_: dict[str, Resource] = field(default_factory=dict)
@@ -144,7 +148,8 @@ class FakeAccount:
             return PartialList(found, self._not_asked())
 
     def _not_asked(self) -> list[NotAsked]:
-        return [NotAsked(place=place, why="it does not answer") for place in sorted(self.silent)]
+        why = "it is not enabled" if self.denied else "it does not answer"
+        return [NotAsked(place=p, why=why, denied=self.denied) for p in sorted(self.silent)]
 
     def _aged(self, machine: Vm) -> Vm:
         node = machine.node
@@ -204,7 +209,7 @@ class FakeAccount:
                 raise refusal
             if self.queue.get(name, 0.0) > 0 and order.queue == 0:
                 raise CapacityError("none at once", scope="zone")
-            id = f"i-{len(self.orders)}-{name}"
+            id = name if self.named else f"i-{len(self.orders)}-{name}"
             if self.queue.get(name, 0.0) > 0:
                 self.waits_until[id] = self.clock.now() + order.queue
             node = Node(

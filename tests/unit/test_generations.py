@@ -76,7 +76,8 @@ class Frozen(FakeAccount):
             return super(Frozen, self).launch(order)
 
         launched: Vm = self.counted(work)
-        return launched
+        named = [m for m in self.machines_.values() if m.node.name == order.node.name]
+        return next(iter(named), launched)  # as Google is asked once the operation is done
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """By ids, as drivers see to it that no other VM of that name is meant; or by names, as what
@@ -133,16 +134,19 @@ class Two:
     b: Machine
     frozen: Frozen
 
-    def ids(self) -> set[str]:
-        return {m.id for m in self.frozen.machines_.values() if m.node.state != "gone"}
+    def ids(self) -> set[tuple[str, str]]:
+        """With the generation of each."""
+        there = self.frozen.machines_.values()
+        return {(m.id, m.generation) for m in there if m.node.state != "gone"}
 
-    def anew(self) -> set[str]:
+    def anew(self) -> set[tuple[str, str]]:
         """B's nodes of the same name, instead of those there were before, if it gets to that."""
         before = self.ids()
         with contextlib.suppress(CloudtrainError):
             self.b.down()
             self.b.up()
-        return self.ids() - before
+        begun = {e.id for e in self.b.events if isinstance(e, CreationBegun)}
+        return {(id, made) for id, made in self.ids() - before if made in begun}
 
     def age(self) -> None:
         """The creation is over, by its labels."""
@@ -172,6 +176,7 @@ def interleaved(
         reached = [
             frozen_at(two, begin, command, number, after=after, slept=slept, makes=makes)
             for after, slept in ((False, True), (True, True), (False, False))
+            if slept or not two.frozen.named  # nothing tells it but the time
         ]
         if not any(reached):
             return number - 1
@@ -194,7 +199,7 @@ def frozen_at(
     for kept in (two.frozen.machines_, two.frozen.resources_):
         kept.clear()  # type: ignore[attr-defined]
     begin()
-    made: set[str] = set()
+    made: set[tuple[str, str]] = set()
     two.frozen.calls, two.frozen.at, two.frozen.after, two.frozen.slept = 0, number, after, slept
     two.frozen.by_name = slept and not makes
     reached = []
@@ -225,13 +230,23 @@ def test_a_frozen_gc_never_deletes_what_was_created_anew(two: Two) -> None:
     assert interleaved(two, begin, two.a.gc) >= 4
 
 
-def test_a_frozen_creation_that_fails_rolls_back_its_own_nodes_alone(two: Two) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_a_frozen_creation_that_fails_rolls_back_its_own_nodes_alone(two: Two, named: bool) -> None:
+    two.frozen.named = two.b.account.named = named
     two.frozen.refuses["east-a", "mnist-worker0"] = CapacityError("none", scope="account")
 
     def refused() -> None:
         two.a.up()
 
     assert interleaved(two, lambda: None, refused, makes=True) >= 4
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_frozen_up_takes_no_node_that_another_machine_has_created_for_its_own(
+    two: Two, named: bool
+) -> None:
+    two.frozen.named = two.b.account.named = named
+    assert interleaved(two, lambda: None, two.a.up, makes=True) >= 4
 
 
 def test_what_is_being_created_has_no_nodes_yet_and_is_no_leftover(two: Two) -> None:
