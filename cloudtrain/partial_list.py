@@ -68,13 +68,22 @@ class Whereabouts:
     """True if the record has every place in which anything of it was ever requested."""
     generations: tuple[str, ...] = ()
     """Creations of it that the record has, last first."""
+    tried: tuple[str, ...] = ()
+    """Those of the places in which it was requested, by the record."""
 
     def has(self, place: str) -> bool:
         """True if that zone or region is, contains or is within one of the places."""
-        return any(
-            place == known or is_within(place, known) or is_within(known, place)
-            for known in self.places
-        )
+        return _touches(place, self.places)
+
+    def leaves_unknown(self, missed: NotAsked) -> bool:
+        """True if nobody knows whether a node is billed there: after an outage, or where the
+        cluster was requested and this account may not look any more.
+        """
+        return missed.silent or (missed.denied and _touches(missed.place, self.tried))
+
+
+def _touches(place: str, places: Iterable[str]) -> bool:
+    return any(place == each or is_within(place, each) or is_within(each, place) for each in places)
 
 
 def is_within(zone: str, region: str) -> bool:

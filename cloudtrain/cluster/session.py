@@ -186,6 +186,7 @@ def whereabouts(config: ClusterConfig) -> Whereabouts:
         places=tuple(places),
         complete=complete,
         generations=generations(events),
+        tried=asked,
     )
 
 

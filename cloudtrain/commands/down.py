@@ -285,10 +285,10 @@ def deletion_progress(stage: Stage, names: Sequence[str], text: str) -> Iterator
 def places_that_may_hold_it(provider: Provider, found: PartialList[Node]) -> tuple[str, ...]:
     """Places that could not be queried and may have nodes, whose files have not landed."""
     where = provider.whereabouts
-    silent = [each.place for each in found.not_asked if each.silent]
-    if where is None or not where.complete:
-        return tuple(silent)
-    return tuple(place for place in silent if where.has(place))
+    if where is None:
+        return tuple(each.place for each in found.not_asked if each.silent)
+    unknown = [each.place for each in found.not_asked if where.leaves_unknown(each)]
+    return tuple(place for place in unknown if not where.complete or where.has(place))
 
 
 def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:

@@ -101,15 +101,19 @@ class Regions:
     def ask(self, questions: Sequence[Question[T]], places: Sequence[str] = ()) -> PartialList[T]:
         """Query the regions of `places`, or all regions, in parallel.
 
-        These and the placement's regions are retried fully, the others only a few times. A region
-        of `places` that is not enabled has nothing, and is left out.
+        These and the placement's regions are retried fully, the others only a few times.
         `not_asked` of the result names the regions that do not answer, and those that this account
-        may not use, as an organization's policy may deny whole regions. A denied region raises its
-        error instead if it is in `places` or the placement, or if no region answers.
+        may not use: an organization's policy may deny whole regions, or it has disabled one, whose
+        instances are still billed:
+        https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html
+        A region that a policy denies raises its error instead if it is in `places` or the
+        placement, or if no region answers.
         """
         near = self._of(places)
         wanted = {*self._wanted(), *near}
-        asks = [(region, each) for region in near or self.names() for each in questions]
+        named = [region for region in self._wanted() if region in _real()]
+        regions = near or tuple(dict.fromkeys((*self.names(), *named)))
+        asks = [(region, each) for region in regions for each in questions]
 
         def attempt(asked: tuple[str, Question[T]]) -> list[T] | CloudError:
             region, question = asked
@@ -124,6 +128,8 @@ class Regions:
         for (region, _), error in zip(asks, found, strict=True):
             if isinstance(error, CloudError):
                 if error.code in NOT_HERE and region not in self.names():
+                    why = f"not enabled: `aws account enable-region --region-name {region}`"
+                    not_asked[region] = NotAsked(place=region, why=why, denied=True)
                     continue
                 denied = _denied(error)
                 silent = isinstance(error, TransientError | RateError)

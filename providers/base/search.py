@@ -34,8 +34,8 @@ class ClusterSearch:
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
         """Return the places of `not_asked` that may contain the cluster."""
-        silent = [each for each in not_asked if each.silent]
-        return [each for each in silent if not self.where.places or self.where.has(each.place)]
+        unknown = filter(self.where.leaves_unknown, not_asked)
+        return [each for each in unknown if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
         """Return the places of `not_asked` that may contain leftovers, even outside the cluster's
@@ -43,7 +43,7 @@ class ClusterSearch:
         """
         if self.where.complete:
             return self.counting(not_asked)
-        return [each for each in not_asked if each.silent]
+        return list(filter(self.where.leaves_unknown, not_asked))
 
 
 @dataclass
@@ -61,7 +61,7 @@ class DeletionSearch:
     generations: SeenGenerations = field(default_factory=SeenGenerations)
     now: Callable[[], float] = moments.now
     not_asked: dict[str, NotAsked] = field(default_factory=dict)
-    """Places that were missing from the last listing, and what was foreign in any."""
+    """Places that were missing from the last listing, and what was foreign or denied in any."""
     newer: tuple[Vm | Resource, ...] = ()
     """What was created anew, and is not deleted."""
 
@@ -84,8 +84,8 @@ class DeletionSearch:
     def _seen(
         self, machines: PartialList[Vm], resources: PartialList[Resource]
     ) -> tuple[Sequence[Vm], Sequence[Resource]]:
-        foreign = [each for each in self.not_asked.values() if each.foreign]
-        missed = (*foreign, *machines.not_asked, *resources.not_asked)
+        lasting = [each for each in self.not_asked.values() if not each.silent]
+        missed = (*lasting, *machines.not_asked, *resources.not_asked)
         self.not_asked = {each.place: each for each in missed}
         alone = [m for m in machines if not {m.place.zone, m.place.region} & set(self.spared)]
         now = self.now()

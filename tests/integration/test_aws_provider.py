@@ -19,6 +19,7 @@ from cloudtrain.errors import (
     CloudConfigError,
     CloudtrainError,
     CredentialsError,
+    NotAskedError,
     PermissionsError,
     QuotaError,
     TransientError,
@@ -124,7 +125,26 @@ def test_a_region_on_record_that_is_not_enabled_hides_no_machine_elsewhere(aws: 
     found = account_of(plan).machines("mnist", places=("eu-south-1b", str(made.place)))
     assert made.id in [machine.id for machine in found]
     assert len(found) == len(plan.nodes)
-    assert list(found.not_asked) == []
+    (told,) = found.not_asked
+    assert (told.place, told.denied) == ("eu-south-1", True)
+
+
+def test_a_region_on_record_that_was_disabled_is_asked_itself_and_named_by_down(
+    aws: Cloud, tmp_path: Path
+) -> None:
+    """Its instances are still billed, and no list of enabled regions has it."""
+    plan = plan_of(aws, placement=("eu-west-1a",))
+    provider_of(plan).create(plan, make_identity(tmp_path, plan), silent)
+    aws.set(regions=["us-east-1", "us-west-2"])
+    provider = provider_of(plan)
+    where = Whereabouts(cluster="mnist", places=("eu-west-1a",), complete=True)
+    provider.whereabouts = replace(where, tried=("eu-west-1a",))
+    assert [each.place for each in provider.find("mnist").not_asked] == ["eu-west-1"]
+    with pytest.raises(NotAskedError, match=r"not checked: eu-west-1 \(not enabled: `aws account"):
+        provider.destroy("mnist", silent)
+    aws.set(regions=["us-east-1", "us-west-2", "eu-west-1"])
+    provider_of(plan).destroy("mnist", silent)
+    assert aws.holdings() == []
 
 
 def test_a_session_token_that_an_opt_in_region_refuses_is_told(aws: Cloud) -> None:

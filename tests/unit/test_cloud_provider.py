@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from cloudtrain.cluster.node_hours import node_hours
+from cloudtrain.commands.down import places_that_may_hold_it
 from cloudtrain.errors import (
     CapacityError,
     CloudConfigError,
@@ -772,6 +773,24 @@ def test_destroy_is_not_done_where_the_record_is_not_of_all_its_life(rig: Rig) -
     known_in(rig, "east-a", complete=False)
     rig.account.silent = {"west-a"}
     with pytest.raises(NotAskedError, match="west-a"):
+        rig.provider.destroy("mnist", rig.journal)
+    assert rig.account.holds() == []
+
+
+def test_a_place_that_this_account_may_not_use_any_more_counts_where_it_was_tried(
+    rig: Rig,
+) -> None:
+    rig.create()
+    known_in(rig, "east-a", "west-a")
+    rig.account.silent, rig.account.denied = {"west-a"}, True
+    assert len(rig.provider.nodes("mnist")) == 3
+    assert rig.provider.whereabouts is not None
+    rig.provider.whereabouts = replace(rig.provider.whereabouts, tried=("west-a",))
+    unknown = r"not checked: west-a \(it is not enabled\)"
+    with pytest.raises(NotAskedError, match=unknown):
+        rig.provider.nodes("mnist")
+    assert places_that_may_hold_it(rig.provider, rig.provider.find("mnist")) == ("west-a",)
+    with pytest.raises(NotAskedError, match=f"everything found is deleted; {unknown}"):
         rig.provider.destroy("mnist", rig.journal)
     assert rig.account.holds() == []
 

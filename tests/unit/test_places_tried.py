@@ -91,7 +91,10 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
 def test_a_changed_placement_counts_beside_the_one_on_record(records: Records) -> None:
     found = whereabouts(config("us-west1"))
     assert found == Whereabouts(
-        cluster="mnist", places=("us-east1-b", "us-east1", "us-west1"), complete=True
+        cluster="mnist",
+        places=("us-east1-b", "us-east1", "us-west1"),
+        complete=True,
+        tried=("us-east1-b",),
     )
 
 
