@@ -29,14 +29,14 @@ PARTS = (
     Part("cloud-crash", "killed at each call to a cloud", "test_cloud_*crash.py"),
     Part(
         "time",
-        "frozen commands and what another machine does meanwhile, clocks, ends that are refused, "
-        "a store that is away",
-        "test_cloud_frozen.py test_lid.py test_outage.py test_ends_contract.py "
+        "at each call another machine's command, a clock that is set, a cloud that is away for a "
+        "minute; ends that are refused, a store that is away",
+        "test_cloud_meanwhile.py test_lid.py test_outage.py test_ends_contract.py "
         "test_cloud_endings.py",
     ),
     Part("cloud-faults", "each call to a cloud answered wrongly", "test_cloud_*.py"),
     Part("local-crash", "killed at each step on local nodes", "test_local_*.py"),
-    Part("land-crash", "killed at each step of a landing", "test_land*.py"),
+    Part("land-crash", "killed at each step of a landing, or its store away", "test_land*.py"),
     Part("environments", "environments that travel, cut at each step", "test_environment*.py"),
     Part(
         "properties",

@@ -1,11 +1,16 @@
-"""kill -9 of the client before and after every call of a landing: no byte is lost."""
+"""kill -9 of the client before and after every call of a landing, or the store is away for a minute
+from there on: no byte is lost.
+"""
 
 from __future__ import annotations
 
 import itertools
 import multiprocessing
 import os
+import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,6 +18,7 @@ import pytest
 
 from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ArtifactRules
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
@@ -22,6 +28,14 @@ from tests.support.landing_parts import RUN, Cluster, Heard
 from tests.support.lanes import Cases
 
 RULES = ArtifactRules()
+HASTE = 100.0
+"""How much faster the stores' libraries wait before they try again."""
+REFUSED = 3
+AWAY = {
+    "reset": Fault(kind="reset", lasts=60.0 / HASTE),
+    "503": Fault(kind="answer", status=503, lasts=60.0 / HASTE),
+}
+"""What each call meets while the store is away."""
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.e2e.test_land_crash", "boto3", "google.cloud.storage"])
 
@@ -61,6 +75,10 @@ class Client:
 
     def is_killed(self, number: int, after: bool) -> bool:
         """False where it made fewer calls than that."""
+        return self.lands_with(Fault(kind="kill", number=number, after=after)) != 0
+
+    def lands_with(self, fault: Fault) -> int:
+        """Exit code of a last landing: 0, REFUSED where the store was away, or by a signal."""
         self.faults.forget()
         here, gate = PROCESSES.Pipe()
         process = PROCESSES.Process(
@@ -68,12 +86,13 @@ class Client:
         )
         process.start()
         assert process.pid is not None
-        self.faults.arm(Fault(kind="kill", number=number, after=after, pid=process.pid))
+        self.faults.arm(replace(fault, pid=process.pid))
         here.recv()
         here.send("go")
         process.join(60)
         self.faults.disarm()
-        return process.exitcode != 0
+        assert process.exitcode is not None
+        return process.exitcode
 
     def left(self) -> tuple[str, ...]:
         return self.cluster.unlanded("ckpt", rules=RULES, store=self.store)
@@ -101,10 +120,16 @@ def landing(cluster: Cluster, store: ArtifactStore, *, final: bool) -> None:
 
 def final_landing(folder: Path, uri: str, environment: dict[str, str], gate: Connection) -> None:
     os.environ.update(environment)
+    slowly = time.sleep
+    time.sleep = lambda seconds: slowly(seconds / HASTE)  # type: ignore[assignment]
     cluster, store = Cluster(folder), open_store(uri)
     gate.send("ready")
     gate.recv()
-    landing(cluster, store, final=True)
+    try:
+        landing(cluster, store, final=True)
+    except CloudtrainError as error:
+        print(error)
+        sys.exit(REFUSED)
 
 
 @pytest.fixture(autouse=True)
@@ -142,10 +167,31 @@ def test_a_landing_that_is_killed_anywhere_is_finished_by_the_next(
     for number, after in cases.of(points, 2, always=known):
         client = begun(tmp_path / f"{number}-{after}", door)
         killed += client.is_killed(number, after)
-        if client.left() == ():
-            client.everything_is_there()
-        client.lands(final=True)
-        assert client.left() == ()
-        assert client.everything_is_there().complete
-        client.nothing_else_is_billed()
+        is_finished(client)
     assert killed > (14 if cases.every else 1)
+
+
+@pytest.mark.parametrize("away", AWAY)
+@pytest.mark.sweep(1)
+def test_a_landing_whose_store_is_away_for_a_minute_is_done_or_finished_by_the_next(
+    tmp_path: Path, door: tuple[Store, Faults], away: str, cases: Cases
+) -> None:
+    assert not begun(tmp_path / "whole", door).is_killed(1_000_000, False)
+    last = len(door[1].calls())
+    for number in cases.of(range(1, last + 1), 2):
+        client = begun(tmp_path / f"{number}", door)
+        code = client.lands_with(replace(AWAY[away], number=number))
+        assert code in (0, REFUSED), f"at call {number}"
+        if code == 0:
+            assert client.left() == ()
+        is_finished(client)
+
+
+def is_finished(client: Client) -> None:
+    """By the next landing; what counts as landed was there before."""
+    if client.left() == ():
+        client.everything_is_there()
+    client.lands(final=True)
+    assert client.left() == ()
+    assert client.everything_is_there().complete
+    client.nothing_else_is_billed()

@@ -119,6 +119,7 @@ class AwsStandIn(Schedules, Groups, Reservations):
             return aws_profiles.simulate(self, request)
         if scope.service != "ec2":
             return self.by_moto(request)
+        aws_signature.refuse_old(request)
         if scope.region not in self.regions:  # Unknown, or not opted in to.
             raise aws_signature.failure()
         params = params_of(request)

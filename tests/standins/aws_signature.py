@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from botocore.auth import S3SigV4Auth, SigV4Auth
@@ -50,6 +52,17 @@ def verify(request: Request, secret: str) -> None:
         if _sign(request, secret, found, headers, host) == found["signature"]:
             return
     raise failure()
+
+
+def refuse_old(request: Request) -> None:
+    """Refuses what was signed 15 minutes before or after now, by its date (RequestExpired in
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html). Tests do not turn
+    this clock, which is the clients'.
+    """
+    text = request.headers.get("X-Amz-Date", "")
+    signed = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    if abs(time.time() - signed.timestamp()) > 900.0:
+        raise real("request-expired")
 
 
 def _sign(

@@ -26,17 +26,20 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from werkzeug.test import run_wsgi_app
 from werkzeug.wrappers import Request, Response
 
+from tests.standins.client_world import World
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt", "stop"]
+Kind = Literal["answer", "delay", "silence", "reset", "kill", "interrupt", "stop", "world"]
 ADMIN = "/_standin/"
 EVER = 1_000_000
 FAULTS: dict[str, dict[str, Any]] = {
@@ -80,7 +83,8 @@ class Fault:
     """answer: `status`, `code`, `message`, `retry_after` · delay: `seconds`, then the answer ·
     silence: none at all for `seconds` · reset: of the connection · kill: SIGKILL of `pid`, and the
     connection ends · interrupt: SIGINT of `pid`, and `seconds` later the work is done and told ·
-    stop: the work is done and told to `pid`, which stands still (SIGSTOP) and hears it later."""
+    stop: the work is done and told to `pid`, which stands still (SIGSTOP) and hears it later ·
+    world: the work is done and told as ever."""
     number: int | None = None
     action: str | None = None
     skip: int = 0
@@ -89,6 +93,11 @@ class Fault:
     """Only the first of several calls that are the same to the last byte."""
     after: bool = False
     """The work is done first."""
+    lasts: float = 0.0
+    """Seconds in which every later call meets it, too."""
+    world: str = ""
+    """File of the client's World, which is told `tells` as the first call comes."""
+    tells: Mapping[str, Any] = field(default_factory=dict)
     status: int = 503
     code: str = ""
     message: str = "a fault that a test asked for"
@@ -116,10 +125,13 @@ class _Armed:
     fault: Fault
     seen: int = 0
     used: int = 0
+    until: float = 0.0
     known: set[bytes] = field(default_factory=set)
 
     def takes(self, call: Call, digest: bytes) -> bool:
         fault = self.fault
+        if time.monotonic() < self.until:
+            return True
         if fault.number is not None and fault.number != call.number:
             return False
         if fault.action is not None and not fnmatch.fnmatchcase(call.action, fault.action):
@@ -131,6 +143,9 @@ class _Armed:
         if self.seen <= fault.skip or self.used >= fault.times:
             return False
         self.used += 1
+        self.until = time.monotonic() + fault.lasts
+        if fault.world:
+            World(Path(fault.world)).tell(**fault.tells)
         return True
 
 
@@ -199,7 +214,7 @@ class Faults:
         return call, fault
 
     def _answer(self, environ: WSGIEnvironment, fault: Fault | None, call: Call) -> Response:
-        if fault is None:
+        if fault is None or fault.kind == "world":
             return self._work(environ)
         if fault.kind in ("delay", "interrupt"):
             if fault.kind == "interrupt":

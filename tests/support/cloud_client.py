@@ -18,33 +18,53 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
+from cloudtrain import moments
+from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.session import Handle
+from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.errors import CloudtrainError, NodesError
 from cloudtrain.events import Event
-from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Plan
+from cloudtrain.model import (
+    ClusterConfig,
+    Holding,
+    Identity,
+    Node,
+    Plan,
+    is_being_created,
+)
 from cloudtrain.partial_list import Whereabouts
 from cloudtrain.providers.base.timing import CALLS, Timing
 from cloudtrain.retry import Clock
+from cloudtrain.stores import open_store
+from tests.standins.client_world import World
+from tests.standins.client_world import made as made_world
 from tests.standins.cloud import ROOT, Cloud
 from tests.support.botocore_models import read_before_forks
-from tests.support.fakes import line_of
+from tests.support.fakes import eventually, line_of
 
 CALLER = "203.0.113.7/32"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Haste:
-    """Time that goes faster from `origin` (Unix time) on, for all of a test's processes alike."""
+    """Time that goes faster from `origin` (Unix time) on, for all of a test's processes alike, but
+    for what a process believes of its clock (cloudtrain.moments)."""
 
     speed: float = 100.0
     origin: float = field(default_factory=time.time)
+    booted: float = field(default_factory=lambda: time.time() - moments.since_boot())
+    offset: float = field(default_factory=lambda: time.time() - time.monotonic())
 
     def now(self) -> float:
-        return self.origin + (time.time() - self.origin) * self.speed
+        wrong = moments.MOMENTS.began + moments.MOMENTS.offset - self.booted
+        passed = time.monotonic() + self.offset - self.origin
+        return self.origin + passed * self.speed + (wrong if abs(wrong) > 1.0 else 0.0)
 
     def clock(self) -> float:
         return time.monotonic() * self.speed
@@ -67,9 +87,12 @@ PATIENT = 10.0
 HUNG_AFTER = 40.0
 """Seconds after which it counts as hung."""
 
-Verb = Literal["create", "remove", "destroy", "down", "gc", "sweep", "leave"]
+Verb = Literal["create", "remove", "destroy", "down", "gc", "sweep", "leave", "train"]
 """`remove` takes the last node of the plan away; `leave` is what the desk does last; `down` and
-`gc` look before they destroy."""
+`gc` look before they destroy; `train` writes the nodes that run into a file `nodes` beside its
+journal, and goes on until one named `over` lies there."""
+LEASED = ("create", "remove", "down", "train")
+"""What holds the lease of a cluster that has a store."""
 LONG_AFTER = 7200.0
 """Seconds after which no creation goes on by its labels."""
 
@@ -145,6 +168,7 @@ class Running:
 class Client:
     process: subprocess.Popen[str]
     folder: Path
+    world: World | None
     jobs: int = field(default=0)
 
     def ready(self, job: Job, journal: Path) -> Running:
@@ -173,15 +197,17 @@ class Client:
 def client(cloud: Cloud, folder: Path) -> Iterator[Client]:
     """One warm process, with the cloud's environment and no proxy."""
     environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    world = made_world(folder)
+    told = world.environment if world else {}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.cloud_client", cloud.name],
         cwd=ROOT,
-        env={**environment, **cloud.environment, "HOME": str(folder)},
+        env={**environment, **cloud.environment, **told, "HOME": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        made = Client(process, folder)
+        made = Client(process, folder, world)
         assert made.hear() == "warm"
         yield made
 
@@ -216,11 +242,13 @@ def _work(name: str, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()  # where it hangs
     begun = time.monotonic()
+    moments.MOMENTS.__init__()  # type: ignore[misc] # the command begins now, not the warm process
     job: Job
     job, journal = pickle.loads((folder / "job.pickle").read_bytes())
     be_impatient(job.answer)
     try:
-        outcome = Outcome(value=_do(name, job, journal))
+        with leased(job):
+            outcome = Outcome(value=_do(name, job, journal))
     except BaseException as error:  # noqa: BLE001 - the test looks at it
         failures = error.failures.values() if isinstance(error, NodesError) else [error]
         outcome = Outcome(
@@ -239,9 +267,19 @@ def _work(name: str, folder: Path) -> None:
     made.rename(folder / "outcome.pickle")
 
 
+def leased(job: Job) -> AbstractContextManager[None]:
+    """As the commands hold the lease of a cluster that has a store, but for the record."""
+    store = job.plan.config.artifacts.store
+    if store is None or job.do not in LEASED:
+        return nullcontext()
+    handle = SimpleNamespace(config=job.plan.config, store=open_store(store))
+    return holding_lease(cast("Handle", handle), job.do, QuietConsole())
+
+
 def _do(name: str, job: Job, journal: Path) -> Any:
     config = job.plan.config
-    clouds = provider(name, config, job.timing if job.expected else later(job.timing))
+    timing = job.timing if job.expected else later(job.timing)
+    clouds = provider(name, config, timing)
     known = made_here(journal) if job.expected else ()
     clouds.whereabouts = Whereabouts(cluster=config.name, generations=known)
 
@@ -249,6 +287,13 @@ def _do(name: str, job: Job, journal: Path) -> Any:
         with journal.open("a") as file:
             file.write(json.dumps(line_of(event, job.timing.clock.now())) + "\n")
 
+    if job.do == "train":
+        nodes = [node for node in clouds.nodes(config.name) if node.state == "running"]
+        told = journal.with_name("nodes.new")
+        told.write_text("".join(f"{node.name} {node.generation}\n" for node in nodes))
+        told.rename(journal.with_name("nodes"))
+        eventually(journal.with_name("over").exists, within=HUNG_AFTER)
+        return nodes
     if job.do == "create":
         return clouds.create(job.plan, job.identity, write)
     if job.do == "remove":
@@ -260,7 +305,7 @@ def _do(name: str, job: Job, journal: Path) -> Any:
             return ()  # refuse_being_created
     if job.do == "gc":
         held = [each for each in clouds.sweep() if each.cluster == config.name]
-        if not held or (held[0].creating_until or 0.0) > job.timing.clock.now() + LONG_AFTER:
+        if not held or is_being_created(held[0].creating_until, timing.clock.now()):
             return ()
     if job.do in ("destroy", "down", "gc"):
         return clouds.destroy(config.name, write, asked_for(journal) if job.expected else None)

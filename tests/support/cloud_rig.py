@@ -16,7 +16,7 @@ from typing import Any
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.model import ClusterConfig, NodeGroup
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
-from tests.support.cloud_client import ANSWER, PATIENT, Client, Job, Outcome, Verb, client
+from tests.support.cloud_client import ANSWER, PATIENT, Client, Haste, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity
 from tests.support.lanes import Cases
 
@@ -81,6 +81,9 @@ class Rig:
         """An empty account, new keys; `changes` of the config."""
         self.cloud.renew()
         self.cloud.set(delay=0.0)
+        self.timing = Haste().timing()  # it begins with the cloud's time
+        if self.client.world:
+            self.client.world.tell()
         if not self.whole:
             self.cloud.set(**DESCRIPTIONS[self.cloud.name].small)
         folder = next(self._folders)
@@ -93,7 +96,7 @@ class Rig:
 
     def job(self, do: Verb, **changes: object) -> Job:
         answer = ANSWER if self.cloud.silences else PATIENT
-        job = Job(do=do, plan=self.plan, identity=self.identity, answer=answer)
+        job = Job(do=do, plan=self.plan, identity=self.identity, answer=answer, timing=self.timing)
         return replace(job, **changes)  # type: ignore[arg-type]
 
     def run(self, do: Verb, **changes: object) -> Outcome:
@@ -221,7 +224,7 @@ class Rigs:
     def _cloud(self, name: str) -> tuple[Cloud, Client]:
         if name not in self._clouds:
             cloud = self._stack.enter_context(start(name))
-            folder = self._folder / f"home of {name}"
+            folder = self._folder / f"home-of-{name}"
             folder.mkdir()
             self._clouds[name] = (cloud, self._stack.enter_context(client(cloud, folder)))
         return self._clouds[name]
