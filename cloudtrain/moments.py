@@ -62,12 +62,13 @@ class Moments:
 
     def hear(self, date: str | None, *, asked: float, who: str) -> None:
         """Hear the `Date` header (RFC 9110, 6.6.1) of an answer that has just come to a request
-        sent at `asked`, by `since_boot`. What is no date is ignored.
+        sent at `asked`, by `since_boot`. What is no date is ignored, and so is an answer that came
+        before it was asked for: requests measures by this machine's clock, which may be set back.
         """
         from email.utils import parsedate_to_datetime
 
         answered = self._passed()
-        if date is None or answered - asked > SLOW:
+        if date is None or not 0.0 <= answered - asked <= SLOW:
             return
         try:
             theirs = parsedate_to_datetime(date).timestamp() + 0.5
