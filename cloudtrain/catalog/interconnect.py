@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 
-from cloudtrain import catalog
 from cloudtrain.cloud import cloud_of
-from cloudtrain.model import ClusterConfig
+from cloudtrain.model import Plan
 from cloudtrain.strategies import strategy_of
 
 NO_INFINIBAND: Mapping[str, str] = {"NCCL_IB_DISABLE": "1"}
@@ -16,25 +14,18 @@ NO_INFINIBAND: Mapping[str, str] = {"NCCL_IB_DISABLE": "1"}
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable"""
 
 
-def gpu_nodes(config: ClusterConfig) -> int:
+def gpu_nodes(plan: Plan) -> int:
     """Number of nodes with GPUs."""
-    if strategy_of(config).tpus:
+    if strategy_of(plan.config).tpus:
         return 0
-    groups = (
-        catalog.resolve_group(config.provider, group, config.placement)
-        for group in config.nodes.values()
-    )
-    return sum(group.count for group in groups if group.accelerator)
+    return sum(node.accelerator is not None for node in plan.nodes)
 
 
-def unconnected(config: ClusterConfig) -> tuple[str, ...]:
+def unconnected(plan: Plan) -> tuple[str, ...]:
     """Return machines whose InfiniBand stays unconnected, if several nodes have one."""
-    cloud = cloud_of(config.provider)
+    cloud = cloud_of(plan.config.provider)
     if cloud is None or not cloud.infiniband:
         return ()
-    found: Counter[str] = Counter()
-    for group in config.nodes.values():
-        machine = catalog.resolve_group(config.provider, group, config.placement).machine or ""
-        if re.fullmatch(cloud.infiniband, machine, re.IGNORECASE):
-            found[machine] += group.count
-    return tuple(sorted(found)) if found.total() > 1 else ()
+    machines = (node.machine or "" for node in plan.nodes)
+    found = [name for name in machines if re.fullmatch(cloud.infiniband, name, re.IGNORECASE)]
+    return tuple(sorted(set(found))) if len(found) > 1 else ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from cloudtrain.catalog import interconnect
 from cloudtrain.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.bucket_notes import INSTEAD
 from cloudtrain.commands.path_notes import says_written
 from cloudtrain.commands.script_code import (
@@ -280,7 +281,7 @@ def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     """The log shows what is really used: `runs/log_text.reduces_over_grpc`."""
-    if facts.default_collectives and interconnect.gpu_nodes(config) > 1:
+    if facts.default_collectives and interconnect.gpu_nodes(make_plan(config)) > 1:
         use = facts.default_collectives[0]
         choice = OLD_NCCL if ".experimental." in use.name else NCCL
         yield (

@@ -59,7 +59,7 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
         **strategy.environment(config),
         **own,
         **gpu_environment(plan, task.node),
-        **(interconnect.NO_INFINIBAND if interconnect.unconnected(config) else {}),
+        **(interconnect.NO_INFINIBAND if interconnect.unconnected(plan) else {}),
         **node_proxy.variables(config.network, inputs.addresses.values()),
         **inputs.extra.get(task.node, {}),
         "CLOUDTRAIN_RUN": run.id,
@@ -95,7 +95,7 @@ def nccl_address(plan: Plan, node: str, address: str) -> str | None:
 
     None for a name: on the node itself it often stands for the loopback.
     """
-    if plan.accelerator(node) is None or interconnect.gpu_nodes(plan.config) < 2:
+    if plan.accelerator(node) is None or interconnect.gpu_nodes(plan) < 2:
         return None
     try:
         return str(ip_address(address))

@@ -289,7 +289,7 @@ def _refuse_forbidden(arm: ArmClient, group: reservations.ReservationGroup) -> N
 
 
 def _network(plan: Plan) -> Iterator[Finding]:
-    for machine in interconnect.unconnected(plan.config):
+    for machine in interconnect.unconnected(plan):
         text = (
             f"{machine}: Azure connects InfiniBand only within a scale set, and these are single "
             "VMs: nodes communicate over Ethernet (tasks get NCCL_IB_DISABLE=1)"
