@@ -5,7 +5,7 @@ From Python: docs/python-api.md. Everything is imported when it is first used.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from cloudtrain.core.version import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing just for this would cost time
 if TYPE_CHECKING:

@@ -338,3 +338,26 @@ class NotLanded(CloudtrainError):
 
 class LeftoverError(CloudtrainError):
     exit_code = 6
+
+
+_NEED_MORE_THAN_A_TEXT = (ConfigError, NodeError, NodesError)
+
+
+def exit_code(kind: type[Exception]) -> int:
+    return kind.exit_code if issubclass(kind, CloudtrainError) else 1
+
+
+def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainError:
+    """An error of that class with the exit code of `kind`.
+
+    If the class needs more than a text (a node, several failures, a file's problems), the nearest
+    class above it that does not.
+    """
+    simple = next(
+        each
+        for each in kind.__mro__
+        if each is CloudtrainError
+        or (issubclass(each, CloudtrainError) and not issubclass(each, _NEED_MORE_THAN_A_TEXT))
+    )
+    error: CloudtrainError = simple(text, hint=hint)
+    return error.copy_with(exit_code=exit_code(kind))

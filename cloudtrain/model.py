@@ -50,6 +50,21 @@ class Accelerator:
         return f"{self.kind}:{self.count}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    provider: str
+    name: str
+    vcpus: int
+    memory_gib: float
+    accelerator: Accelerator | None = None
+    """Built in, or attached by `cheapest` of the catalog."""
+    attachable: tuple[Accelerator, ...] = ()
+    """Accelerators that can be attached (GCP's n1)."""
+    arm: bool = False
+    scratch_gb: int | None = None
+    """GB of its local disks, mounted or not; None if not known."""
+
+
 Market = Literal["on-demand", "spot", "flex-start", "reservation", "capacity-block"]
 """How a cloud sells machines."""
 MARKETS: tuple[Market, ...] = get_args(Market)

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import Event
-from cloudtrain.model import Accelerator, Artifact, ClusterConfig, Holding, Identity, Node, Plan
+from cloudtrain.model import (
+    Accelerator,
+    Artifact,
+    ClusterConfig,
+    Holding,
+    Identity,
+    MachineType,
+    Node,
+    Plan,
+)
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.presign import PresignedRequest, Presigner
 from cloudtrain.shell import Command
 from cloudtrain.spot_evidence import SpotEvidence
-
-if TYPE_CHECKING:
-    from cloudtrain.catalog import MachineType
 
 
 class Journal(Protocol):

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from posixpath import normpath
-from typing import TYPE_CHECKING
 
 from cloudtrain import layout
 from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.inventory import Wanted
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.sync import SyncSource
-from cloudtrain.cloud import facts_of
 from cloudtrain.errors import UsageError
 from cloudtrain.model import AUTO, ArtifactRules, Node
 from cloudtrain.node.patterns import literal
@@ -22,9 +20,6 @@ from cloudtrain.paths import is_inside
 from cloudtrain.protocols import ArtifactStore, Console, Transport
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records
-
-if TYPE_CHECKING:
-    from cloudtrain.cluster.session import Session
 
 OUTPUT = "output/**"
 
@@ -106,27 +101,8 @@ class Landing:
         return partial(self.logs, run.id) if self.logs else None
 
 
-def landing_of(session: Session) -> Landing:
-    return Landing(
-        cluster=session.config.name,
-        rules=session.config.artifacts,
-        checkpoints=session.config.train.checkpoints,
-        transport=session.transport,
-        store=session.store,
-        console=session.console,
-        logs=session.records.log_path,
-        home=not facts_of(session.config.provider).takes_hosts,
-        own=own_manifests(session.records),
-    )
-
-
 def own_manifests(records: Records) -> OwnManifests:
     return OwnManifests(folder=records.folder / "manifests")
-
-
-def nodes_of(session: Session, run: Run) -> dict[str, Node]:
-    """Existing nodes by task."""
-    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
 
 
 def wanted(rules: ArtifactRules, more: tuple[str, ...] = (), *, home: bool = False) -> Wanted:

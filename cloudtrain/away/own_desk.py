@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cloudtrain.away.desk_cluster import ROLE
-from cloudtrain.away.record import AwayRecord, away_record, mark_of
+from cloudtrain.away.record import AwayRecord, mark_of
 from cloudtrain.cloud import facts_of
+from cloudtrain.cluster.creations import is_recorded_desk
 from cloudtrain.cluster.ownership import is_recorded
 from cloudtrain.cluster.session import Handle, recorded_config
-from cloudtrain.errors import CloudtrainError, ConfigError
+from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import Away, ClusterConfig, Node
 from cloudtrain.partial_list import PartialList
 from cloudtrain.state import Records
 from cloudtrain.task_id import CLUSTER_NAME
-
-PROGRAM = "program"
-"""Folder in the desk's record with this program, as it is delivered."""
 
 
 def marked(desk: Handle, record: AwayRecord) -> Handle:
@@ -89,14 +87,3 @@ def are_desk(cluster: str, nodes: Sequence[Node]) -> bool:
     if all(node.desk for node in nodes):
         return True
     return is_recorded_desk(cluster) and own.has_keys() and is_recorded(own, nodes)
-
-
-def is_recorded_desk(cluster: str) -> bool:
-    """True if the records here are those of a desk that was created here for this cluster."""
-    own = Records(f"{cluster}-{ROLE}")
-    try:
-        record, config = away_record(Records(cluster)), recorded_config(own)
-    except ConfigError:
-        return False
-    delivers = config.code.path == str(own.folder / PROGRAM)
-    return record is not None and record.node == own.name and delivers

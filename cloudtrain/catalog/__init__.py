@@ -12,14 +12,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 
 from cloudtrain.catalog import availability, table, tpus
 from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.learned import learned_row
 from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
-from cloudtrain.model import ON_DEMAND, Accelerator, Market, NodeGroup, NodePlan
+from cloudtrain.model import ON_DEMAND, Accelerator, MachineType, Market, NodeGroup, NodePlan
 
 PREPAID: frozenset[Market] = frozenset({"capacity-block"})
 """Markets whose machines are paid in advance, in one sum that no table has: an hour adds nothing to
@@ -27,21 +27,6 @@ the bill. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-pr
 """
 VCPUS_PER_GPU = 4
 """Minimum for machines chosen by us, to keep the GPU busy: as AWS's and Azure's smallest T4 has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineType:
-    provider: str
-    name: str
-    vcpus: int
-    memory_gib: float
-    accelerator: Accelerator | None = None
-    """Built in, or attached by `cheapest`."""
-    attachable: tuple[Accelerator, ...] = ()
-    """Accelerators that can be attached (GCP's n1)."""
-    arm: bool = False
-    scratch_gb: int | None = None
-    """GB of its local disks, mounted or not; None if not known."""
 
 
 def machine_type(provider: str, name: str) -> MachineType | None:

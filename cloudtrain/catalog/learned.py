@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from cloudtrain.catalog import table
+from cloudtrain.core.folders import cache_folder
 from cloudtrain.protocols import MachineFacts
 
 
@@ -63,4 +64,4 @@ def _row(facts: MachineFacts) -> table.Row:
 
 
 def path(provider: str) -> Path:
-    return table.cache() / "machines" / f"{provider}.csv"
+    return cache_folder() / "machines" / f"{provider}.csv"

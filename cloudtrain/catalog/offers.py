@@ -16,7 +16,7 @@ from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
 from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of, clouds
-from cloudtrain.model import Accelerator, Market, NodePlan, Provisioning
+from cloudtrain.model import Accelerator, MachineType, Market, NodePlan, Provisioning
 
 
 class Offer(NamedTuple):
@@ -120,7 +120,7 @@ def _order(offer: Offer) -> tuple[bool, float, int, float, str, str]:
     )
 
 
-def _machines(cloud: Cloud) -> Iterator[tuple[catalog.MachineType, Accelerator]]:
+def _machines(cloud: Cloud) -> Iterator[tuple[MachineType, Accelerator]]:
     """Machine types with GPUs that NVIDIA makes, with each accelerator that they can have."""
     tables = (table.packaged(cloud.name), table.refreshed(cloud.name), learned_machines(cloud.name))
     names = {row.machine.lower(): row.machine for each in tables if each for row in each.rows}
@@ -133,9 +133,7 @@ def _machines(cloud: Cloud) -> Iterator[tuple[catalog.MachineType, Accelerator]]
                 yield known, accelerator
 
 
-def _of_machine(
-    cloud: Cloud, machine: catalog.MachineType, accelerator: Accelerator
-) -> Iterator[Offer]:
+def _of_machine(cloud: Cloud, machine: MachineType, accelerator: Accelerator) -> Iterator[Offer]:
     sold = [
         market
         for market in cloud.markets
@@ -168,9 +166,7 @@ def _of_machine(
             )
 
 
-def _node(
-    machine: catalog.MachineType, accelerator: Accelerator | None, market: Market
-) -> NodePlan:
+def _node(machine: MachineType, accelerator: Accelerator | None, market: Market) -> NodePlan:
     return NodePlan(
         name="",
         role="",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cloudtrain.cloud import cloud_of
+from cloudtrain.core.folders import cache_folder
 from cloudtrain.model import Accelerator
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
@@ -85,23 +85,7 @@ def _at(path: Path, _changed: int) -> Table:
 
 
 def refreshed_path(provider: str) -> Path:
-    return cache() / "prices" / f"{provider}.csv"
-
-
-def cache() -> Path:
-    """This user's cache folder."""
-    names = ("CLOUDTRAIN_CACHE", "HOME", "XDG_CACHE_HOME")
-    return _cache(*map(os.environ.get, names)).absolute()
-
-
-@lru_cache(maxsize=8)
-def _cache(chosen: str | None, _home: str | None, _xdg: str | None) -> Path:
-    """`gpus` needs it for each machine; its arguments are what it depends on."""
-    if chosen:
-        return Path(chosen).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("cloudtrain")
+    return cache_folder() / "prices" / f"{provider}.csv"
 
 
 def parse_table(text: str) -> Table:

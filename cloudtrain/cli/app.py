@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 import click
 
-from cloudtrain import __version__
 from cloudtrain.cli.flag_variables import refuse_variables, wants_json, with_variables
 from cloudtrain.cli.process import end
+from cloudtrain.core.version import __version__
 
 COMMANDS = {
     "init": "Write a commented config to start from.",

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from cloudtrain import moments
-from cloudtrain.away.own_desk import is_recorded_desk
+from cloudtrain.away.record import away_record
 from cloudtrain.cluster.ownership import described, is_recorded, this_machine
+from cloudtrain.cluster.session import recorded_config
 from cloudtrain.console.times import clock
-from cloudtrain.errors import LeasedError
+from cloudtrain.errors import ConfigError, LeasedError
 from cloudtrain.events import generations
 from cloudtrain.model import Holding, Node, Owner, is_being_created
 from cloudtrain.protocols import Console
 from cloudtrain.state import Records
+
+PROGRAM = "program"
+"""Folder in the desk's record with this program, as it is delivered."""
 
 
 def may_be_creating(records: Records, held: Holding) -> bool:
@@ -79,3 +83,14 @@ def refuse_being_created(
 
 def owners_of(held: Holding) -> Collection[Owner]:
     return held.owners or (Owner(),)
+
+
+def is_recorded_desk(cluster: str) -> bool:
+    """True if the records here are those of a desk that was created here for this cluster."""
+    own = Records(f"{cluster}-desk")
+    try:
+        record, config = away_record(Records(cluster)), recorded_config(own)
+    except ConfigError:
+        return False
+    delivers = config.code.path == str(own.folder / PROGRAM)
+    return record is not None and record.node == own.name and delivers

@@ -30,7 +30,7 @@ from cloudtrain.partial_list import PartialList, Whereabouts
 from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
 from cloudtrain.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
-from cloudtrain.state import Records
+from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store, scheme_of
 from cloudtrain.stores.wishes import Wishes
 
@@ -216,6 +216,25 @@ def store_at(uri: str, config: ClusterConfig) -> StoreBackend:
         project=config.project if is_of_the_nodes_cloud(uri, config) else None,
         wishes=Wishes(encryption=config.artifacts.encryption),
     )
+
+
+def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> ArtifactStore:
+    """The store that other machines see too. Raises UsageError if the config names none."""
+    config = config or config_on_record(name)
+    uri = uri or (config.artifacts.store if config else None)
+    if uri is None:
+        raise UsageError(
+            f"no local record of {name}, and its config has no artifacts.store",
+            hint="its artifacts are on the machine that ran it; pass --store URI to read a store",
+        )
+    return store_at(uri, config) if config else open_store(uri)
+
+
+def config_on_record(name: str) -> ClusterConfig | None:
+    try:
+        return recorded_config(Records(name)) if name in known_clusters() else None
+    except ConfigError:
+        return None
 
 
 def is_of_the_nodes_cloud(uri: str, config: ClusterConfig) -> bool:

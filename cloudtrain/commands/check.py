@@ -41,14 +41,13 @@ from cloudtrain.commands.trial_machine import try_machine
 from cloudtrain.errors import (
     CloudError,
     CloudtrainError,
-    ConfigError,
     LeftoverError,
     NoBucketError,
-    NodeError,
-    NodesError,
     PreflightError,
     UsageError,
+    exit_code,
     if_told,
+    of_kind,
 )
 from cloudtrain.model import ClusterConfig, Plan
 from cloudtrain.parallel import ask_all
@@ -345,29 +344,6 @@ def refuse_missing_script(config: ClusterConfig) -> None:
     missing = missing_script(config)
     if missing is not None:
         raise PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
-
-
-def exit_code(kind: type[Exception]) -> int:
-    return kind.exit_code if issubclass(kind, CloudtrainError) else 1
-
-
-def of_kind(kind: type[Exception], text: str, hint: str | None) -> CloudtrainError:
-    """An error of that class with the exit code of `kind`.
-
-    If the class needs more than a text (a node, several failures, a file's problems), the nearest
-    class above it that does not.
-    """
-    simple = next(
-        each
-        for each in kind.__mro__
-        if each is CloudtrainError
-        or (issubclass(each, CloudtrainError) and not issubclass(each, NEEDS_MORE_ARGUMENTS))
-    )
-    error: CloudtrainError = simple(text, hint=hint)
-    return error.copy_with(exit_code=exit_code(kind))
-
-
-NEEDS_MORE_ARGUMENTS = (ConfigError, NodeError, NodesError)
 
 
 def machines(plan: Plan) -> tuple[Finding, ...]:

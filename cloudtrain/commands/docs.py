@@ -6,10 +6,10 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-import cloudtrain
+from cloudtrain.core.folders import PACKAGE
 from cloudtrain.errors import UsageError
 
-PAGES = Path(cloudtrain.__file__).parent / "docs"
+PAGES = PACKAGE / "docs"
 
 INDEX = "index"
 """The page that lists the others."""

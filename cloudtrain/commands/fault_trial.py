@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cloudtrain import moments
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
-from cloudtrain.commands.down import destroy_cluster
-from cloudtrain.commands.run import run as run_all
 from cloudtrain.commands.script_code import facts_in, scripts_of
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.errors import CloudtrainError
@@ -36,8 +33,11 @@ class Trial:
     """One run of the job, with at most one fault, and what its log showed when."""
 
     config: ClusterConfig
-    arguments: Sequence[str]
     console: Console
+    run_job: Callable[[Console], Run]
+    """Creates the cluster, runs the job on it and deletes the cluster."""
+    down: Callable[[bool], None]
+    """Deletes what is there of the cluster: True discards what has not landed."""
     fault: Fault | None = None
     training: float = 0.0
     """Seconds of training of the undisturbed run; measured by `run`."""
@@ -66,12 +66,12 @@ class Trial:
         hitting.start()
         try:
             with disks_in_memory(self.fault is not None and self.fault.kind == "disk"):
-                done = run_all(make_plan(self.config), arguments=self.arguments, console=seen)
+                done = self.run_job(seen)
         finally:
             over.set()
             hitting.join()
             self._land_what_came_back()
-            take_down(self.config, self.console)
+            self.down(True)
         if self.fault is None:
             self.unit = unit_of(self.lines)
             steps = training(self.lines, self.unit)
@@ -113,10 +113,10 @@ class Trial:
     def _land_what_came_back(self) -> None:
         """`down` for the nodes that a run without the silent one has kept: it must lose nothing."""
         away = self.fault is not None and self.fault.kind == "away" and self.hit is not None
-        if not away or not Records(self.config.name).is_open():
+        if not away:
             return
         try:
-            destroy_cluster(Handle(self.config), discard=False, console=self.console)
+            self.down(False)
         except CloudtrainError as error:
             self.orphan = f"the node came back, and `down` failed: {error.message}"
 
@@ -190,12 +190,6 @@ def disks_in_memory(wanted: bool) -> Iterator[None]:
         yield
     finally:
         del os.environ[faults.DISK_VARIABLE]
-
-
-def take_down(config: ClusterConfig, console: Console) -> None:
-    """Delete what a run that could not land, or a killed rehearsal, has left."""
-    if Records(config.name).is_open():
-        destroy_cluster(Handle(config), discard=True, console=console)
 
 
 class Watching(ForwardingConsole):

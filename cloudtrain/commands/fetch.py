@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.land import by_folder, land_so_far
-from cloudtrain.artifacts.landing import landing_of
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.find_run import find_run
@@ -17,6 +16,7 @@ from cloudtrain.model import AUTO, ArtifactRules, ClusterConfig
 from cloudtrain.protocols import Console
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.pending_artifacts import ask_unlanded, run_known, runs_of
+from cloudtrain.runs.session_landing import landing_of
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 

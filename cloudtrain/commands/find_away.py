@@ -8,8 +8,7 @@ from cloudtrain.away.desk_keys import DeskKeys
 from cloudtrain.away.own_desk import desk_marks, desk_nodes
 from cloudtrain.away.published import AwayState, Published
 from cloudtrain.away.record import AwayRecord, away_record
-from cloudtrain.cluster.session import store_at
-from cloudtrain.commands.find_run import config_on_record, shared_store
+from cloudtrain.cluster.session import config_on_record, shared_store, store_at
 from cloudtrain.errors import CloudtrainError, NoBucketError, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import ArtifactStore

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from cloudtrain.artifacts.run_index import StoredRuns
-from cloudtrain.cluster.session import artifact_store, recorded_config, store_at
-from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
+from cloudtrain.cluster.session import artifact_store, recorded_config, shared_store
+from cloudtrain.errors import CloudtrainError, UsageError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.protocols import ArtifactStore
 from cloudtrain.run_record import Run
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.stores import open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +64,3 @@ def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str 
     runs = StoredRuns(store, name)
     found = runs.run(run) if run is not None else runs.latest()
     return FoundRun(run=found.run, store=lambda: store, records=None)
-
-
-def shared_store(name: str, config: ClusterConfig | None, uri: str | None) -> ArtifactStore:
-    """The store that other machines see too. Raises UsageError if the config names none."""
-    config = config or config_on_record(name)
-    uri = uri or (config.artifacts.store if config else None)
-    if uri is None:
-        raise UsageError(
-            f"no local record of {name}, and its config has no artifacts.store",
-            hint="its artifacts are on the machine that ran it; pass --store URI to read a store",
-        )
-    return store_at(uri, config) if config else open_store(uri)
-
-
-def config_on_record(name: str) -> ClusterConfig | None:
-    try:
-        return recorded_config(Records(name)) if name in known_clusters() else None
-    except ConfigError:
-        return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.cluster.session import open_provider
 from cloudtrain.commands.accounts import AccountRef, account_of
 from cloudtrain.commands.gpus import GpuMachine
@@ -16,6 +15,7 @@ from cloudtrain.errors import (
     NotAskedError,
     UsageError,
 )
+from cloudtrain.model import MachineType
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked
 from cloudtrain.protocols import Allowance, TellsQuotas

@@ -7,7 +7,7 @@ import secrets
 import string
 from pathlib import Path
 
-import cloudtrain
+from cloudtrain.core.folders import PACKAGE
 from cloudtrain.errors import UsageError
 
 SCHEMA = ".cloudtrain-schema.json"
@@ -19,7 +19,7 @@ SCRIPT = "train.py"
 NAME = "my-cluster"
 """Placeholder for the cluster's name in templates."""
 
-_CONFIGS = Path(cloudtrain.__file__).parent / "configs"
+_CONFIGS = PACKAGE / "configs"
 
 
 def init(provider: str, destination: Path) -> Path:

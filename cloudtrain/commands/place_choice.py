@@ -14,7 +14,6 @@ from cloudtrain.cluster.cluster_offers import choices, standing
 from cloudtrain.cluster.node_hours import charged_hours
 from cloudtrain.cluster.on_demand import SpotFallback
 from cloudtrain.cluster.session import Handle, account, recorded_config
-from cloudtrain.commands.check import exit_code, of_kind
 from cloudtrain.config import with_candidate
 from cloudtrain.console.prices import per_hour
 from cloudtrain.console.times import duration
@@ -27,7 +26,9 @@ from cloudtrain.errors import (
     NodesError,
     PermissionsError,
     QuotaError,
+    exit_code,
     if_told,
+    of_kind,
 )
 from cloudtrain.events import (
     BudgetContinued,

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 from cloudtrain import moments
 from cloudtrain.cluster.plan import make_plan, tasks
-from cloudtrain.commands.fault_trial import Trial, take_down
+from cloudtrain.cluster.session import Handle
+from cloudtrain.commands.down import destroy_cluster
+from cloudtrain.commands.fault_trial import Trial
+from cloudtrain.commands.run import run
 from cloudtrain.errors import UsageError
 from cloudtrain.log_progress import last_loss
 from cloudtrain.model import ClusterConfig
@@ -18,7 +21,8 @@ from cloudtrain.rehearsal.client_faults import CLIENT
 from cloudtrain.rehearsal.client_faults import FAULTS as CLIENT_FAULTS
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Rehearsal
-from cloudtrain.state.folder import home
+from cloudtrain.run_record import Run
+from cloudtrain.state import Records, home
 
 ALL = ("all",)
 EARLIEST, LATEST = 0.2, 0.8
@@ -55,9 +59,17 @@ def rehearse(
     left_out = tuple(not_rehearsed(config, setup_run=setup_run))
     for text in left_out:
         console.say(f"not rehearsed: {text}")
-    take_down(local, console)
+
+    def run_job(shown: Console) -> Run:
+        return run(make_plan(local), arguments=arguments, console=shown)
+
+    def down(discard: bool) -> None:
+        if Records(local.name).is_open():
+            destroy_cluster(Handle(local), discard=discard, console=console)
+
+    down(True)
     console.say("undisturbed run")
-    reference = Trial(local, arguments, console)
+    reference = Trial(local, console, run_job, down)
     whole = reference.run()
     report = Rehearsal(
         name=local.name,
@@ -71,7 +83,7 @@ def rehearse(
     for number, fault in enumerate(due, 1):
         console.say(f"fault {number} of {len(due)}: {fault.kind} {fault.task}")
         trial = Trial(
-            *(local, arguments, console, fault),
+            *(local, console, run_job, down, fault),
             *(reference.training, reference.unit, reference.span),
             *(reference.landed, reference.doubts),
         )

@@ -26,12 +26,13 @@ from cloudtrain.away.desk_cluster import (
 from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
 from cloudtrain.away.job import Job, config_for_desk, environment, requirement_files
 from cloudtrain.away.orders import load_order_key, new_order_key
-from cloudtrain.away.own_desk import PROGRAM, are_desk, is_recorded_desk, marked
+from cloudtrain.away.own_desk import are_desk, marked
 from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published, Publisher
 from cloudtrain.away.record import AwayRecord, save_away
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.catalog.estimate import estimate
+from cloudtrain.cluster.creations import PROGRAM, is_recorded_desk
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.ownership import current_owner

@@ -244,7 +244,7 @@ def refuse_no_folder(uri: str | None) -> None:
 
 def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> ClusterStatus:
     from cloudtrain.artifacts.run_index import StoredRuns
-    from cloudtrain.commands.find_run import shared_store
+    from cloudtrain.cluster.session import shared_store
 
     store = None if lacks_store(config, uri) else shared_store(name, config, uri)
     stored, faults = StoredRuns(store, name).runs_and_faults() if store else ((), ())

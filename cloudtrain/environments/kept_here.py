@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cloudtrain.catalog.table import cache
 from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.session import open_provider, recorded_config
+from cloudtrain.core.folders import cache_folder
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.model import ClusterConfig
 from cloudtrain.playbooks import tensorflow
@@ -49,7 +49,7 @@ def kept_here() -> tuple[Kept, ...]:
     """All of it, largest first."""
     users = _Users()
     found = []
-    for each in (*_in_cache(cache()), *_nodes(home() / "local")):
+    for each in (*_in_cache(cache_folder()), *_nodes(home() / "local")):
         locked = "another process has it locked" if _is_locked(each.lock) else ""
         found.append(replace(_measured(each), used_by=locked or users.of(each)))
     used = [each.path for each in found if each.kind == "environment" and each.used_by]
@@ -62,7 +62,9 @@ def remove(kept: Kept) -> str:
     with _locked(kept.lock) as is_free:
         if not is_free:
             return "another process has it locked"
-        environments = [each.path for each in _in_cache(cache()) if each.kind == "environment"]
+        environments = [
+            each.path for each in _in_cache(cache_folder()) if each.kind == "environment"
+        ]
         if why := _Users().of(kept) or _base_of(kept, environments):
             return why
         doomed = kept.path.with_name(f".{kept.path.name}.removed-{os.getpid()}")

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain import __version__, moments
+from cloudtrain import moments
 from cloudtrain.artifacts.event_files import event_files
 from cloudtrain.config.as_written import as_written
 from cloudtrain.console.times import clock, duration
+from cloudtrain.core.version import __version__
 from cloudtrain.errors import CloudtrainError
 from cloudtrain.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
 from cloudtrain.log_progress import Line

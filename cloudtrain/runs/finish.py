@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cloudtrain import moments
 from cloudtrain.artifacts.land import Closing, missing, not_landed
-from cloudtrain.artifacts.landing import landing_of, nodes_of, own_manifests
+from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.artifacts.own_manifests import read_to_judge
 from cloudtrain.cluster.lost_nodes import lost_nodes
@@ -23,6 +23,7 @@ from cloudtrain.run_record import Cause, Doubt, Run, Task
 from cloudtrain.runs import doubts
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
+from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
 

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.artifacts.landing import landing_of, own_manifests
+from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
@@ -25,6 +25,7 @@ from cloudtrain.model import ClusterConfig, Node
 from cloudtrain.parallel import fan_out
 from cloudtrain.presign import PresignedUpload
 from cloudtrain.run_record import Run, Task
+from cloudtrain.runs.session_landing import landing_of
 from cloudtrain.ship import program
 from cloudtrain.strategies import strategy_of
 

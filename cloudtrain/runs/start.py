@@ -9,7 +9,6 @@ from types import MappingProxyType
 from cloudtrain import layout, moments
 from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
-from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
 from cloudtrain.cluster.session import Session
@@ -28,6 +27,7 @@ from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.proof import prove_nodes
 from cloudtrain.runs.resume import source_of
+from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.state_table import TaskSeen, of_run
 from cloudtrain.runs.survivors import keeping
 from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloudtrain.artifacts.land import Pending, by_folder, land_so_far
-from cloudtrain.artifacts.landing import landing_of, nodes_of
 from cloudtrain.catalog.estimate import price_of, total
 from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.provision import shown_journal
@@ -19,6 +18,7 @@ from cloudtrain.events import RemovalBegun, pending_nodes
 from cloudtrain.model import ON_DEMAND, Node
 from cloudtrain.run_record import Run
 from cloudtrain.runs.pending_artifacts import ask_unlanded, land_again, runs_of
+from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.tasks import end_orphans
 from cloudtrain.words import some
 

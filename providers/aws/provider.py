@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import (
     BusyError,
     CloudConfigError,
@@ -16,7 +15,7 @@ from cloudtrain.errors import (
     NodesError,
     StepFailed,
 )
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.model import ClusterConfig, MachineType, Plan
 from cloudtrain.parallel import fan_out
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal

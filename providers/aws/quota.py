@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
-from cloudtrain.model import Plan
+from cloudtrain.model import MachineType, Plan
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.aws import listing, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client

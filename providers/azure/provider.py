@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
 from cloudtrain.identities.azure import principal
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.model import ClusterConfig, MachineType, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.azure import (

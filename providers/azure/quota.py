@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.cloud import clouds
-from cloudtrain.model import NodePlan
+from cloudtrain.model import MachineType, NodePlan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.azure.client import ArmClient, side_by_side

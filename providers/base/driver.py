@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
-from cloudtrain.model import Node, NodePlan, Owner, Plan
+from cloudtrain.model import MachineType, Node, NodePlan, Owner, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.spot_evidence import SpotEvidence

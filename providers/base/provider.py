@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Generic
 
 from cloudtrain import awake, fence
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, NodesError
 from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
-from cloudtrain.model import ClusterConfig, Holding, Identity, Node, Owner, Plan
+from cloudtrain.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.protocols import (
     Allowance,

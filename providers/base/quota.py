@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudtrainError, QuotaError, RateError, TransientError
+from cloudtrain.model import MachineType
 from cloudtrain.parallel import ask_all
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CloudError
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.model import ClusterConfig, MachineType, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.answers import answers_by_shape

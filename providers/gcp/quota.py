@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.catalog import MachineType
-from cloudtrain.model import Market, NodePlan, Plan
+from cloudtrain.model import MachineType, Market, NodePlan, Plan
 from cloudtrain.partial_list import PartialList
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
-import cloudtrain
+from cloudtrain.core.folders import PACKAGE
 from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.local import environment
 from cloudtrain.providers.local.private_view import SHARED_MEMORY, TEMPORARY, View
@@ -178,7 +178,7 @@ def _home_by_password_file() -> Path:
 
 def _own_programs() -> Iterator[Path]:
     """This program and its interpreter: the servers import from them, also later."""
-    yield Path(cloudtrain.__file__).parent
+    yield PACKAGE
     yield _resolved(Path(__file__)).parents[1]  # in a checkout, a folder of its own
     yield from map(Path, (sys.prefix, sys.base_prefix))
     for path in sys.path:

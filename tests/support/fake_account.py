@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloudtrain import retry
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.events import ResourceRequested
-from cloudtrain.model import ClusterConfig, Node, Owner, Plan
+from cloudtrain.model import ClusterConfig, MachineType, Node, Owner, Plan
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels

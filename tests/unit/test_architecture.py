@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
 LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, commands, cli
     {
+        "core",
         "codec",
         "model",
         "run_record",

@@ -6,12 +6,11 @@ import math
 
 import pytest
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.cli.gpu_quota import cells, document, remarks
 from cloudtrain.commands.accounts import AccountRef, account_of
 from cloudtrain.commands.gpu_quota import AccountQuota
 from cloudtrain.errors import CredentialsError
-from cloudtrain.model import Accelerator
+from cloudtrain.model import Accelerator, MachineType
 from cloudtrain.partial_list import NotAsked
 from cloudtrain.protocols import Allowance
 from cloudtrain.providers.base.quota import Quotas, allowance

@@ -359,7 +359,11 @@ def test_a_fault_that_comes_after_its_task_has_ended_is_no_fault(
     going = replace(run(state="running"), tasks=(Task(role="chief", index=0, node="n", port=1),))
     monkeypatch.setattr(Records, "active_run", lambda _: going)
     settings = local_config(config(), STORE, setup_run=False)
-    trial = Trial(settings, (), QuietConsole(), FAULT, lines=lines("step 1"))
+
+    def never(_: object) -> Run:
+        raise AssertionError
+
+    trial = Trial(settings, QuietConsole(), never, never, FAULT, lines=lines("step 1"))
     trial._hit(threading.Event())
     assert trial.hit is None
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
-from cloudtrain.catalog import MachineType
 from cloudtrain.errors import CapacityError, CloudError, CredentialsError, TransientError
 from cloudtrain.events import ResourceRequested
-from cloudtrain.model import ClusterConfig, Node, Plan
+from cloudtrain.model import ClusterConfig, MachineType, Node, Plan
 from cloudtrain.partial_list import NotAsked, PartialList
 from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base import labels

@@ -1,0 +1,1 @@
+"""Values, errors, events and protocols: what every other package knows."""
