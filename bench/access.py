@@ -21,12 +21,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.shell import command
 from cloudtrain.providers.azure import ssh_service as bastion
-from cloudtrain.shell import command
+from cloudtrain.ssh.ssh_proxy import jump_command
 from cloudtrain.ssh.transport import SshTransport
-from cloudtrain.ssh_proxy import jump_command
 from tests.support.behind import behind_jump_host
 from tests.support.cloud_clis import cloud_clis
 from tests.support.sshd import SshdNode, sshd_nodes

@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cloudtrain import layout  # noqa: E402
-from cloudtrain.protocols import Transport  # noqa: E402
+from cloudtrain.core import layout  # noqa: E402
+from cloudtrain.core.protocols import Transport  # noqa: E402
 from cloudtrain.ssh.transport import SshTransport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from tests.support.landing_parts import RUN, Cluster  # noqa: E402

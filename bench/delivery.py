@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from cloudtrain.model import Identity, Node  # noqa: E402
+from cloudtrain.core.model import Identity, Node  # noqa: E402
 from cloudtrain.providers.local.provider import LocalProvider  # noqa: E402
 from cloudtrain.ssh.keys import load_identity, ssh_config  # noqa: E402
 from tests.support.sshd import sshd_nodes  # noqa: E402
@@ -41,11 +41,11 @@ OURS = "cloudtrain"
 OURS_CODE = """
 import json, sys
 from pathlib import Path
-from cloudtrain.setup.apply import apply
-from cloudtrain.codec import decode
+from cloudtrain.playbooks.apply import apply
+from cloudtrain.core.codec import decode
 from cloudtrain.config import load
 from cloudtrain.ssh.keys import load_identity
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
 from cloudtrain.playbooks import code
 from cloudtrain.ssh.transport import SshTransport
 

@@ -34,11 +34,11 @@ OURS = "cloudtrain"
 OURS_CODE = """
 import json, sys, time
 from pathlib import Path
-from cloudtrain.codec import decode
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.codec import decode
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.ssh.keys import load_identity
-from cloudtrain.model import Node
-from cloudtrain.shell import command
+from cloudtrain.core.model import Node
+from cloudtrain.core.shell import command
 from cloudtrain.ssh.transport import SshTransport
 
 folder, warm = Path(sys.argv[1]), len(sys.argv) > 2

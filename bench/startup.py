@@ -55,8 +55,8 @@ def arguments() -> argparse.Namespace:
 
 def make_records(home: Path) -> None:
     os.environ["CLOUDTRAIN_HOME"] = str(home)
-    from cloudtrain.events import RunEnded
-    from cloudtrain.run_record import Run, RunAttempt, Task
+    from cloudtrain.core.events import RunEnded
+    from cloudtrain.core.run_record import Run, RunAttempt, Task
     from cloudtrain.state import Records
 
     records = Records("mnist")

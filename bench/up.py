@@ -61,7 +61,7 @@ import importlib, json, os, resource, sys, time
 from dataclasses import replace
 from pathlib import Path
 from cloudtrain.ssh.keys import create_identity
-from cloudtrain.model import NodeGroup
+from cloudtrain.core.model import NodeGroup
 from cloudtrain.cluster.plan import make_plan
 from tests.standins.cloud import Cloud
 

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from cloudtrain.commands.plan import PlanReport as PlanReport
     from cloudtrain.commands.status import ClusterStatus as ClusterStatus
     from cloudtrain.commands.status import StatusReport as StatusReport
-    from cloudtrain.errors import CloudtrainError as CloudtrainError
-    from cloudtrain.model import Cluster as Cluster
-    from cloudtrain.model import ClusterConfig as ClusterConfig
-    from cloudtrain.model import Node as Node
-    from cloudtrain.protocols import Console as Console
-    from cloudtrain.protocols import Finding as Finding
-    from cloudtrain.run_record import Run as Run
+    from cloudtrain.core.errors import CloudtrainError as CloudtrainError
+    from cloudtrain.core.model import Cluster as Cluster
+    from cloudtrain.core.model import ClusterConfig as ClusterConfig
+    from cloudtrain.core.model import Node as Node
+    from cloudtrain.core.protocols import Console as Console
+    from cloudtrain.core.protocols import Finding as Finding
+    from cloudtrain.core.run_record import Run as Run
 
 _MODULES = {
     "api": ("check", "down", "fetch", "load", "logs", "plan", "run", "status", "train", "up"),
-    "errors": ("CloudtrainError",),
+    "core.errors": ("CloudtrainError",),
     "artifacts.manifest": ("Manifest",),
-    "model": ("Cluster", "ClusterConfig", "Node"),
-    "protocols": ("Console", "Finding"),
-    "run_record": ("Run",),
+    "core.model": ("Cluster", "ClusterConfig", "Node"),
+    "core.protocols": ("Console", "Finding"),
+    "core.run_record": ("Run",),
     "commands.plan": ("PlannedTask", "PlanReport"),
     "commands.status": ("ClusterStatus", "StatusReport"),
 }

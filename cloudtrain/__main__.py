@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     try:
         if __name__ == "__main__":  # `python -m`: else sys.path begins with the script's folder
-            from cloudtrain.own_python import forget_current_folder
+            from cloudtrain.core.own_python import forget_current_folder
 
             forget_current_folder()
         from cloudtrain.cli.app import run

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from cloudtrain.artifacts.manifest import Manifest
     from cloudtrain.commands.plan import PlanReport
     from cloudtrain.commands.status import StatusReport
-    from cloudtrain.model import Cluster, ClusterConfig
-    from cloudtrain.protocols import Console, Finding
-    from cloudtrain.run_record import Run
+    from cloudtrain.core.model import Cluster, ClusterConfig
+    from cloudtrain.core.protocols import Console, Finding
+    from cloudtrain.core.run_record import Run
 
 
 def load(
@@ -74,8 +74,8 @@ def check(
 
     `deep` also tests `up` on the account, for a cent at most.
     """
+    from cloudtrain.checks.check import check
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.commands.check import check
 
     with _shown(console) as shown:
         return check(make_plan(config), deep=shown if deep else None, ignore=ignore)
@@ -101,8 +101,8 @@ def up(
     CloudtrainErrors.
     """
     from cloudtrain.cluster.plan import make_plan
-    from cloudtrain.commands.replace_nodes import AllowedChanges
     from cloudtrain.commands.up import up
+    from cloudtrain.runs.replace_nodes import AllowedChanges
 
     with _shown(console) as shown:
         return up(
@@ -306,7 +306,7 @@ def _target(
 def _shown(console: Console | None) -> Iterator[Console]:
     """Yield the console of this call; a quiet one by default."""
     from cloudtrain.console.quiet import QuietConsole
-    from cloudtrain.retry import waits_reported_to
+    from cloudtrain.core.retry import waits_reported_to
     from cloudtrain.state.clock import clock_corrected
 
     shown = console or QuietConsole()

@@ -4,11 +4,11 @@ need.
 
 from __future__ import annotations
 
-from cloudtrain.cloud import is_cloud
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.shell import script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import local_disks, nvidia, scripts, tensorflow
-from cloudtrain.shell import script
-from cloudtrain.step import Step
 
 ROOT = ""
 """Prefix of every absolute path that is read on the node."""

@@ -7,13 +7,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.shell import script
 from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import git_access, ignore, scripts
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, LeftOut, key_file
 from cloudtrain.playbooks.git_access import Access
-from cloudtrain.shell import script
 
 _FETCH_SECONDS = 3600.0
 

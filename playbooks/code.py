@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from cloudtrain import layout
-from cloudtrain.cloud import facts_of
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core import layout
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.shell import script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import checkout, folder, folder_archive, git, git_access, scripts
 from cloudtrain.playbooks.archive import Archive
-from cloudtrain.shell import script
-from cloudtrain.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)

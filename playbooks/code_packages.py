@@ -10,11 +10,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from cloudtrain import layout, ship
-from cloudtrain.model import ClusterConfig, Node, Problem
-from cloudtrain.playbooks import requirements, scripts, tensorflow
-from cloudtrain.shell import Command, command, script
-from cloudtrain.step import Step
+from cloudtrain.config import requirements
+from cloudtrain.core import layout, ship
+from cloudtrain.core.model import ClusterConfig, Node, Problem
+from cloudtrain.core.shell import Command, command, script
+from cloudtrain.core.step import Step
+from cloudtrain.playbooks import scripts, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
 """A folder that pip installs has one of these (packaging.python.org, read 2026-11-22)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.ship import text
+from cloudtrain.core.ship import text
 
 LINK = f"""\
 link_cuda() {{  # in the environment $1

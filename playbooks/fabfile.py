@@ -12,18 +12,18 @@ from fabric import Connection, task
 from invoke.exceptions import Exit
 
 from cloudtrain.config import load
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command, command, script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import base as base_playbook
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import code_packages, gpu_check
 from cloudtrain.playbooks import horovod as horovod_playbook
 from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
-from cloudtrain.protocols import Completed
-from cloudtrain.setup.apply import apply
-from cloudtrain.shell import Command, command, script
-from cloudtrain.step import Step
+from cloudtrain.playbooks.apply import apply
 from cloudtrain.trust.consent import refuse_untrusted
 
 # fab puts this folder first in sys.path, where its code.py would hide the standard library's.

@@ -11,12 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.core import own_output
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.words import some
 from cloudtrain.node.key_shapes import file_reason
-from cloudtrain.playbooks import ignore, own_output
+from cloudtrain.playbooks import ignore
 from cloudtrain.playbooks.ignore import IgnoreRule
-from cloudtrain.words import some
 
 OWN_IGNORE_FILE = ".cloudtrainignore"
 IGNORE_FILES = (".gitignore", OWN_IGNORE_FILE)

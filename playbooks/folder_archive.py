@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.playbooks.archive import CHUNK, Archive, member
 from cloudtrain.playbooks.folder import FolderEntry, shown
 

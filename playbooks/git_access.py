@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from cloudtrain.env_file import environment_of
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Problem
-from cloudtrain.shell import Secret
+from cloudtrain.config.env_file import environment_of
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.shell import Secret
 
 _TRANSPORTS = "https:http:ssh:git"
 """Allowed transports: `ext::…` would run a command from the URL."""

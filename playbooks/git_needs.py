@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from urllib.parse import urljoin
 
-from cloudtrain.cloud import facts_of
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.playbooks import git_access
 from cloudtrain.playbooks.git_access import Access, refused
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.shell import script
+from cloudtrain.core.ship import text
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import nvidia, scripts, tensorflow
 from cloudtrain.playbooks.cuda_links import LINK
-from cloudtrain.shell import script
-from cloudtrain.ship import text
-from cloudtrain.step import Step
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from cloudtrain import layout
-from cloudtrain.cloud import is_cloud
-from cloudtrain.model import ClusterConfig, Node, Problem
+from cloudtrain.core import layout
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.model import ClusterConfig, Node, Problem
+from cloudtrain.core.shell import command, script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import nvidia, scripts, tensorflow, tensorflow_releases
-from cloudtrain.shell import command, script
-from cloudtrain.step import Step
-from cloudtrain.strategies import strategy_of
-from cloudtrain.strategies.horovod import LIBRARY
+from cloudtrain.training.horovod import LIBRARY
+from cloudtrain.training.strategies import strategy_of
 
 TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
 """Debian packages that it is built with."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from cloudtrain.cloud import cloud_of
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.shell import script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import scripts
-from cloudtrain.shell import script
-from cloudtrain.step import Step
 
 
 def steps(config: ClusterConfig, node: Node, root: str) -> tuple[Step, ...]:

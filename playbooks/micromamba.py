@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.ship import text
+from cloudtrain.core.ship import text
 
 VERSION = "2.3.3-0"
 URL = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.ship import text
+from cloudtrain.core.ship import text
 
 ASK = f"""\
 # ask_index CANDIDATE…: asks for $asked (version, package, companions); sets $first and $last to

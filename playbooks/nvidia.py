@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda
-from cloudtrain.cloud import cloud_of, facts_of, is_cloud
-from cloudtrain.model import Accelerator, ClusterConfig, Node
+from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.model import Accelerator, ClusterConfig, Node
+from cloudtrain.core.shell import script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import scripts, tensorflow_releases
-from cloudtrain.shell import script
-from cloudtrain.step import Step
-from cloudtrain.strategies import strategy_of
+from cloudtrain.training.strategies import strategy_of
 
 ROOT = ""
 """Prefix of every absolute path that is read on the node."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.ship import check_python
-from cloudtrain.step import Step
+from cloudtrain.core.ship import check_python
+from cloudtrain.core.step import Step
 
 
 def steps() -> tuple[Step, ...]:

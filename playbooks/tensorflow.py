@@ -16,15 +16,16 @@ from functools import partial
 from math import ceil
 from typing import Literal
 
-from cloudtrain import layout, ship
 from cloudtrain.catalog import cuda
-from cloudtrain.cloud import facts_of, is_cloud
-from cloudtrain.model import ClusterConfig, Node, Problem
-from cloudtrain.playbooks import nvidia, requirements, scripts, tensorflow_releases
-from cloudtrain.playbooks.requirements import Delivered
-from cloudtrain.shell import Command, command, script
-from cloudtrain.step import Step
-from cloudtrain.strategies import strategy_of
+from cloudtrain.config import requirements
+from cloudtrain.config.requirements import Delivered
+from cloudtrain.core import layout, ship
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.model import ClusterConfig, Node, Problem
+from cloudtrain.core.shell import Command, command, script
+from cloudtrain.core.step import Step
+from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases
+from cloudtrain.training.strategies import strategy_of
 
 Keras = Literal["legacy", "3", "bundled"]
 

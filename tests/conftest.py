@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cloudtrain import wait_limits
 from cloudtrain.catalog import learned
+from cloudtrain.core import wait_limits
 from tests.support import forked, lanes, prepared
 from tests.support import project as projects
 from tests.support.forked import pytest_runtestloop

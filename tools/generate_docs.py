@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
-from cloudtrain.cloud import clouds
 from cloudtrain.config import schema
 from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.change_effects import EFFECT, KINDS
 from cloudtrain.config.section import Section, defaults
 from cloudtrain.config.sections import ConfigFile, section_at
-from cloudtrain.model import Provisioning
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import Provisioning
+from cloudtrain.core.wait_limits import WAITS
 from cloudtrain.runs import state_table
-from cloudtrain.wait_limits import WAITS
 
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
@@ -58,7 +58,7 @@ def states(now: str) -> str:
         lines += [f"\n## `{command}`\n", *state_rows(command), "", *state_drawing(command)]
     lines += [
         "\n## Waits\n",
-        "| `cloudtrain/wait_limits.py` | at most | until | then |",
+        "| `cloudtrain/core/wait_limits.py` | at most | until | then |",
         "|---|---|---|---|",
     ]
     for name, wait in WAITS.items():

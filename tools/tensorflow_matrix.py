@@ -30,7 +30,7 @@ from pathlib import Path
 import yaml
 
 from cloudtrain.playbooks import tensorflow_releases
-from cloudtrain.strategies.horovod import LIBRARY as HOROVOD
+from cloudtrain.training.horovod import LIBRARY as HOROVOD
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "versions.json"

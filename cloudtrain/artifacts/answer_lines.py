@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloudtrain.artifacts.inventory import Stop
-from cloudtrain.paths import shown
+from cloudtrain.core.paths import shown
 
 KEPT = 4096
 """Bytes kept, from the end, of a program's output besides its answers."""

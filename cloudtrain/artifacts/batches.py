@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from cloudtrain.model import Artifact
-from cloudtrain.protocols import ArtifactStore, BatchStore
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.protocols import ArtifactStore, BatchStore
 
 SMALL = 1 << 17
 """Bytes that make a batch full; a larger file is one of its own."""

@@ -21,11 +21,11 @@ from cloudtrain.artifacts.checkpoint_parts import STATE
 from cloudtrain.artifacts.direct_upload import LASTS, LONGEST, SLOWEST, lock_of, revealed
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE
-from cloudtrain.errors import CloudtrainError, StoreError
-from cloudtrain.model import Artifact, Node
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Transport
-from cloudtrain.ship import program
+from cloudtrain.core.errors import CloudtrainError, StoreError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore, Transport
+from cloudtrain.core.ship import program
 
 _CHUNK = 1 << 20
 _SMALL = 1 << 16

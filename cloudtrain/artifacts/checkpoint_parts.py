@@ -16,11 +16,11 @@ from cloudtrain.artifacts.inventory import (
     failed,
     take_inventory,
 )
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Transport
+from cloudtrain.core.shell import script
 from cloudtrain.node.listing import File
 from cloudtrain.node.patterns import literal
-from cloudtrain.protocols import Transport
-from cloudtrain.shell import script
 
 STATE = "checkpoint"
 """Name of the text proto in which TensorFlow lists the checkpoints of a folder, the newest first;

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from posixpath import basename, dirname, normpath
 
-from cloudtrain import layout, ship
 from cloudtrain.artifacts.checkpoint_content import (
     CheckpointContent,
     StoredCheckpoint,
@@ -17,14 +16,15 @@ from cloudtrain.artifacts.checkpoint_content import (
 from cloudtrain.artifacts.checkpoint_parts import torn_checkpoint
 from cloudtrain.artifacts.inventory import SILENCE, Stop, Wanted, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.errors import NodeError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core import layout, ship
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore, Transport
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import script
 from cloudtrain.node.patterns import literal
-from cloudtrain.parallel import fan_out
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Transport
-from cloudtrain.run_record import Run
-from cloudtrain.shell import script
 
 
 def put_checkpoints(

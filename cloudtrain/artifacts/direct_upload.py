@@ -18,14 +18,14 @@ from typing import Any
 from cloudtrain.artifacts.answer_lines import AnswerLines
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.paths import shown
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.core.shell import Secret
+from cloudtrain.core.ship import program
 from cloudtrain.node import formats
 from cloudtrain.node.listing import File
-from cloudtrain.paths import shown
-from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.shell import Secret
-from cloudtrain.ship import program
 
 LASTS = 3600.0
 """Seconds that a request is valid, plus one for each `SLOWEST` bytes of its file and of those that

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain import moments
 from cloudtrain.artifacts.batches import BATCH, batches
 from cloudtrain.artifacts.fetched import FetchedFolder
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.errors import CloudtrainError, NodesError, StoreError
-from cloudtrain.model import Artifact
-from cloudtrain.parallel import fan_out
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Console
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, NodesError, StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore, Console
 from cloudtrain.stores.file import PARTIAL, FileStore
 
 SIDE_BY_SIDE = 8

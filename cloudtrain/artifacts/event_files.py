@@ -9,14 +9,14 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cloudtrain import layout
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE, Wanted, failed, take_inventory
-from cloudtrain.errors import NodeError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core import layout
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.protocols import ArtifactStore, Transport
+from cloudtrain.core.shell import Command, script
 from cloudtrain.node.listing import File
-from cloudtrain.protocols import ArtifactStore, Transport
-from cloudtrain.shell import Command, script
 
 MARK = ".tfevents."
 """In the name of every event file: `events.out.tfevents.1795460000.host.123.0.v2`

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.artifacts.manifest import LOGS, RECORDS
-from cloudtrain.errors import StoreError
-from cloudtrain.paths import shown
-from cloudtrain.playbooks.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.paths import shown
 from cloudtrain.stores.file import PARTIAL
 
 _MARK = "Downloaded by `cloudtrain fetch`: not delivered as code.\n"

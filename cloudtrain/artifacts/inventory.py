@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from cloudtrain.errors import NodeError, NotLanded
-from cloudtrain.model import Node
+from cloudtrain.core.errors import NodeError, NotLanded
+from cloudtrain.core.model import Node
+from cloudtrain.core.paths import is_inside, shown
+from cloudtrain.core.protocols import Completed, Transport
+from cloudtrain.core.ship import program
+from cloudtrain.core.wait_limits import NODE_SILENT
 from cloudtrain.node.formats import IN_CODE, IN_HOME
 from cloudtrain.node.listing import NAMED, REASONS, File, fitting
-from cloudtrain.paths import is_inside, shown
-from cloudtrain.protocols import Completed, Transport
-from cloudtrain.ship import program
-from cloudtrain.wait_limits import NODE_SILENT
 
 T = TypeVar("T")
 

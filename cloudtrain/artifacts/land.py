@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain import layout
 from cloudtrain.artifacts.inventory import SILENCE, Inventory, Stop, failed, take_inventory
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import LOGS, Manifest, is_record
@@ -32,7 +31,8 @@ from cloudtrain.artifacts.sync import (
 )
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.console.forwarding import SilentStage
-from cloudtrain.errors import (
+from cloudtrain.core import layout
+from cloudtrain.core.errors import (
     CloudtrainError,
     NodeError,
     NodesError,
@@ -40,15 +40,15 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
-from cloudtrain.model import Artifact, ArtifactRules, Node
+from cloudtrain.core.model import Artifact, ArtifactRules, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import is_inside, shown
+from cloudtrain.core.protocols import Console, Stage, Transport
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import Command, script
+from cloudtrain.core.words import size_text, sizes, some
 from cloudtrain.node.listing import top_of
 from cloudtrain.node.patterns import matches
-from cloudtrain.parallel import fan_out
-from cloudtrain.paths import is_inside, shown
-from cloudtrain.protocols import Console, Stage, Transport
-from cloudtrain.run_record import Run
-from cloudtrain.shell import Command, script
-from cloudtrain.words import size_text, sizes, some
 
 NONE: Mapping[str, Path] = {}
 

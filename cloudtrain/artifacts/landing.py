@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from posixpath import normpath
 
-from cloudtrain import layout
 from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.inventory import Wanted
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.sync import SyncSource
-from cloudtrain.errors import UsageError
-from cloudtrain.model import AUTO, ArtifactRules, Node
+from cloudtrain.core import layout
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import AUTO, ArtifactRules, Node
+from cloudtrain.core.paths import is_inside
+from cloudtrain.core.protocols import ArtifactStore, Console, Transport
+from cloudtrain.core.run_record import Run
 from cloudtrain.node.patterns import literal
-from cloudtrain.paths import is_inside
-from cloudtrain.protocols import ArtifactStore, Console, Transport
-from cloudtrain.run_record import Run
 from cloudtrain.state import Records
 
 OUTPUT = "output/**"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from cloudtrain.codec import PATH, decode
-from cloudtrain.errors import StoreError
-from cloudtrain.model import Artifact
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.codec import PATH, decode
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.protocols import ArtifactStore
 
 FORMAT = 1
 NAME = "manifest.json"

@@ -21,11 +21,11 @@ from cloudtrain.artifacts.manifest import (
     to_bytes,
 )
 from cloudtrain.artifacts.own_manifests import OwnManifests, unproven
-from cloudtrain.errors import CloudtrainError, StoreError
-from cloudtrain.model import Artifact
+from cloudtrain.core.errors import CloudtrainError, StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import times
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore
 
 BESIDE = "again"
 """Staging prefix of changed files while the manifest lists the old version at its own place.

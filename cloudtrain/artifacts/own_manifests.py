@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cloudtrain.artifacts.manifest import NAME, Manifest, parsed
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state.files import make_folder, write_whole
 
 KEPT = 4

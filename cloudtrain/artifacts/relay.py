@@ -17,12 +17,12 @@ from typing import IO
 from cloudtrain.artifacts.batches import SMALL, most_in_batch
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import BatchStore
+from cloudtrain.core.shell import Command, script
 from cloudtrain.node.listing import File
-from cloudtrain.paths import shown
-from cloudtrain.protocols import BatchStore
-from cloudtrain.shell import Command, script
 
 MOST_WAITING = 32
 """Most batches of one node in memory."""

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.codec import UNIX_TIME, decode
-from cloudtrain.errors import CloudtrainError, StoreError, UsageError
-from cloudtrain.model import Artifact
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Run, published, run_to_json
+from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.run_record import Run, published, run_to_json
+from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.state.folder import RUN_ID
-from cloudtrain.task_id import CLUSTER_NAME
 
 RECORD = "run.json"
 FORMAT = 1

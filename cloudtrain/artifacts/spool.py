@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cloudtrain import metrics
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
@@ -24,17 +23,18 @@ from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolIndex
 from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
 from cloudtrain.artifacts.sync import SyncSource
-from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core import metrics
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore, Console, Transport
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import Command, script
+from cloudtrain.core.words import sizes
 from cloudtrain.node import formats
 from cloudtrain.node.listing import times
-from cloudtrain.parallel import fan_out
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore, Console, Transport
-from cloudtrain.run_record import Run
-from cloudtrain.shell import Command, script
 from cloudtrain.stores import is_on_this_machine
-from cloudtrain.words import sizes
 
 AT_ONCE = 16
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.codec import PATH, decode
-from cloudtrain.model import Artifact
+from cloudtrain.core.codec import PATH, decode
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.node import formats
-from cloudtrain.paths import is_inside, shown
 
 _CHUNK = 1 << 20
 

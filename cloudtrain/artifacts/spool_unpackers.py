@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cloudtrain import layout
 from cloudtrain.artifacts import direct_upload
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core import layout
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import Transport
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import script
+from cloudtrain.core.ship import program
 from cloudtrain.node.listing import File
-from cloudtrain.paths import shown
-from cloudtrain.protocols import Transport
-from cloudtrain.run_record import Run
-from cloudtrain.shell import script
-from cloudtrain.ship import program
 
 PLACE = ".parcel"
 """Folder below the run's folder on the node. Never the name of a task: those end with an index."""

@@ -13,10 +13,10 @@ from cloudtrain.artifacts.manifest import Checkpoint
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.relay import upload_via_client
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Artifact, Node
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Artifact, Node
+from cloudtrain.core.protocols import Transport
 from cloudtrain.node.listing import File, times
-from cloudtrain.protocols import Transport
 
 ROUNDS = 3
 """Retries of a file that changes while it is read."""

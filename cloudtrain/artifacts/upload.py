@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from cloudtrain.artifacts.inventory import Stop
-from cloudtrain.protocols import ArtifactStore, Transport
+from cloudtrain.core.protocols import ArtifactStore, Transport
 
 
 @dataclass(frozen=True, kw_only=True)

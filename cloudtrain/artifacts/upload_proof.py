@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from cloudtrain.artifacts.inventory import Wanted, take_inventory
 from cloudtrain.artifacts.sync import store_files
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import CloudtrainError, StepFailed, StoreError
-from cloudtrain.model import Node
-from cloudtrain.protocols import ArtifactStore, Transport
-from cloudtrain.shell import script
+from cloudtrain.core.errors import CloudtrainError, StepFailed, StoreError
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import ArtifactStore, Transport
+from cloudtrain.core.shell import script
 
 
 def prove_upload(

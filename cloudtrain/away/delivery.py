@@ -8,14 +8,14 @@ from typing import Literal, cast
 
 from cloudtrain.away.job import DeskPaths, Job, to_bytes
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import StepFailed
-from cloudtrain.layout import code_folder
-from cloudtrain.model import ClusterConfig, Code, Node
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.layout import code_folder
+from cloudtrain.core.model import ClusterConfig, Code, Node
+from cloudtrain.core.shell import Command, Secret, script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.setup.apply import apply
-from cloudtrain.shell import Command, Secret, script
-from cloudtrain.step import Step
+from cloudtrain.playbooks.apply import apply
 
 Process = Literal["running", "ended", "none"]
 

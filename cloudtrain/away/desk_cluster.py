@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cloudtrain.away.program import REQUIREMENTS
-from cloudtrain.catalog.estimate import estimate
-from cloudtrain.cloud import cloud_of, clouds
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config.location import place_in_file
-from cloudtrain.console.prices import per_hour
-from cloudtrain.errors import UsageError
-from cloudtrain.model import (
+from cloudtrain.core.cloud import cloud_of, clouds
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import (
     ArtifactRules,
     Away,
     ClusterConfig,
@@ -24,10 +22,12 @@ from cloudtrain.model import (
     Setup,
     Train,
 )
-from cloudtrain.spent import KEPT_FOR
+from cloudtrain.core.spent import KEPT_FOR
+from cloudtrain.core.task_id import CLUSTER_NAME
+from cloudtrain.money.estimate import estimate
+from cloudtrain.money.prices import per_hour
 from cloudtrain.stores import scheme_of
-from cloudtrain.strategies.custom import CUSTOM
-from cloudtrain.task_id import CLUSTER_NAME
+from cloudtrain.training.custom import CUSTOM
 
 ROLE = "desk"
 MARGIN = 3600.0

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from cloudtrain.away.record import HASHED, AwayRecord, desk_mark
 from cloudtrain.away.signatures import DESK_KEY, SigningKey, read_signed, signed_text
 from cloudtrain.away.store_paths import DESK_ID, folder_of, read_small
-from cloudtrain.codec import decode
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.codec import decode
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.state.away_record import HASHED, AwayRecord, desk_mark
 
 LARGEST = 1 << 12
 AGAIN = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from cloudtrain.codec import UNIX_TIME, decode
+from cloudtrain.core.codec import UNIX_TIME, decode
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

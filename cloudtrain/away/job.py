@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain.cloud import cloud_of
-from cloudtrain.codec import UNIX_TIME, InvalidRecord, decode
-from cloudtrain.errors import ConfigError
-from cloudtrain.layout import cluster_folder
-from cloudtrain.model import Away, Candidate, ClusterConfig, Code, Network, Owner, Problem
-from cloudtrain.playbooks import requirements
+from cloudtrain.config import requirements
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.layout import cluster_folder
+from cloudtrain.core.model import Away, Candidate, ClusterConfig, Code, Network, Owner, Problem
 
 FORMAT = 1
 REQUIREMENTS = "requirements.txt"

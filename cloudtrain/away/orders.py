@@ -23,10 +23,10 @@ from cloudtrain.away.signatures import (
     signed_text,
 )
 from cloudtrain.away.store_paths import NONCE, folder_of, read_small
-from cloudtrain.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
-from cloudtrain.errors import CloudtrainError, StoreError, UsageError
-from cloudtrain.owner import login
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.core.owner import login
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state.files import append_line, make_folder, named_faults, write_whole
 from cloudtrain.state.folder import ORDER_KEY
 

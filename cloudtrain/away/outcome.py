@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from cloudtrain.codec import decode
+from cloudtrain.core.codec import decode
 from cloudtrain.state import home
 from cloudtrain.state.files import write_whole
 

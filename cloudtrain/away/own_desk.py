@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cloudtrain.away.desk_cluster import ROLE
-from cloudtrain.away.record import AwayRecord, mark_of
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.creations import is_recorded_desk
 from cloudtrain.cluster.ownership import is_recorded
 from cloudtrain.cluster.session import Handle, recorded_config
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Away, ClusterConfig, Node
-from cloudtrain.partial_list import PartialList
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Away, ClusterConfig, Node
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.state import Records
-from cloudtrain.task_id import CLUSTER_NAME
+from cloudtrain.state.away_record import AwayRecord, mark_of
 
 
 def marked(desk: Handle, record: AwayRecord) -> Handle:

@@ -14,10 +14,10 @@ from typing import Literal
 from cloudtrain.away.desk_keys import DeskKeys
 from cloudtrain.away.signatures import NOT_SIGNED, STATE, SigningKey, read_signed, signed_text
 from cloudtrain.away.store_paths import DESK_ID, desks_in, folder_of, read_small
-from cloudtrain.codec import ANY_TEXT, UNIX_TIME, decode
-from cloudtrain.errors import CloudtrainError, StoreError
-from cloudtrain.paths import shown
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, decode
+from cloudtrain.core.errors import CloudtrainError, StoreError
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state import Records
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import ORDER_KEY

@@ -12,9 +12,9 @@ from cloudtrain.away.event_log import EventReader
 from cloudtrain.away.job import Job
 from cloudtrain.away.orders import Order, OrderInbox
 from cloudtrain.away.published import REPORTS_EVERY, AwayState, Phase, Publisher
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import being_destroyed, lacks_room, nodes_standing
-from cloudtrain.retry import CLOCK, Clock
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import being_destroyed, lacks_room, nodes_standing
+from cloudtrain.core.retry import CLOCK, Clock
 from cloudtrain.state import Records
 
 EVERY = 3.0

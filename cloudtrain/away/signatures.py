@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.codec import decode
-from cloudtrain.errors import CredentialsError
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import CredentialsError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -18,9 +18,9 @@ import re
 import secrets
 import time
 
-from cloudtrain.errors import StoreError
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.retry import Retry
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.retry import Retry
 
 ROOT = ".away"
 DESK_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{16}\Z")

@@ -16,10 +16,10 @@ from dataclasses import replace
 from datetime import date
 
 from cloudtrain.catalog import availability, table, tpus
-from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.learned import learned_row
-from cloudtrain.cloud import Cloud, cloud_of, clouds, is_cloud
-from cloudtrain.model import ON_DEMAND, Accelerator, MachineType, Market, NodeGroup, NodePlan
+from cloudtrain.core.aliases import canonical_name
+from cloudtrain.core.cloud import Cloud, cloud_of, clouds, is_cloud
+from cloudtrain.core.model import ON_DEMAND, Accelerator, MachineType, Market, NodeGroup, NodePlan
 
 PREPAID: frozenset[Market] = frozenset({"capacity-block"})
 """Markets whose machines are paid in advance, in one sum that no table has: an hour adds nothing to

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from datetime import date
 
 from cloudtrain.catalog import table
-from cloudtrain.cloud import Cloud, Family
-from cloudtrain.model import Market
+from cloudtrain.core.cloud import Cloud, Family
+from cloudtrain.core.model import Market
 
 
 def today() -> date:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cloudtrain.cloud import cloud_of
-from cloudtrain.model import Plan
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.model import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

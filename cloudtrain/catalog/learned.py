@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cloudtrain.catalog import table
 from cloudtrain.core.folders import cache_folder
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.protocols import MachineFacts
 
 
 def learned_machines(provider: str) -> table.Table | None:

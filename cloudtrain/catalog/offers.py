@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
-from cloudtrain.catalog.aliases import canonical_name
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
-from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of, clouds
-from cloudtrain.model import Accelerator, MachineType, Market, NodePlan, Provisioning
+from cloudtrain.core.aliases import canonical_name
+from cloudtrain.core.cloud import EVERYWHERE, Cloud, cloud_of, clouds
+from cloudtrain.core.model import Accelerator, MachineType, Market, NodePlan, Provisioning
 
 
 class Offer(NamedTuple):

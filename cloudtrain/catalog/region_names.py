@@ -10,7 +10,7 @@ import difflib
 import re
 
 from cloudtrain.catalog import table
-from cloudtrain.cloud import Cloud, cloud_of, clouds
+from cloudtrain.core.cloud import Cloud, cloud_of, clouds
 
 
 def invalid_region(provider: str, place: str) -> str | None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from cloudtrain import catalog
 from cloudtrain.catalog import table
-from cloudtrain.catalog.aliases import is_same_accelerator
 from cloudtrain.catalog.learned import learned_machines, learned_row, remember
-from cloudtrain.cloud import cloud_of
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.aliases import is_same_accelerator
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.protocols import MachineFacts
 
 MEMORY_TOLERANCE = 0.02
 """Relative: clouds give MiB, MB or rounded GB."""

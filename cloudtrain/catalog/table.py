@@ -10,9 +10,9 @@ from datetime import date
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from cloudtrain.cloud import cloud_of
+from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.folders import cache_folder
-from cloudtrain.model import Accelerator
+from cloudtrain.core.model import Accelerator
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 REPORTED = ("scratch_gb", "arm")

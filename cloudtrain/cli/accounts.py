@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cloudtrain.cli.target import config_of
-from cloudtrain.cloud import clouds, providers
-from cloudtrain.errors import UsageError
+from cloudtrain.core.cloud import clouds, providers
+from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.commands.accounts import AccountRef

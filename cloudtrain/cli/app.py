@@ -182,7 +182,7 @@ class LazyGroup(click.Group):
             return name, command, rest
         from difflib import get_close_matches
 
-        from cloudtrain.errors import UsageError
+        from cloudtrain.core.errors import UsageError
 
         near = [SYNONYMS[args[0]]] if args[0] in SYNONYMS else None
         near = near or get_close_matches(args[0], COMMANDS, n=1)
@@ -215,7 +215,7 @@ def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         return
-    from cloudtrain.retry import waits_reported_to
+    from cloudtrain.core.retry import waits_reported_to
     from cloudtrain.state.clock import clock_corrected
 
     ctx.with_resource(waits_reported_to(on_stderr))

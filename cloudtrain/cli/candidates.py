@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.state import Records, known_clusters, resolve
 
 Known = Literal["up", "down", "all"]

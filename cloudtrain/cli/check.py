@@ -24,7 +24,7 @@ from cloudtrain.cli.target import plan_of
 from cloudtrain.console.lines import quoted
 
 if TYPE_CHECKING:
-    from cloudtrain.protocols import Finding
+    from cloudtrain.core.protocols import Finding
 
 HOSTS = 8
 """Good hosts with a line of their own."""
@@ -66,7 +66,7 @@ def command(
     exit code is that of the most serious finding.
     """
     plan = plan_of(file)
-    from cloudtrain.commands.check import check, least_policy
+    from cloudtrain.checks.check import check, least_policy
 
     if policy:
         print_lines(least_policy(plan.config).splitlines())

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:

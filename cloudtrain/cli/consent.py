@@ -11,7 +11,7 @@ from cloudtrain.cli.confirm import on_terminal
 from cloudtrain.cli.options import given_settings
 
 if TYPE_CHECKING:
-    from cloudtrain.model import ClusterConfig
+    from cloudtrain.core.model import ClusterConfig
 
 
 def consent_to(config: ClusterConfig) -> None:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import name_of
 from cloudtrain.console.times import clock, duration
+from cloudtrain.core import moments
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
-    from cloudtrain.spent import CostSoFar
+    from cloudtrain.core.spent import CostSoFar
 
 BASIS = (
     "computed from the prices agreed at `up` and the hours on record here, without traffic and "

@@ -22,7 +22,7 @@ def command() -> int:
     from cloudtrain.commands.desk import desk, prepare, read_job
     from cloudtrain.console.event_stream import EventStream
     from cloudtrain.console.plain import PlainConsole
-    from cloudtrain.retry import waits_reported_to
+    from cloudtrain.core.retry import waits_reported_to
     from cloudtrain.state import Records, home
 
     job = read_job()

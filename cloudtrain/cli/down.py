@@ -23,9 +23,9 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import ClusterTarget, is_file, target_to_end
-from cloudtrain.cloud import facts_of
 from cloudtrain.console.lines import printable, quoted
-from cloudtrain.errors import CloudtrainError, ConfigError, LeasedError, UsageError
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import CloudtrainError, ConfigError, LeasedError, UsageError
 from cloudtrain.state import Records
 
 
@@ -102,7 +102,7 @@ def show_owner(target: ClusterTarget, owner: str | None) -> None:
     """Show owner, age, runs and expiry of a cluster whose keys are not on this machine."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
-    from cloudtrain.commands.cluster_owner import describe_owner
+    from cloudtrain.cluster.cluster_owner import describe_owner
 
     try:
         lines = describe_owner(target.name, target.config, owner=owner)

@@ -13,7 +13,13 @@ from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.wrapping import terminal_width, wrapped
-from cloudtrain.errors import CloudtrainError, ConfigError, NodesError, RunFailed, UntrustedError
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    ConfigError,
+    NodesError,
+    RunFailed,
+    UntrustedError,
+)
 
 MAX_LINES = 24
 """Lines of one error that are shown; the JSON and --debug have all."""

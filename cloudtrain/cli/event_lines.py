@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain import events
-from cloudtrain.events import Event, Line
+from cloudtrain.core import events
+from cloudtrain.core.events import Event, Line
 
 
 def told_events(lines: Sequence[Line]) -> list[tuple[float, str]]:

@@ -17,7 +17,7 @@ from cloudtrain.cli.options import (
     shown,
 )
 from cloudtrain.cli.target import name_of
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 

@@ -19,7 +19,7 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 
 @click.command(

@@ -60,7 +60,7 @@ def refuse_variables(
             continue
         for variable in (variable_of(name, option), f"CLOUDTRAIN_{flag.lstrip('-').upper()}"):
             if environ.get(variable):
-                from cloudtrain.errors import UsageError  # which --help does not need
+                from cloudtrain.core.errors import UsageError  # which --help does not need
 
                 raise UsageError(
                     f"{variable} is set, and no variable may stand for {flag}",

@@ -22,7 +22,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import is_file
-from cloudtrain.errors import CloudtrainError, NodesError
+from cloudtrain.core.errors import CloudtrainError, NodesError
 from cloudtrain.state import Records
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.commands.gpu_quota import AccountQuota
-from cloudtrain.errors import UsageError
-from cloudtrain.model import Accelerator
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import Accelerator
+from cloudtrain.core.protocols import Allowance
 
 HEAD = ("cloud", "machine", "GPUs", "on demand", "spot", "region")
 

@@ -17,14 +17,14 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.wrapping import terminal_width
-from cloudtrain.errors import UsageError
-from cloudtrain.words import some
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer
     from cloudtrain.commands.gpu_quota import AccountQuota
     from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
-    from cloudtrain.model import Market
+    from cloudtrain.core.model import Market
 
 RENEWED_BY = "`cloudtrain gpus --refresh-prices` renews them"
 NOT_SOLD = "-"
@@ -272,7 +272,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def price_lines(report: GpuReport) -> Iterator[str]:
     """What prices include and, once for all of them, their day and age."""
-    from cloudtrain.catalog.estimate import STALE_AFTER
+    from cloudtrain.money.estimate import STALE_AFTER
 
     yield "$/hour of a whole machine, without disks, addresses and traffic"
     if report.age is None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cloudtrain import moments
+from cloudtrain.checks.node_notes import overdue
 from cloudtrain.cli.nodes import billing_lines, node_json
-from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.ownership import described, facts
 from cloudtrain.commands.accounts import AccountInventory, DeletionScope
-from cloudtrain.commands.node_notes import overdue
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock
-from cloudtrain.model import ClusterConfig, Node, Owner
+from cloudtrain.core import moments
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.model import ClusterConfig, Node, Owner
 
 
 def text(answers: Sequence[AccountInventory]) -> str:
@@ -59,7 +59,7 @@ def _lines(answer: AccountInventory) -> Iterator[str]:
 
 def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
     """Facts to know before a cluster is deleted: age, what runs, expiry, price."""
-    from cloudtrain.catalog.estimate import price_of
+    from cloudtrain.money.estimate import price_of
 
     prices = [price_of(config, node).per_hour for node in nodes if node.state != "stopped"]
     known = sum(price for price in prices if price)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from cloudtrain import moments
+from cloudtrain.checks.node_notes import without_end
 from cloudtrain.cli.event_lines import told_events
 from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
@@ -24,12 +24,12 @@ from cloudtrain.cli.status_lines import (
     role_figures,
     still_line,
 )
-from cloudtrain.commands.node_notes import without_end
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import duration
-from cloudtrain.model import Node
-from cloudtrain.retry import Retry, poll_until
+from cloudtrain.core import moments
+from cloudtrain.core.model import Node
+from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.state import Records
 
 NAMED = 5

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain import moments
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.options import (
     debug_option,
@@ -23,10 +22,11 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target
+from cloudtrain.core import moments
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.log_lines import LogLine
     from cloudtrain.console.screen import Screen
+    from cloudtrain.runs.log_lines import LogLine
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -110,8 +110,8 @@ def command(
     """
     cluster, config = landed_target(name, store)
     from cloudtrain.cli.run_panel import run_panel
-    from cloudtrain.commands.log_lines import LineView
     from cloudtrain.commands.logs import logs
+    from cloudtrain.runs.log_lines import LineView
 
     by_line = as_json or timestamps or pattern is not None or since is not None
     panel = run_panel(cluster) if follow and not by_line else list

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from cloudtrain import moments
 from cloudtrain.cli.accounts import accounts_of, provider_options
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.nodes import alarmed
@@ -17,7 +16,8 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.lines import printable
-from cloudtrain.errors import UsageError
+from cloudtrain.core import moments
+from cloudtrain.core.errors import UsageError
 
 
 @click.command(short_help=COMMANDS["ls"], epilog="\b\nExample:\n  cloudtrain ls --cloud")

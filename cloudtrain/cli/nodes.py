@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain import moments
-from cloudtrain.commands.node_notes import overdue, without_end
+from cloudtrain.checks.node_notes import overdue, without_end
+from cloudtrain.core import moments
 
 if TYPE_CHECKING:
-    from cloudtrain.model import Node
+    from cloudtrain.core.model import Node
 
 MAX_SINGLE = 16
 """Nodes that are shown one by one; of a larger cluster, those that differ from their role."""
@@ -82,7 +82,7 @@ def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> It
     stopped = [node for node in nodes if node.state == "stopped"]
     if not stopped:
         return
-    from cloudtrain.cloud import cloud_of
+    from cloudtrain.core.cloud import cloud_of
 
     cloud = cloud_of(provider)
     for node in stopped:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 import click
 
 from cloudtrain.cli import candidates
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.console.event_stream import EventStream
@@ -117,7 +117,7 @@ def _hosts(
     context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     for each in value:
-        from cloudtrain.service_hosts import named_host
+        from cloudtrain.core.service_hosts import named_host
 
         try:
             named_host(each)
@@ -290,7 +290,7 @@ def _is_flag(parameter: click.Parameter) -> bool:
 
 
 def _findings(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    from cloudtrain.protocols import IGNORABLE
+    from cloudtrain.core.protocols import IGNORABLE
 
     names = tuple(name.strip() for name in value.split(",") if name.strip())
     for name in names:
@@ -334,8 +334,8 @@ wait_option = click.option(
 def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
     """Yield the command's console, and flush it at the end."""
     from cloudtrain.console import console
-    from cloudtrain.moments import MOMENTS
-    from cloudtrain.retry import waits_reported_to
+    from cloudtrain.core.moments import MOMENTS
+    from cloudtrain.core.retry import waits_reported_to
 
     screen = console(json=as_json or events_path() == "-", full_log=full_log)
     events = event_stream(screen)

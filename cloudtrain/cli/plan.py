@@ -21,10 +21,10 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import plan_of, read_target
-from cloudtrain.words import size_text
+from cloudtrain.core.words import size_text
 
 if TYPE_CHECKING:
-    from cloudtrain.ahead.code_sizes import CodePlace, CodeSizes
+    from cloudtrain.checks.code_sizes import CodePlace, CodeSizes
     from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
 
 
@@ -109,7 +109,7 @@ def landing_text(lands: dict[str, Any]) -> str:
 
 
 def price_lines(report: PlanReport) -> tuple[str, ...]:
-    from cloudtrain.console.prices import in_lines
+    from cloudtrain.money.prices import in_lines
 
     return in_lines(report.bill, report.config) if report.bill else (NO_PRICE,)
 
@@ -142,7 +142,7 @@ NAMED = 5
 
 def code_lines(code: dict[str, Any]) -> list[str]:
     """What goes to every node by size, and what stays here and why."""
-    from cloudtrain.words import some
+    from cloudtrain.core.words import some
 
     heavy = [each for each in code["places"] if each["bytes"] * 50 > code["bytes"] > 1_000_000]
     named = ", ".join(f"{each['path']} {size_text(each['bytes'])}" for each in heavy[:NAMED])
@@ -201,8 +201,8 @@ def by_role(nodes: list[dict[str, Any]]) -> list[str]:
 
 def as_document(report: PlanReport) -> dict[str, Any]:
     """The report as --json prints it. Prices are null if not known, 0 if nothing is rented."""
-    from cloudtrain.cloud import facts_of
-    from cloudtrain.console.prices import in_words
+    from cloudtrain.core.cloud import facts_of
+    from cloudtrain.money.prices import in_words
 
     config, cost = report.config, report.bill
     words = in_words(cost, config) if cost else NO_PRICE
@@ -246,7 +246,7 @@ def as_document(report: PlanReport) -> dict[str, Any]:
 
 
 def _code_json(code: CodeSizes) -> dict[str, Any]:
-    from cloudtrain.paths import shown
+    from cloudtrain.core.paths import shown
 
     def place(each: CodePlace) -> dict[str, Any]:
         return {"path": shown(each.path), "bytes": each.size}
@@ -262,7 +262,7 @@ def _code_json(code: CodeSizes) -> dict[str, Any]:
 
 
 def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
-    from cloudtrain.console.prices import per_hour
+    from cloudtrain.money.prices import per_hour
 
     offer = planned.offer
     cost, nodes = offer.price, offer.plan.nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from cloudtrain.run_record import NodeProof, Run, figure
+from cloudtrain.core.run_record import NodeProof, Run, figure
 
 SHOWN = 8
 """Nodes with a line of their own; of more, one line has the range."""

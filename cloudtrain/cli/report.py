@@ -20,7 +20,7 @@ from cloudtrain.cli.options import (
     store_option,
 )
 from cloudtrain.cli.target import landed_target
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.report.facts import Report
@@ -66,7 +66,7 @@ def command(
         raise click.UsageError("--watch and --json exclude each other")
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.report import report
-    from cloudtrain.extras import install_hint
+    from cloudtrain.core.extras import install_hint
     from cloudtrain.report.chart import missing_library
     from cloudtrain.report.landed import to_json
     from cloudtrain.report.page import page
@@ -89,8 +89,8 @@ def command(
 
 def write_again(path: Path, look: Callable[[], Report]) -> None:
     """Write the page until its run has ended; Ctrl-C ends only this."""
+    from cloudtrain.core.retry import Retry, poll_until
     from cloudtrain.report.page import page
-    from cloudtrain.retry import Retry, poll_until
 
     def written() -> bool | None:
         found = look()

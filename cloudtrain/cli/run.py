@@ -25,7 +25,7 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
-    from cloudtrain.model import Plan
+    from cloudtrain.core.model import Plan
 
 
 @click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
@@ -67,7 +67,7 @@ def command(
         return run_from_desk(plan, keep_on_failure, adopt, ignore, resume, wait, as_json)
     from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.run import run as run_all
-    from cloudtrain.run_record import published, run_to_json
+    from cloudtrain.core.run_record import published, run_to_json
 
     panel = run_panel(plan.config.name)
     with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):

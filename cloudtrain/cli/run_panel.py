@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cloudtrain import moments
 from cloudtrain.cli.status_lines import progress_line, role_figures
 from cloudtrain.commands.cost import cost
-from cloudtrain.commands.run_progress import progress_of
-from cloudtrain.commands.utilization import utilization_of
 from cloudtrain.console.times import duration
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.run_record import Run
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.run_record import Run
+from cloudtrain.runs.run_progress import progress_of
+from cloudtrain.runs.utilization import utilization_of
 from cloudtrain.state import Records
 
 EVERY = 2.0

@@ -10,7 +10,7 @@ from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.candidates import nodes
 from cloudtrain.cli.options import PassThroughCommand, debug_option, name_argument
 from cloudtrain.cli.target import name_of
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 
 @click.command(

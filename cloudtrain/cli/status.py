@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain import moments
+from cloudtrain.checks.node_notes import overdue
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.flag_variables import typed
 from cloudtrain.cli.nodes import alarmed, node_json
@@ -22,14 +22,14 @@ from cloudtrain.cli.options import (
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cli.target import landed_target, name_of
-from cloudtrain.commands.node_notes import overdue
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
-from cloudtrain.errors import UsageError
-from cloudtrain.run_record import Run, published, run_to_json
+from cloudtrain.core import moments
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.run_record import Run, published, run_to_json
 
 if TYPE_CHECKING:
-    from cloudtrain.cluster.budget import BudgetState
-    from cloudtrain.model import ClusterConfig
+    from cloudtrain.core.model import ClusterConfig
+    from cloudtrain.money.budget import BudgetState
 
 
 @click.command(

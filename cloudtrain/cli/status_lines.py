@@ -10,15 +10,15 @@ from cloudtrain.cli.proof_lines import proof_lines
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock, duration
-from cloudtrain.run_record import Run, resumed
-from cloudtrain.words import some
+from cloudtrain.core.run_record import Run, resumed
+from cloudtrain.core.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
-    from cloudtrain.cluster.budget import BudgetState
-    from cloudtrain.commands.run_progress import RunProgress
-    from cloudtrain.commands.utilization import RoleUse, Utilization
-    from cloudtrain.events import NothingMoves
+    from cloudtrain.core.events import NothingMoves
+    from cloudtrain.money.budget import BudgetState
+    from cloudtrain.runs.run_progress import RunProgress
+    from cloudtrain.runs.utilization import RoleUse, Utilization
 
 DOWN = "down"
 LATEST = 5
@@ -167,7 +167,7 @@ def budget_words(budget: BudgetState, ends: float | None, now: float) -> str:
 
 def cost_so_far(cluster: ClusterStatus, now: float) -> str | None:
     """None if nothing is billed."""
-    from cloudtrain.cloud import is_cloud
+    from cloudtrain.core.cloud import is_cloud
 
     return str(cluster.cost(now)) if cluster.nodes and is_cloud(cluster.provider) else None
 

@@ -37,7 +37,7 @@ def command(name: str | None, order_key: Path | None, as_json: bool) -> None:
     cluster, config = desk_target(name) or ClusterTarget(name_of(name), None)
     refuse_file_of_another_folder(name)
     from cloudtrain.commands.stop_run import stop_run
-    from cloudtrain.run_record import published, run_to_json
+    from cloudtrain.core.run_record import published, run_to_json
 
     with shown(as_json=as_json) as screen:
         run = stop_run(cluster, config=config, order_key=order_key, console=screen)

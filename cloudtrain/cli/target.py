@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import given_settings, is_yaml
-from cloudtrain.errors import ConfigError, UntrustedError, UsageError
+from cloudtrain.core.errors import ConfigError, UntrustedError, UsageError
 from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
-    from cloudtrain.model import ClusterConfig, Plan
+    from cloudtrain.core.model import ClusterConfig, Plan
 
 
 class ClusterTarget(NamedTuple):
@@ -53,7 +53,7 @@ def target_to_end(argument: str | None, *, adopt: bool = False) -> ClusterTarget
     try:
         return target_of(argument)
     except UntrustedError as error:
-        from cloudtrain.cloud import is_cloud
+        from cloudtrain.core.cloud import is_cloud
 
         if config is None or not is_cloud(config.provider):
             raise
@@ -120,7 +120,7 @@ def desk_target(argument: str | None) -> ClusterTarget | None:
     if argument is None or not is_file(argument):
         return None
     target = target_to_end(argument)
-    from cloudtrain.commands.find_away import find_away
+    from cloudtrain.away.find_away import find_away
 
     return target if find_away(*target) is not None else None
 

@@ -53,7 +53,7 @@ def command(
     target, config = target_of(name)
     from cloudtrain.cli.run_panel import run_panel
     from cloudtrain.commands.train import train
-    from cloudtrain.run_record import published, run_to_json
+    from cloudtrain.core.run_record import published, run_to_json
 
     arguments = ctx.meta["passed_on"]
     panel = list if detach else run_panel(target)

@@ -18,7 +18,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import read_target
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cloudtrain.commands.trust import TrustReport

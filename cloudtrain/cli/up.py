@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain import moments
+from cloudtrain.checks.node_notes import without_end
 from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.nodes import node_json
@@ -24,12 +24,12 @@ from cloudtrain.cli.options import (
     yes_option,
 )
 from cloudtrain.cli.target import plan_of
-from cloudtrain.cloud import facts_of
-from cloudtrain.commands.node_notes import without_end
-from cloudtrain.errors import LeftoverError
+from cloudtrain.core import moments
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import LeftoverError
 
 if TYPE_CHECKING:
-    from cloudtrain.model import Plan
+    from cloudtrain.core.model import Plan
 
 
 @click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
@@ -74,8 +74,8 @@ def command(
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:
         confirm(f"Create {nodes(plan)} on {where(plan)}?", yes=yes)
-    from cloudtrain.commands.replace_nodes import AllowedChanges
     from cloudtrain.commands.up import up
+    from cloudtrain.runs.replace_nodes import AllowedChanges
 
     with shown(as_json=as_json) as screen:
         allowed = AllowedChanges(shrink=shrink, replace=replace)
@@ -113,10 +113,10 @@ def where(plan: Plan) -> str:
     """Place and price to confirm: `gcp, 1.60 $/hour`; of several offers, the first one and the
     highest price.
     """
-    from cloudtrain.catalog.estimate import estimate
     from cloudtrain.cluster.cluster_offers import cluster_offers, each_candidate
     from cloudtrain.cluster.on_demand import fallback_price
-    from cloudtrain.console.prices import dollars, per_hour
+    from cloudtrain.money.estimate import estimate
+    from cloudtrain.money.prices import dollars, per_hour
 
     config, price = plan.config, per_hour(estimate(plan))
     if each_candidate(config) == (config,):

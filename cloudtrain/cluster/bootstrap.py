@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.cluster.host_key_rotation import HOST_KEY, rotate_host_key
-from cloudtrain.errors import CloudError, HostKeyMismatch, NodeError, NodeGone, NodeUnreachable
-from cloudtrain.model import Identity, Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import HostKeys, Stage, Transport
-from cloudtrain.retry import Clock, Retry, poll_until, report_wait
-from cloudtrain.wait_limits import CLOUD_INIT, FIRST_LOGIN
+from cloudtrain.core.errors import CloudError, HostKeyMismatch, NodeError, NodeGone, NodeUnreachable
+from cloudtrain.core.model import Identity, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import HostKeys, Stage, Transport
+from cloudtrain.core.retry import Clock, Retry, poll_until, report_wait
+from cloudtrain.core.wait_limits import CLOUD_INIT, FIRST_LOGIN
 
 BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=FIRST_LOGIN)
 """Login attempts until a new node accepts one."""

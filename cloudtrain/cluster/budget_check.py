@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.budget_end import missing, paid_until, stopped
 from cloudtrain.cluster.lifetime import SAME, moment, move_ends, record_move, settle_end
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import UsageError
-from cloudtrain.events import ClusterEnd
-from cloudtrain.model import Limits, Plan
-from cloudtrain.strategies import enforced_lifetime
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.events import ClusterEnd
+from cloudtrain.core.model import Limits, Plan
+from cloudtrain.training.strategies import enforced_lifetime
 
 LEAST = 3600.0
 """Least seconds that a budget must pay for a new cluster, unless its lifetime is shorter."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cloudtrain.catalog.estimate import NodePrice, planned_price
-from cloudtrain.cloud import cloud_of
-from cloudtrain.cluster.budget import BudgetState, budget_state, latest_end
-from cloudtrain.cluster.node_hours import AFTER_END, MOST, charged_hours
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, NodePlan, Plan
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
+from cloudtrain.money.budget import BudgetState, budget_state, latest_end
+from cloudtrain.money.estimate import NodePrice, planned_price
+from cloudtrain.money.node_hours import AFTER_END, MOST, charged_hours
 
 
 def budget_now(session: Session) -> BudgetState | None:

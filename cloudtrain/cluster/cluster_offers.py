@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from cloudtrain.catalog.estimate import Estimate, estimate
 from cloudtrain.cluster.plan import make_plan, plan_errors
 from cloudtrain.cluster.session import account, recorded_config
 from cloudtrain.config import with_candidate
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import Candidate, ClusterConfig, Plan
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import Candidate, ClusterConfig, Plan
+from cloudtrain.money.estimate import Estimate, estimate
 from cloudtrain.state import Records, known_clusters
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cloudtrain import moments
-from cloudtrain.away.record import away_record
 from cloudtrain.cluster.ownership import described, is_recorded, this_machine
 from cloudtrain.cluster.session import recorded_config
 from cloudtrain.console.times import clock
-from cloudtrain.errors import ConfigError, LeasedError
-from cloudtrain.events import generations
-from cloudtrain.model import Holding, Node, Owner, is_being_created
-from cloudtrain.protocols import Console
+from cloudtrain.core import moments
+from cloudtrain.core.errors import ConfigError, LeasedError
+from cloudtrain.core.events import generations
+from cloudtrain.core.model import Holding, Node, Owner, is_being_created
+from cloudtrain.core.protocols import Console
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import away_record
 
 PROGRAM = "program"
 """Folder in the desk's record with this program, as it is delivered."""

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.config.location import place_in_file
-from cloudtrain.errors import UsageError
-from cloudtrain.events import Line, Made, nodes_requested
-from cloudtrain.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
-from cloudtrain.task_id import TaskId
-from cloudtrain.words import some
+from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.events import Line, Made, nodes_requested
+from cloudtrain.core.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.task_id import TaskId
+from cloudtrain.core.words import some
 
 
 @dataclass(frozen=True, kw_only=True)

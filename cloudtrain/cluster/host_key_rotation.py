@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
-from cloudtrain.model import HostKey, Node
-from cloudtrain.protocols import HostKeys, Transport
-from cloudtrain.retry import CLOCK, Clock, Retry
-from cloudtrain.shell import Command, script
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable, StepFailed
+from cloudtrain.core.model import HostKey, Node
+from cloudtrain.core.protocols import HostKeys, Transport
+from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.shell import Command, script
 from cloudtrain.ssh import keys
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"

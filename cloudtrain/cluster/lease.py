@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain import awake, fence, moments
-from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle, store_at
-from cloudtrain.codec import UNIX_TIME, decode
-from cloudtrain.errors import CloudtrainError, LeasedError, NoBucketError, if_told
-from cloudtrain.model import ClusterConfig
-from cloudtrain.owner import login
-from cloudtrain.protocols import Console, StoreBackend, Swapped
+from cloudtrain.core import awake, fence, moments
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.errors import CloudtrainError, LeasedError, NoBucketError, if_told
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.owner import login
+from cloudtrain.core.protocols import Console, StoreBackend, Swapped
 from cloudtrain.state import command_shown
 
 LASTS = 60.0

@@ -9,11 +9,11 @@ from datetime import datetime
 
 from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NodeError, StepFailed, UsageError
-from cloudtrain.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import TellsOwnEnds
+from cloudtrain.core.errors import CloudtrainError, NodeError, StepFailed, UsageError
+from cloudtrain.core.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import TellsOwnEnds
 
 LEAST = 60.0
 """Minimum seconds between now and a new end."""

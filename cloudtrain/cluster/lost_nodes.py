@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
     NodeError,
     NodesError,
     NodeUnreachable,
 )
-from cloudtrain.retry import Retry, poll_until
-from cloudtrain.wait_limits import NODE_TAKEN
-from cloudtrain.words import some
+from cloudtrain.core.retry import Retry, poll_until
+from cloudtrain.core.wait_limits import NODE_TAKEN
+from cloudtrain.core.words import some
 
 TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""

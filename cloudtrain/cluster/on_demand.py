@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from cloudtrain.catalog.estimate import estimate
-from cloudtrain.console.prices import per_hour
-from cloudtrain.model import ON_DEMAND, Plan
-from cloudtrain.protocols import Console
-from cloudtrain.words import some
+from cloudtrain.core.model import ON_DEMAND, Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.words import some
+from cloudtrain.money.estimate import estimate
+from cloudtrain.money.prices import per_hour
 
 
 @dataclass

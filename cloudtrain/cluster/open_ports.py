@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.model import ClusterConfig
-from cloudtrain.strategies import strategy_of
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.training.strategies import strategy_of
 
 
 def open_ports_note(config: ClusterConfig) -> str | None:

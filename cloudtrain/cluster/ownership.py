@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from cloudtrain import moments
-from cloudtrain.cloud import is_cloud
-from cloudtrain.codec import decode
 from cloudtrain.console.times import clock, duration
-from cloudtrain.errors import UsageError, if_told
-from cloudtrain.events import generations, made_here
-from cloudtrain.model import Holding, Node, Owner
-from cloudtrain.owner import login, machine_id, matches_owner, owner_of
-from cloudtrain.protocols import Console, Provider
+from cloudtrain.core import moments
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import UsageError, if_told
+from cloudtrain.core.events import generations, made_here
+from cloudtrain.core.model import Holding, Node, Owner
+from cloudtrain.core.owner import login, machine_id, matches_owner, owner_of
+from cloudtrain.core.protocols import Console, Provider
 from cloudtrain.state import Records, home
 from cloudtrain.state.files import make_folder, write_whole
 

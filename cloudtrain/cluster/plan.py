@@ -8,11 +8,11 @@ from itertools import count, repeat
 
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus, tpus
-from cloudtrain.cloud import facts_of, is_cloud
-from cloudtrain.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan
-from cloudtrain.run_record import Task
-from cloudtrain.strategies import not_launched, strategy_of
-from cloudtrain.task_id import TaskId, role_rank
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.task_id import TaskId, role_rank
+from cloudtrain.training.strategies import not_launched, strategy_of
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
 """Images that every cloud has; any other is the user's own."""

@@ -6,15 +6,14 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cloudtrain.catalog.estimate import price_of
-from cloudtrain.cloud import cloud_of, is_cloud
 from cloudtrain.cluster.bootstrap import await_first_login
 from cloudtrain.cluster.budget_check import within_budget
 from cloudtrain.cluster.budget_end import charges
 from cloudtrain.cluster.drift import creation_facts_of
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
-from cloudtrain.errors import (
+from cloudtrain.core.cloud import cloud_of, is_cloud
+from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
     HostKeyMismatch,
@@ -25,7 +24,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     Event,
     NodeDeletionBegun,
     NodeRequested,
@@ -40,13 +39,14 @@ from cloudtrain.events import (
     pending_nodes,
     was_ready,
 )
-from cloudtrain.model import ClusterConfig, Identity, Node, NodePlan, Plan
-from cloudtrain.protocols import Journal, Stage
-from cloudtrain.retry import Retry, poll_until
+from cloudtrain.core.model import ClusterConfig, Identity, Node, NodePlan, Plan
+from cloudtrain.core.protocols import Journal, Stage
+from cloudtrain.core.retry import Retry, poll_until
+from cloudtrain.core.task_id import TaskId
+from cloudtrain.core.wait_limits import NODE_KNOWN, NODE_STARTS
+from cloudtrain.core.words import some
+from cloudtrain.money.estimate import price_of
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
-from cloudtrain.task_id import TaskId
-from cloudtrain.wait_limits import NODE_KNOWN, NODE_STARTS
-from cloudtrain.words import some
 
 
 def ensure_nodes(session: Session) -> Session:

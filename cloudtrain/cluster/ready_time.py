@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     AttemptBegun,
     AttemptStarted,
     ClusterGone,

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from cloudtrain import moments
-from cloudtrain.cloud import cloud_of
-from cloudtrain.cluster.budget import latest_end
 from cloudtrain.cluster.drift import Change, Drift, creation_facts_of, drift_by_record
 from cloudtrain.cluster.lifetime import SAME, moment, words
-from cloudtrain.cluster.node_hours import charged_hours
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import recorded_config
 from cloudtrain.config import load_again
 from cloudtrain.config.location import place_in_file
-from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.events import Line, Made, known_end, nodes_standing
-from cloudtrain.model import ClusterConfig, Node, Plan
+from cloudtrain.core import moments
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CloudtrainError, ConfigError
+from cloudtrain.core.events import Line, Made, known_end, nodes_standing
+from cloudtrain.core.model import ClusterConfig, Node, Plan
+from cloudtrain.money.budget import latest_end
+from cloudtrain.money.node_hours import charged_hours
 from cloudtrain.state import Records
 
 

@@ -11,24 +11,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from cloudtrain.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.cluster.on_demand import on_demand
 from cloudtrain.cluster.ownership import refuse_other_owners
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import from_json, to_json, with_environment_defaults
-from cloudtrain.errors import (
+from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,
     NodesError,
     NodeUnreachable,
     UsageError,
 )
-from cloudtrain.events import generations, places_tried
-from cloudtrain.extras import install_hint
-from cloudtrain.model import ClusterConfig, Identity, Node, Plan
-from cloudtrain.partial_list import PartialList, Whereabouts
-from cloudtrain.protocols import ArtifactStore, Console, HostKeys, Provider, StoreBackend, Transport
-from cloudtrain.retry import CLOCK, Clock
+from cloudtrain.core.events import generations, places_tried
+from cloudtrain.core.extras import install_hint
+from cloudtrain.core.model import ClusterConfig, Identity, Node, Plan
+from cloudtrain.core.partial_list import PartialList, Whereabouts
+from cloudtrain.core.protocols import (
+    ArtifactStore,
+    Console,
+    HostKeys,
+    Provider,
+    StoreBackend,
+    Transport,
+)
+from cloudtrain.core.retry import CLOCK, Clock
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store, scheme_of

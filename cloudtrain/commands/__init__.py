@@ -1,1 +1,1 @@
-"""The commands, one short file each."""
+"""The commands, one file each: return values, and print nothing but progress."""

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cloudtrain import moments
-from cloudtrain.cloud import Cloud, facts_of, providers
+from cloudtrain.checks.node_notes import overdue, without_end
 from cloudtrain.cluster.creations import may_be_creating
 from cloudtrain.cluster.lease import held_long
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
-from cloudtrain.commands.node_notes import overdue, without_end
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.cloud import Cloud, facts_of, providers
+from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,
     CredentialsError,
     NodesError,
     NotAskedError,
 )
-from cloudtrain.events import Event
-from cloudtrain.model import ClusterConfig, Holding, Node
-from cloudtrain.owner import matches_owner
-from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import NotAsked
-from cloudtrain.protocols import Console, Provider
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import ClusterConfig, Holding, Node
+from cloudtrain.core.owner import matches_owner
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.protocols import Console, Provider
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.strategies.custom import CUSTOM
+from cloudtrain.training.custom import CUSTOM
 
 
 @dataclass(frozen=True, kw_only=True)

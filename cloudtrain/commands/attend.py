@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from cloudtrain.cluster.billing_notice import report_billed_on_failure
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
-from cloudtrain.commands.billing_notice import report_billed_on_failure
 from cloudtrain.commands.spent_budget import down_when_spent
-from cloudtrain.protocols import Console
-from cloudtrain.run_record import Run
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
 from cloudtrain.runs.supervise import supervise_run as attend_run
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND
-from cloudtrain.wait_limits import LOCK_HANDED_OVER
 
 
 def attend(name: str, *, console: Console, wait: float = LOCK_HANDED_OVER) -> Run | None:

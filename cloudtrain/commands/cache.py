@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.environments.kept_here import Kept, kept_here, remove
-from cloudtrain.protocols import Console
+from cloudtrain.core.protocols import Console
+from cloudtrain.setup.kept_here import Kept, kept_here, remove
 
 __all__ = ["Kept", "kept_here", "prune"]
 

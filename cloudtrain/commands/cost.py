@@ -7,13 +7,13 @@ from calendar import timegm
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain import moments
-from cloudtrain.cluster.node_hours import NodeHours, node_hours
-from cloudtrain.errors import ConfigError
-from cloudtrain.run_record import Run
-from cloudtrain.spent import CostSoFar, total
+from cloudtrain.core import moments
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.spent import CostSoFar, total
+from cloudtrain.core.task_id import TaskId
+from cloudtrain.money.node_hours import NodeHours, node_hours
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.task_id import TaskId
 
 
 @dataclass(frozen=True, kw_only=True)

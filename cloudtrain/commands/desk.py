@@ -16,7 +16,7 @@ from cloudtrain.cluster.ownership import act_for
 from cloudtrain.cluster.session import Handle, open_provider
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,
     DataError,
@@ -24,9 +24,9 @@ from cloudtrain.errors import (
     NotLanded,
     StoreError,
 )
-from cloudtrain.model import Problem
-from cloudtrain.protocols import Console, DeletesItself
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.model import Problem
+from cloudtrain.core.protocols import Console, DeletesItself
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.state import Records, home
 
 Describe = Callable[[BaseException], Mapping[str, Any]]

@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloudtrain.core.errors import UsageError
 from cloudtrain.core.folders import PACKAGE
-from cloudtrain.errors import UsageError
 
 PAGES = PACKAGE / "docs"
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cloudtrain import moments
 from cloudtrain.artifacts.land import not_landed
+from cloudtrain.away.away_down import end_desk, report_end
 from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.creations import refuse_being_created
 from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
@@ -27,12 +27,9 @@ from cloudtrain.cluster.session import (
     refuse_other_folder,
     without_keys,
 )
-from cloudtrain.commands.away_down import end_desk, report_end
-from cloudtrain.commands.landing_steps import land_everything
-from cloudtrain.commands.lost_run import end_lost_run
-from cloudtrain.commands.spools import ingest_before_down
 from cloudtrain.commands.stop_run import stop_run
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CloudtrainError,
     LeasedError,
     LeftoverError,
@@ -42,19 +39,22 @@ from cloudtrain.errors import (
     UsageError,
     raise_all,
 )
-from cloudtrain.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
-from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Console, Provider, Stage
-from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.core.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Console, Provider, Stage
+from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.wait_limits import IDLE_DOWN, OUTAGE
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import ensure_idle_process
 from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.landing_steps import land_everything
+from cloudtrain.runs.lost_run import end_lost_run
 from cloudtrain.runs.outage import passes, retry_outage
+from cloudtrain.runs.spools import ingest_before_down
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND
-from cloudtrain.wait_limits import IDLE_DOWN, OUTAGE
 
 LEASE_OF_DESK = Retry(pause=5.0, within=LASTS + EVERY)
 """Until the lease of a deleted desk is over."""

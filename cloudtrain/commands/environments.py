@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain import moments
-from cloudtrain.environments import saved, stored
-from cloudtrain.environments.archive import Archive
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.protocols import Console
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.protocols import Console
+from cloudtrain.setup import saved, stored
+from cloudtrain.setup.archive import Archive
 from cloudtrain.stores import kind_of, open_store
 
 DAY = 86400.0

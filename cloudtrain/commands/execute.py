@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
-from cloudtrain.errors import UsageError
-from cloudtrain.model import Node, NodePlan
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Console
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import Node, NodePlan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.shell import Command
 from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.shell import Command
 from cloudtrain.state import Records
 
 

@@ -10,13 +10,13 @@ from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.land import by_folder, land_so_far
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
-from cloudtrain.commands.find_run import find_run
-from cloudtrain.commands.spools import ingest_before_reading
-from cloudtrain.model import AUTO, ArtifactRules, ClusterConfig
-from cloudtrain.protocols import Console
+from cloudtrain.core.model import AUTO, ArtifactRules, ClusterConfig
+from cloudtrain.core.protocols import Console
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.find_run import find_run
 from cloudtrain.runs.pending_artifacts import ask_unlanded, run_known, runs_of
 from cloudtrain.runs.session_landing import landing_of
+from cloudtrain.runs.spools import ingest_before_reading
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cloudtrain.cluster.session import open_provider, recorded_config
-from cloudtrain.errors import UsageError
-from cloudtrain.protocols import Console
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.protocols import Console
 from cloudtrain.state import Records
 
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from cloudtrain.cluster.session import open_provider
 from cloudtrain.commands.accounts import AccountRef, account_of
 from cloudtrain.commands.gpus import GpuMachine
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     NodesError,
     NotAskedError,
     UsageError,
 )
-from cloudtrain.model import MachineType
-from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import NotAsked
-from cloudtrain.protocols import Allowance, TellsQuotas
+from cloudtrain.core.model import MachineType
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.protocols import Allowance, TellsQuotas
 
 
 @dataclass(frozen=True, kw_only=True)

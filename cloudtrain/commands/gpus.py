@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from cloudtrain.catalog import as_of, availability, region_of
-from cloudtrain.catalog.aliases import canonical_name
-from cloudtrain.catalog.estimate import STALE_AFTER
 from cloudtrain.catalog.gpus import GPUS, NEWEST, Gpu, fit
 from cloudtrain.catalog.offers import Offer, offered_kinds, offers
 from cloudtrain.catalog.region_names import similarity
-from cloudtrain.cloud import EVERYWHERE, clouds
-from cloudtrain.errors import UsageError
-from cloudtrain.model import MARKETS, Accelerator, Market
+from cloudtrain.core.aliases import canonical_name
+from cloudtrain.core.cloud import EVERYWHERE, clouds
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import MARKETS, Accelerator, Market
+from cloudtrain.money.estimate import STALE_AFTER
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.commands.attend import attend
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.spent_budget import is_spent
-from cloudtrain.errors import CloudtrainError, LockedError, RunFailed
-from cloudtrain.events import DownFailed
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.core.errors import CloudtrainError, LockedError, RunFailed
+from cloudtrain.core.events import DownFailed
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry
 from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, last_use
 from cloudtrain.state import Records
 

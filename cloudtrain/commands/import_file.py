@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.cloud import providers
-from cloudtrain.commands.script_code import facts_in, scripts_of
+from cloudtrain.checks.script_code import facts_in, scripts_of
 from cloudtrain.config import refuse_url
-from cloudtrain.errors import CloudtrainError, UsageError
+from cloudtrain.core.cloud import providers
+from cloudtrain.core.errors import CloudtrainError, UsageError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.source_files import LARGEST
 from cloudtrain.importers.submit_line import WHERE, config_of
-from cloudtrain.model import ClusterConfig
 from cloudtrain.script.strategy import strategy_in
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 
 def import_file(

@@ -7,8 +7,8 @@ import secrets
 import string
 from pathlib import Path
 
+from cloudtrain.core.errors import UsageError
 from cloudtrain.core.folders import PACKAGE
-from cloudtrain.errors import UsageError
 
 SCHEMA = ".cloudtrain-schema.json"
 """Written next to the config, so that editors can validate it offline."""

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloudtrain.artifacts.run_index import LandedLogs
+from cloudtrain.away.find_away import FoundAway, attended, find_away
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.away_logs import show_desk_log
-from cloudtrain.commands.find_away import FoundAway, attended, find_away
-from cloudtrain.commands.find_run import FoundRun, find_run
-from cloudtrain.commands.log_lines import LineView, RoleFilter
-from cloudtrain.commands.spools import ingest_before_reading
 from cloudtrain.console import times
-from cloudtrain.errors import LockedError, UsageError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core.errors import LockedError, UsageError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.find_run import FoundRun, find_run
+from cloudtrain.runs.log_lines import LineView, RoleFilter
+from cloudtrain.runs.spools import ingest_before_reading
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import arrivals

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain.ahead.code_sizes import CodeSizes, code_sizes
-from cloudtrain.ahead.commands import command_problems
-from cloudtrain.ahead.fill_in import unfilled
-from cloudtrain.ahead.setup import setup_problems
 from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
-from cloudtrain.catalog.billed_after_end import after_the_end
-from cloudtrain.catalog.estimate import Estimate, budget_seconds, estimate
+from cloudtrain.checks.code_sizes import CodeSizes, code_sizes
+from cloudtrain.checks.commands import command_problems
+from cloudtrain.checks.data_notes import data_notes
+from cloudtrain.checks.fill_in import unfilled
+from cloudtrain.checks.offline_checks import (
+    launched,
+    notes,
+    too_long,
+    unknown_places,
+)
+from cloudtrain.checks.price import price
+from cloudtrain.checks.rights_notes import rights_notes
+from cloudtrain.checks.setup import setup_problems
 from cloudtrain.cluster.cluster_offers import ClusterOffer, cluster_offers
 from cloudtrain.cluster.on_demand import fallback_price
 from cloudtrain.cluster.plan import (
@@ -25,21 +32,14 @@ from cloudtrain.cluster.plan import (
     without_code,
 )
 from cloudtrain.cluster.recorded_drift import lifetime_note, override_notes, recorded_drift
-from cloudtrain.commands.data_notes import data_notes
-from cloudtrain.commands.offline_checks import (
-    launched,
-    notes,
-    too_long,
-    unknown_places,
-)
-from cloudtrain.commands.price import price
-from cloudtrain.commands.rights_notes import rights_notes
+from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.config.location import location_of, placed
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
 from cloudtrain.datasets.transfer import landing_rate, reading_rate
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, NodePlan, Plan
-from cloudtrain.runs.task_launch import TaskLaunch
-from cloudtrain.strategies import enforced_lifetime
+from cloudtrain.money.billed_after_end import after_the_end
+from cloudtrain.money.estimate import Estimate, budget_seconds, estimate
+from cloudtrain.training.strategies import enforced_lifetime
 from cloudtrain.trust.file_uses import FileUses, file_uses
 
 

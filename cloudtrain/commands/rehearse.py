@@ -6,22 +6,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cloudtrain import moments
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_cluster
-from cloudtrain.commands.fault_trial import Trial
 from cloudtrain.commands.run import run
-from cloudtrain.errors import UsageError
-from cloudtrain.log_progress import last_loss
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Console
+from cloudtrain.core import moments
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.log_progress import last_loss
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run
 from cloudtrain.rehearsal import faults
 from cloudtrain.rehearsal.client_faults import CLIENT
 from cloudtrain.rehearsal.client_faults import FAULTS as CLIENT_FAULTS
+from cloudtrain.rehearsal.fault_trial import Trial
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Rehearsal
-from cloudtrain.run_record import Run
 from cloudtrain.state import Records, home
 
 ALL = ("all",)

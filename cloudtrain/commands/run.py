@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from cloudtrain.checks.check import refuse, refuse_missing_script
+from cloudtrain.cluster.billing_notice import report_billed
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
+from cloudtrain.cluster.place_choice import in_first_with_room
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -15,16 +18,11 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
-from cloudtrain.commands.billing_notice import report_billed
-from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_at_last
-from cloudtrain.commands.place_choice import in_first_with_room
-from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
-from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.spent_budget import is_spent
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     DataError,
     NodesError,
@@ -33,12 +31,14 @@ from cloudtrain.errors import (
     StoreError,
     UsageError,
 )
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Console
-from cloudtrain.run_record import ResumedFrom, Run
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
 from cloudtrain.runs.finish import failure
 from cloudtrain.runs.outage import passes
+from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED

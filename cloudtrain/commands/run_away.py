@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from cloudtrain import moments
+from cloudtrain.away.away_down import nodes_left, process_there, refuse_to_lose_keys
 from cloudtrain.away.delivery import (
     code_on_desk,
     deliver_code,
@@ -24,14 +24,14 @@ from cloudtrain.away.desk_cluster import (
     without_desks_share,
 )
 from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
+from cloudtrain.away.find_away import find_away
 from cloudtrain.away.job import Job, config_for_desk, environment, requirement_files
 from cloudtrain.away.orders import load_order_key, new_order_key
 from cloudtrain.away.own_desk import are_desk, marked
 from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published, Publisher
-from cloudtrain.away.record import AwayRecord, save_away
 from cloudtrain.away.store_paths import new_desk_id
-from cloudtrain.catalog.estimate import estimate
+from cloudtrain.checks.check import refuse, refuse_missing_script
 from cloudtrain.cluster.creations import PROGRAM, is_recorded_desk
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.lost_nodes import lost_nodes
@@ -45,14 +45,11 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
-from cloudtrain.commands.away_down import nodes_left, process_there, refuse_to_lose_keys
-from cloudtrain.commands.check import refuse, refuse_missing_script
 from cloudtrain.commands.down import destroy_cluster
-from cloudtrain.commands.find_away import find_away
-from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CloudtrainError,
     LeasedError,
     NodeError,
@@ -60,12 +57,15 @@ from cloudtrain.errors import (
     StoreError,
     UsageError,
 )
-from cloudtrain.model import ClusterConfig, Plan
+from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.shell import Secret
+from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.shell import Secret
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import AwayRecord, save_away
 from cloudtrain.state.folder import ORDER_KEY
 from cloudtrain.stores import scheme_of
 

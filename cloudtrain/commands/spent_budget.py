@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands.down import destroy_at_last
-from cloudtrain.errors import CloudtrainError, NodesError, NotLanded, StoreError
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock
+from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StoreError
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock
 from cloudtrain.runs.budget import recorded_budget
 from cloudtrain.state import Records
 

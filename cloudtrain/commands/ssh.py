@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 from cloudtrain.runs.background import ensure_idle_process
 from cloudtrain.ssh.keys import is_known, load_identity
 from cloudtrain.state import Records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtrain.cluster.session import open_provider, recorded_config
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 from cloudtrain.ssh import keys
 from cloudtrain.state import Records
 

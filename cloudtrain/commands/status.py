@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import moments
-from cloudtrain.commands.node_notes import cost_of, overdue, without_end
-from cloudtrain.errors import (
+from cloudtrain.checks.node_notes import cost_of, overdue, without_end
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CloudtrainError,
     LeftoverError,
     NotAskedError,
@@ -16,20 +16,20 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
-from cloudtrain.run_record import Run
-from cloudtrain.spent import CostSoFar
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.spent import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
 from cloudtrain.state.folder import without_desks
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
-    from cloudtrain.cluster.budget import BudgetState
-    from cloudtrain.commands.run_progress import RunProgress
-    from cloudtrain.commands.utilization import Utilization
-    from cloudtrain.events import NothingMoves
-    from cloudtrain.model import ClusterConfig, Node
-    from cloudtrain.partial_list import NotAsked
+    from cloudtrain.core.events import NothingMoves
+    from cloudtrain.core.model import ClusterConfig, Node
+    from cloudtrain.core.partial_list import NotAsked
+    from cloudtrain.money.budget import BudgetState
     from cloudtrain.runs.idle import IdleState
+    from cloudtrain.runs.run_progress import RunProgress
+    from cloudtrain.runs.utilization import Utilization
 
 OVERDUE = LeftoverError.exit_code
 
@@ -174,7 +174,7 @@ def landed(
     Raises StoreError.
     """
     from cloudtrain.artifacts.run_index import clusters_in
-    from cloudtrain.cloud import facts_of
+    from cloudtrain.core.cloud import facts_of
     from cloudtrain.stores import open_store
 
     refuse_no_folder(uri)
@@ -199,7 +199,7 @@ def with_desk(
     the store has them.
     """
     from cloudtrain.artifacts.run_index import StoredRuns
-    from cloudtrain.commands.find_away import find_away
+    from cloudtrain.away.find_away import find_away
 
     try:
         found = find_away(cluster.name, config, uri)
@@ -325,9 +325,9 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
     """Progress and utilization of the active run, from what has arrived here."""
     if not runs or runs[-1].ended is not None:
         return {}
-    from cloudtrain.commands.run_progress import progress_of
-    from cloudtrain.commands.utilization import utilization_of
-    from cloudtrain.events import nothing_moves
+    from cloudtrain.core.events import nothing_moves
+    from cloudtrain.runs.run_progress import progress_of
+    from cloudtrain.runs.utilization import utilization_of
 
     now = moments.now()
     return {
@@ -360,13 +360,13 @@ def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
 
 def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> ClusterStatus:
     """The same with its nodes, or with the reason why they are not known."""
-    from cloudtrain.catalog.estimate import price_of
     from cloudtrain.cluster.lease import held_long
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.cluster.session import open_provider, recorded_config
-    from cloudtrain.events import nodes_requested
-    from cloudtrain.partial_list import PartialList
-    from cloudtrain.protocols import TellsEnds
+    from cloudtrain.core.events import nodes_requested
+    from cloudtrain.core.partial_list import PartialList
+    from cloudtrain.core.protocols import TellsEnds
+    from cloudtrain.money.estimate import price_of
 
     try:
         config = config or recorded_config(Records(cluster.name))
@@ -391,8 +391,8 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
 
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
     """Cost of what stopped nodes leave behind, on a cloud that bills it."""
-    from cloudtrain.catalog import billed_after_end
-    from cloudtrain.model import NodeGroup
+    from cloudtrain.core.model import NodeGroup
+    from cloudtrain.money import billed_after_end
 
     stopped = [node for node in nodes if node.state == "stopped"]
     left = billed_after_end.left_by(config)

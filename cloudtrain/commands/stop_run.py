@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from cloudtrain.away.away_orders import order_stop
+from cloudtrain.away.find_away import attended, find_away
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
-from cloudtrain.commands.away_orders import order_stop
-from cloudtrain.commands.find_away import attended, find_away
-from cloudtrain.commands.landing_steps import LandingSteps
-from cloudtrain.errors import LockedError, UsageError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import LockedError, UsageError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.wait_limits import STOP_HANDED_OVER
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.cluster_seen import record_seen
+from cloudtrain.runs.landing_steps import LandingSteps
 from cloudtrain.runs.pending_artifacts import unknown_run
 from cloudtrain.runs.state_table import Seen, next_step, run_recorded
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import STOP_HANDED_OVER
 
 POLL = Retry(pause=0.2, within=STOP_HANDED_OVER)
 """Polls whether the run's supervisor is done, or gone."""

@@ -14,18 +14,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain import own_python
 from cloudtrain.artifacts.event_files import MARK, copy_from_node, copy_landed, event_files
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
-from cloudtrain.commands.find_run import FoundRun, find_run
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.extras import install_hint
-from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.run_record import Task
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError, UsageError
+from cloudtrain.core.extras import install_hint
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.run_record import Task
+from cloudtrain.runs.find_run import FoundRun, find_run
 
 EVERY = 5.0
 """Seconds between two copies of a live run, and after which TensorBoard reads again."""

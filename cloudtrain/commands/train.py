@@ -8,7 +8,9 @@ import string
 import time
 from collections.abc import Sequence
 
-from cloudtrain import moments
+from cloudtrain.checks.check import refuse_ahead
+from cloudtrain.checks.offline_checks import LONGEST
+from cloudtrain.cluster.billing_notice import report_billed_on_failure
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import await_known_states
@@ -22,18 +24,16 @@ from cloudtrain.cluster.session import (
     refuse_away,
     refuse_other_folder,
 )
-from cloudtrain.commands.billing_notice import report_billed_on_failure
-from cloudtrain.commands.check import refuse_ahead
-from cloudtrain.commands.offline_checks import LONGEST
-from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
-from cloudtrain.commands.resume_source import resume_source
 from cloudtrain.commands.spent_budget import down_when_spent
 from cloudtrain.config.as_written import written_lines
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Train
-from cloudtrain.protocols import Console
-from cloudtrain.run_record import ResumedFrom, Run
+from cloudtrain.core import moments
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig, Train
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import ResumedFrom, Run
 from cloudtrain.runs.background import attend_in_background, starting_idle_process
+from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
+from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run
 from cloudtrain.setup.prepare import prepare_nodes

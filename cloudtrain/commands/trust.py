@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.trust.consent import fact_lines, open_facts
 from cloudtrain.trust.file_facts import FileFact, file_facts
 from cloudtrain.trust.record import forget, remember

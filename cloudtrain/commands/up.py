@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from cloudtrain import moments
+from cloudtrain.checks.check import refuse
+from cloudtrain.checks.node_notes import without_end
+from cloudtrain.checks.rights_notes import open_notes
+from cloudtrain.checks.script_code import missing_script
 from cloudtrain.cluster.budget_check import refuse_unpaid
 from cloudtrain.cluster.budget_end import paid_until
 from cloudtrain.cluster.lease import holding_lease
@@ -17,8 +20,10 @@ from cloudtrain.cluster.lifetime import (
     settle_end,
 )
 from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
+from cloudtrain.cluster.place_choice import in_first_with_room
 from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.recorded_drift import override_notes
+from cloudtrain.cluster.rollback import existing_reported, report_or_roll_back
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -29,25 +34,20 @@ from cloudtrain.cluster.session import (
     refuse_other_account,
     refuse_other_folder,
 )
-from cloudtrain.commands.check import refuse
-from cloudtrain.commands.node_notes import without_end
-from cloudtrain.commands.place_choice import in_first_with_room
-from cloudtrain.commands.replace_nodes import (
+from cloudtrain.core import moments
+from cloudtrain.core.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
+from cloudtrain.core.model import Cluster, ClusterConfig, Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.runs.background import starting_idle_process
+from cloudtrain.runs.budget import recorded_budget
+from cloudtrain.runs.node_agents import start_agents
+from cloudtrain.runs.replace_nodes import (
     NOTHING,
     AllowedChanges,
     DriftDecision,
     decide_drift,
     delete_nodes,
 )
-from cloudtrain.commands.rights_notes import open_notes
-from cloudtrain.commands.rollback import existing_reported, report_or_roll_back
-from cloudtrain.commands.script_code import missing_script
-from cloudtrain.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
-from cloudtrain.model import Cluster, ClusterConfig, Plan
-from cloudtrain.protocols import Console
-from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.budget import recorded_budget
-from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.setup.prepare import prepare_nodes
 
 

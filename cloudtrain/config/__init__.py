@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.cloud import cloud_of
 from cloudtrain.config.record import from_json, to_json
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import Candidate, ClusterConfig, NodeGroup, Problem
-from cloudtrain.shell import Secret
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import Candidate, ClusterConfig, NodeGroup, Problem
+from cloudtrain.core.shell import Secret
 
 if TYPE_CHECKING:
     from cloudtrain.config.sections import ConfigFile
@@ -149,7 +149,7 @@ def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
 def _file_variables(env_file: Path | None) -> dict[str, str]:
     if env_file is None:
         return {}
-    from cloudtrain.env_file import read_env_file
+    from cloudtrain.config.env_file import read_env_file
 
     return read_env_file(env_file)
 
@@ -178,7 +178,7 @@ def read_secrets(
 
     Raises ConfigError naming each variable that is not set; an empty one counts as not set.
     """
-    from cloudtrain.env_file import environment_of
+    from cloudtrain.config.env_file import environment_of
 
     environ = environment_of(config, environ) if config.secrets else {}
     problems = [

@@ -7,7 +7,7 @@ import shlex
 from typing import Annotated, Any
 
 from cloudtrain.config.fields import InvalidValue, Reads, line
-from cloudtrain.ssh_proxy import PLACEHOLDERS, placeholders_in
+from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, placeholders_in
 
 _HOST = r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]*)|\[[0-9A-Fa-f:.]+\])"
 _USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"

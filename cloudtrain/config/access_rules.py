@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.cloud import Cloud, cloud_of, clouds, facts_of
 from cloudtrain.config.sections import ConfigFile, NetworkSection
 from cloudtrain.config.yaml_source import Path
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.core.cloud import Cloud, cloud_of, clouds, facts_of
+from cloudtrain.training.strategies import STRATEGIES
 
 Found = Iterator[tuple[Path, str]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from cloudtrain.cloud import Cloud, ResourceName, cloud_of
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path
+from cloudtrain.core.cloud import Cloud, ResourceName, cloud_of
 
 Found = Iterator[tuple[Path, str]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cloudtrain.config.variables import variables
 from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree
-from cloudtrain.model import Train
+from cloudtrain.core.model import Train
 
 
 def texts_with_variables(tree: Block) -> dict[str, str]:

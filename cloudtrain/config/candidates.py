@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from cloudtrain.cloud import clouds, is_cloud
 from cloudtrain.config.fields import is_null
 from cloudtrain.config.rules import broken_rules
 from cloudtrain.config.sections import CandidateEntry, ConfigFile
 from cloudtrain.config.validation import problem, validate
 from cloudtrain.config.yaml_source import Block, Items, Path, Tree, value_at
-from cloudtrain.model import Problem
+from cloudtrain.core.cloud import clouds, is_cloud
+from cloudtrain.core.model import Problem
 
 LISTS: tuple[Literal["any_of", "ordered"], ...] = ("any_of", "ordered")
 """Fields with candidates: tried by price, or as written."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cloudtrain.cloud import Cloud, cloud_of, clouds
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path
-from cloudtrain.service_hosts import host_of, is_loopback
+from cloudtrain.core.cloud import Cloud, cloud_of, clouds
+from cloudtrain.core.service_hosts import host_of, is_loopback
 
 Found = Iterator[tuple[Path, str]]
 

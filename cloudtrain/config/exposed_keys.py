@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from cloudtrain.config.variables import only_variable, variables
 from cloudtrain.config.yaml_source import Block, Path, Scalar, dotted, scalars
-from cloudtrain.model import Problem
+from cloudtrain.core.model import Problem
 from cloudtrain.node.key_shapes import given_keys, is_no_key, kind_of_key, looks_like_key_name
 
 _KEPT = "which records, reports and process lists would keep"

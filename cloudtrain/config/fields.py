@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from cloudtrain.cloud import providers
 from cloudtrain.config.variables import only_variable
 from cloudtrain.config.yaml_source import Block, Items, Scalar
-from cloudtrain.model import Accelerator, Market, Provisioning
-from cloudtrain.service_hosts import host_of, is_link_local
-from cloudtrain.strategies import STRATEGIES
-from cloudtrain.task_id import CLUSTER_NAME
+from cloudtrain.core.cloud import providers
+from cloudtrain.core.model import Accelerator, Market, Provisioning
+from cloudtrain.core.service_hosts import host_of, is_link_local
+from cloudtrain.core.task_id import CLUSTER_NAME
+from cloudtrain.training.strategies import STRATEGIES
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _VARIABLE = {"type": "string", "pattern": r"\$\{"}

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from cloudtrain.config.yaml_source import Block, Items, Scalar, SourceLocation, shown
-from cloudtrain.model import Problem
-from cloudtrain.task_id import ROLE_ORDER
+from cloudtrain.core.model import Problem
+from cloudtrain.core.task_id import ROLE_ORDER
 
 _HOST = re.compile(r"(?P<address>[^\s:\[\]]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from cloudtrain.cloud import clouds
 from cloudtrain.config.section import Section, defaults
 from cloudtrain.config.sections import ConfigFile
+from cloudtrain.core.cloud import clouds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtrain.config import candidate_number, defaults_path, load_again, written_tree
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Problem
 
 if TYPE_CHECKING:
     from cloudtrain.config.yaml_source import SourceLocation

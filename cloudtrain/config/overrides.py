@@ -17,7 +17,7 @@ from cloudtrain.config.yaml_source import (
     parse_value,
     shown,
 )
-from cloudtrain.model import Problem
+from cloudtrain.core.model import Problem
 
 _PART = r"[^\s.=\[\]]+"
 _FIELD = re.compile(rf"{_PART}(\[\d{{1,6}}\]|\.{_PART})*")

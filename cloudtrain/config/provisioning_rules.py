@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cloudtrain.catalog import tpus
-from cloudtrain.cloud import EVERYWHERE, Cloud, cloud_of
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path
-from cloudtrain.model import Limits, Market
+from cloudtrain.core.cloud import EVERYWHERE, Cloud, cloud_of
+from cloudtrain.core.model import Limits, Market
 
 Found = Iterator[tuple[Path, str]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from cloudtrain.cloud import providers
-from cloudtrain.codec import InvalidRecord, decode
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.core.cloud import providers
+from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Problem
 
 
 def to_json(config: ClusterConfig) -> dict[str, Any]:

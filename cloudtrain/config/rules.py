@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cloudtrain.catalog import tpus
-from cloudtrain.cloud import cloud_of, clouds, facts_of
 from cloudtrain.config.access_rules import broken_access_rules
 from cloudtrain.config.account_rules import broken_account_rules
 from cloudtrain.config.command_rules import broken_command_rules
@@ -17,9 +16,10 @@ from cloudtrain.config.fields import nearest
 from cloudtrain.config.provisioning_rules import broken_provisioning_rules
 from cloudtrain.config.sections import ConfigFile, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
-from cloudtrain.strategies import STRATEGIES
-from cloudtrain.strategies.strategy import Counts, Strategy
-from cloudtrain.task_id import ROLE_NAME, ROLE_ORDER
+from cloudtrain.core.cloud import cloud_of, clouds, facts_of
+from cloudtrain.core.task_id import ROLE_NAME, ROLE_ORDER
+from cloudtrain.training.strategies import STRATEGIES
+from cloudtrain.training.strategy import Counts, Strategy
 
 LAST_PORT = 65535
 

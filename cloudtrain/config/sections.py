@@ -10,12 +10,12 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
 
-from cloudtrain import model
-from cloudtrain.cloud import clouds
 from cloudtrain.config import access_fields, data_fields
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.section import Section, optional, required
 from cloudtrain.config.yaml_source import Block, Path, Scalar
+from cloudtrain.core import model
+from cloudtrain.core.cloud import clouds
 
 
 def _provisioning(spot: bool | None, given: model.Provisioning | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cloudtrain.cloud import cloud_of, facts_of, providers
 from cloudtrain.config.candidates import list_of
 from cloudtrain.config.fields import is_null
 from cloudtrain.config.validation import problem, validate
@@ -22,8 +21,9 @@ from cloudtrain.config.yaml_source import (
     value_at,
 )
 from cloudtrain.config.yaml_source import Path as Field
-from cloudtrain.errors import UsageError
-from cloudtrain.model import Problem
+from cloudtrain.core.cloud import cloud_of, facts_of, providers
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import Problem
 
 ANYWHERE = (
     *("artifacts.store", "artifacts.every"),

@@ -21,7 +21,7 @@ from cloudtrain.config.yaml_source import (
     shown,
     value_at,
 )
-from cloudtrain.model import Problem
+from cloudtrain.core.model import Problem
 
 _SENTENCES = {
     "missing": "is missing",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cloudtrain.config.variables import only_variable, variables
 from cloudtrain.config.yaml_source import Block, Scalar, dotted, scalars
-from cloudtrain.model import Problem
+from cloudtrain.core.model import Problem
 from cloudtrain.node.key_shapes import kind_of_key, looks_like_key_name
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from cloudtrain.config.variables import expand_variables
-from cloudtrain.model import Problem
+from cloudtrain.core.model import Problem
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32

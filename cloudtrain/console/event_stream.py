@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
-from cloudtrain import moments
 from cloudtrain.console.screen import Progress, Screen, TaskOutput
-from cloudtrain.protocols import Stage
+from cloudtrain.core import moments
+from cloudtrain.core.protocols import Stage
 
 
 class EventStream:

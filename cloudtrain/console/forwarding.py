@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.core.protocols import Console, Stage
 
 
 class ForwardingConsole:

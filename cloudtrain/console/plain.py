@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TextIO
 
-from cloudtrain import moments
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, counted
-from cloudtrain.protocols import Stage
+from cloudtrain.core import moments
+from cloudtrain.core.protocols import Stage
 
 BEAT = 1.0
 """Seconds between two looks at what nodes do."""

@@ -6,7 +6,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 
 from cloudtrain.console.forwarding import ForwardingConsole
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.core.protocols import Console, Stage
 
 log = logging.getLogger("cloudtrain")
 log.addHandler(logging.NullHandler())  # else Python prints warnings of programs without handlers

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TextIO
 
-from cloudtrain import protocols
 from cloudtrain.console.alike import role_of
 from cloudtrain.console.folding import is_own_log
 from cloudtrain.console.lines import LogLines
+from cloudtrain.core import protocols
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "red")
 _CODES = {"cyan": 36, "magenta": 35, "blue": 34, "green": 32, "yellow": 33, "red": 31}

@@ -20,7 +20,7 @@ from cloudtrain.console.alike import HELD, AlikeLines
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.screen import Progress, TaskOutput, can_write, counted
 from cloudtrain.console.wrapping import wrapped
-from cloudtrain.protocols import Stage
+from cloudtrain.core.protocols import Stage
 
 ROWS = 8
 """Nodes shown with their current work; the others are only counted."""

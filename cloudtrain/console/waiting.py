@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from cloudtrain.console.forwarding import ForwardingConsole
-from cloudtrain.protocols import Console, Stage
+from cloudtrain.core.protocols import Console, Stage
 
 
 class WaitingConsole(ForwardingConsole):

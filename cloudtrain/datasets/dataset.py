@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from cloudtrain.errors import UsageError
-from cloudtrain.model import DataSource
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import DataSource
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

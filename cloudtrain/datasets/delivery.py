@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cloudtrain.artifacts.inventory import SILENCE, Stop
-from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.session import Session
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import DataStore, Stage
+from cloudtrain.core.retry import AWAY
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.ship import program
 from cloudtrain.datasets.dataset import Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
 from cloudtrain.datasets.listing import list_dataset, opened_source
 from cloudtrain.datasets.saved import load_listing, save_listing
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import DataStore, Stage
-from cloudtrain.retry import AWAY
-from cloudtrain.run_record import Run
-from cloudtrain.ship import program
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
 """Folders on local disks that playbooks/local_disks or images of clouds mount, faster than the disk

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from cloudtrain.artifacts.answer_lines import AnswerLines
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
+from cloudtrain.core.model import Node
+from cloudtrain.core.paths import shown
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.ship import program
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.errors import CloudtrainError, DataError, NodeError
-from cloudtrain.model import Node
 from cloudtrain.node.downloader import PART
-from cloudtrain.paths import shown
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.ship import program
 
 LASTS = 3600.0
 """Seconds that a request is valid; a node asks for another after that."""

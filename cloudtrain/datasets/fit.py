@@ -11,9 +11,9 @@ from pathlib import Path
 import platformdirs
 
 from cloudtrain.catalog import machine_type
-from cloudtrain.cloud import cloud_of, facts_of
+from cloudtrain.core.cloud import cloud_of, facts_of
+from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.datasets.dataset import DataFile
-from cloudtrain.model import NodePlan, Plan
 
 GB = 10**9
 

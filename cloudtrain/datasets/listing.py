@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
-from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import is_of_the_nodes_cloud
-from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.errors import (
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import (
     CloudtrainError,
     DataError,
     NoBucketError,
     PermissionsError,
     StoreError,
 )
-from cloudtrain.model import ClusterConfig
-from cloudtrain.paths import shown
-from cloudtrain.protocols import DataStore, StoredObject
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import DataStore, StoredObject
+from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.stores import scheme_of
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.wishes import Wishes

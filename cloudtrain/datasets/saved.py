@@ -6,8 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+from cloudtrain.core.model import DataSource
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.model import DataSource
 from cloudtrain.state.files import write_whole
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cloudtrain.core.errors import PermissionsError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import DataStore
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.listing import named, open_source
-from cloudtrain.errors import PermissionsError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import DataStore
 
 VALID = 600.0
 """Seconds for which every signed request is valid at least. Longer ones end with the credentials

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cloudtrain.cloud import Cloud, Egress, cloud_of, clouds
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.cloud import Cloud, Egress, cloud_of, clouds
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.stores import scheme_of
 
 GB = 10**9

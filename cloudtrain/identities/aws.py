@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloudtrain import moments, recorder
-from cloudtrain.errors import CloudtrainError, CredentialsError, Error
+from cloudtrain.core import moments, recorder
+from cloudtrain.core.errors import CloudtrainError, CredentialsError, Error
 
 CLOUD = __name__.rpartition(".")[2]
 """As configs name it: this module is called like its cloud."""

@@ -20,9 +20,15 @@ from urllib.parse import urlsplit, urlunsplit
 from azure.core.exceptions import ClientAuthenticationError
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain import moments
-from cloudtrain.errors import CloudtrainError, CredentialsError, Error, RateError, TransientError
-from cloudtrain.protocols import Principal
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    CredentialsError,
+    Error,
+    RateError,
+    TransientError,
+)
+from cloudtrain.core.protocols import Principal
 
 LOGIN = "run `az login`, or set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET"
 TIMEOUT = 60.0

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, CredentialsError
+from cloudtrain.core.errors import CloudtrainError, CredentialsError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """OAuth scope; tokens with a narrower scope cannot be downscoped for nodes."""

@@ -7,7 +7,7 @@ import re
 
 from cloudtrain.config.other_tools import tool_of
 from cloudtrain.config.yaml_source import parse, shown
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers.ai_platform import is_ai_platform, read_ai_platform
 from cloudtrain.importers.cluster_ini import is_cluster_ini, read_cluster_ini
 from cloudtrain.importers.compose import is_compose, read_compose

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from cloudtrain.cloud import providers
 from cloudtrain.config.hosts_ini import Ini
 from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.cloud import providers
+from cloudtrain.core.errors import ConfigError
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.cloud import providers
+from cloudtrain.core.cloud import providers
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.compose_text import (

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cloudtrain.cloud import is_cloud
+from cloudtrain.core.cloud import is_cloud
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image
 from cloudtrain.importers.command_line import (

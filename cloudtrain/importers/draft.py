@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloudtrain.config.yaml_source import Path, dotted
+from cloudtrain.core.model import Problem
 from cloudtrain.importers.placed_code import PlacedCode
 from cloudtrain.importers.values import Value
-from cloudtrain.model import Problem
 from cloudtrain.node.key_shapes import without_keys
 
 Plain = str | int | bool | list[Any] | dict[str, Any]

@@ -7,17 +7,17 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.cloud import cloud_of, clouds, facts_of, providers
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.importers.draft import Draft, Entry
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value
 from cloudtrain.importers.yaml_text import yaml_text
-from cloudtrain.model import ClusterConfig, Problem
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.strategies import STRATEGIES
-from cloudtrain.strategies.choice import strategy_for
+from cloudtrain.training.choice import strategy_for
+from cloudtrain.training.strategies import STRATEGIES
 
 TENSORFLOW = "2.21"
 """Version of the templates, where the source names none."""

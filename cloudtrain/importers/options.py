@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 
 
 @dataclass(frozen=True, kw_only=True)

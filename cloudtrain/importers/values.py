@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree, dotted, shown
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import Problem
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import Problem
 
 MAX_VALUES = 5_000
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})

@@ -10,8 +10,8 @@ import yaml
 
 from cloudtrain.config.sections import section_at
 from cloudtrain.config.yaml_source import Path, shown
+from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.importers.draft import Draft, Entry, Plain
-from cloudtrain.task_id import ROLE_ORDER
 
 _TOP = (
     *("name", "provider", "project", "placement", "hosts", "network", "identity", "strategy"),

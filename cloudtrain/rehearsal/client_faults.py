@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from cloudtrain import wait_limits
 from cloudtrain.cluster import lease
-from cloudtrain.model import Train
+from cloudtrain.core import wait_limits
+from cloudtrain.core.model import Train
 
 CLIENT = "client"
 """In the place of a task."""

@@ -15,12 +15,12 @@ from typing import Any, Protocol, cast
 
 from cloudtrain.cluster.session import Handle, open_session
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.layout import attempt_folder, tag
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.layout import attempt_folder, tag
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.node.formats import NOTICE as NOTICE_FILE
 from cloudtrain.rehearsal import client_faults
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
-from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of
 

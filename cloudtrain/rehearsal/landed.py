@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cloudtrain.artifacts.manifest import Manifest, is_record
-from cloudtrain.model import Artifact
-from cloudtrain.words import size_text
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.words import size_text
 
 _CHANGING = re.compile(r"tmp[a-z0-9_]{8}|[0-9a-f]{8,}|\d+")
 """Parts of names that differ between two runs: those of `tempfile`, digests, steps, times, pids."""

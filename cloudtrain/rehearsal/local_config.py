@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.model import ON_DEMAND, ClusterConfig, Endpoints, Network, NodeGroup
-from cloudtrain.strategies import strategy_of
+from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Network, NodeGroup
+from cloudtrain.training.strategies import strategy_of
 
 ENDING = "-rehearsal"
 LONGEST = 30

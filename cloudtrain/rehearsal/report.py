@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.log_progress import Line, counts, last_loss, repeated, training, unit_of
-from cloudtrain.model import ClusterConfig
-from cloudtrain.paths import shown
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.log_progress import Line, counts, last_loss, repeated, training, unit_of
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import shown
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.words import some
 from cloudtrain.rehearsal.checkpoints import Saving
 from cloudtrain.rehearsal.landed import NOTHING_LESS, Compared
-from cloudtrain.run_record import Run
 from cloudtrain.runs import root_cause
-from cloudtrain.words import some
 
 Verdict = Literal["came through", "failed", "no fault"]
 """`no fault`: the run ended before it came."""

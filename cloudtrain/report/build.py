@@ -7,15 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain import moments
 from cloudtrain.artifacts.event_files import event_files
 from cloudtrain.config.as_written import as_written
 from cloudtrain.console.times import clock, duration
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
+from cloudtrain.core.log_progress import Line
+from cloudtrain.core.metrics import Sample
+from cloudtrain.core.run_record import Cause, Run, Task, published, resumed
+from cloudtrain.core.shell import command
+from cloudtrain.core.spent import total
 from cloudtrain.core.version import __version__
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
-from cloudtrain.log_progress import Line
-from cloudtrain.metrics import Sample
 from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
@@ -24,9 +27,6 @@ from cloudtrain.report.lost_work import lost_work
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
 from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
 from cloudtrain.report.utilization import charts_of, use_of
-from cloudtrain.run_record import Cause, Run, Task, published, resumed
-from cloudtrain.shell import command
-from cloudtrain.spent import total
 
 FILES = 500
 """Landed files that a report lists; the manifest has all."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-from cloudtrain.own_python import NEUTRAL
+from cloudtrain.core.own_python import NEUTRAL
 from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.html import Html, element, folded, joined, table
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.model import Artifact
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.report.facts import Chart, Series
 from cloudtrain.report.log_curves import MOST, thinned
-from cloudtrain.run_record import RunAttempt
 
 LARGEST = 32 << 20
 """Bytes of all event files that are read; files with images or profiles are larger."""

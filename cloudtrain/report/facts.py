@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cloudtrain.codec import UNIX_TIME
-from cloudtrain.run_record import Run
-from cloudtrain.spent import CostSoFar
+from cloudtrain.core.codec import UNIX_TIME
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.spent import CostSoFar
 
 
 @dataclass(frozen=True, kw_only=True)

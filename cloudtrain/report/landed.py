@@ -11,9 +11,9 @@ from typing import Any
 
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.codec import InvalidRecord, decode
-from cloudtrain.errors import StoreError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.report.build import build
 from cloudtrain.report.facts import Report
 from cloudtrain.report.page import page

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from cloudtrain.log_progress import Line, Unit, counts, unit_of
+from cloudtrain.core.log_progress import Line, Unit, counts, unit_of
+from cloudtrain.core.run_record import Task
 from cloudtrain.report.facts import Chart, Pace, Series
-from cloudtrain.run_record import Task
 
 POINTS = 400
 """Points of one curve: more than a page is wide."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.log_progress import Line, counts, repeated_of, unit_of
+from cloudtrain.core.log_progress import Line, counts, repeated_of, unit_of
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.spent import CostSoFar, total
 from cloudtrain.report.facts import LostWork, Pace, Phase
-from cloudtrain.run_record import Run
-from cloudtrain.spent import CostSoFar, total
 
 
 def lost_work(

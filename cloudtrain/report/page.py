@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean
 
 from cloudtrain.console.times import exact_duration
+from cloudtrain.core.run_record import RunAttempt
+from cloudtrain.core.spent import CostSoFar, total
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
 from cloudtrain.report.facts import LostWork, NodeTimes, Pace, Phase, Report, TaskUse
 from cloudtrain.report.html import Html, element, facts, folded, joined, table, with_code
-from cloudtrain.run_record import RunAttempt
-from cloudtrain.spent import CostSoFar, total
 
 STYLE = Path(__file__).with_name("page.css")
 

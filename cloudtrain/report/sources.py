@@ -11,13 +11,13 @@ from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.console.lines import clean
-from cloudtrain.errors import ConfigError, StoreError
-from cloudtrain.events import Line as JournalLine
-from cloudtrain.log_progress import Line
-from cloudtrain.metrics import SUFFIX, Sample, read_samples, samples_in
-from cloudtrain.model import Artifact
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core.errors import ConfigError, StoreError
+from cloudtrain.core.events import Line as JournalLine
+from cloudtrain.core.log_progress import Line
+from cloudtrain.core.metrics import SUFFIX, Sample, read_samples, samples_in
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import Arrival, arrivals, time_at
 

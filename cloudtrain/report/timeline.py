@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from cloudtrain.cluster.node_hours import NodeHours, node_hours
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     AttemptBegun,
     AttemptStarted,
     ClusterGone,
@@ -22,9 +21,10 @@ from cloudtrain.events import (
     UpCompleted,
     from_line,
 )
+from cloudtrain.core.run_record import Run, RunAttempt
+from cloudtrain.core.spent import total
+from cloudtrain.money.node_hours import NodeHours, node_hours
 from cloudtrain.report.facts import NodeTimes, Phase, Segment
-from cloudtrain.run_record import Run, RunAttempt
-from cloudtrain.spent import total
 
 Step = tuple[float, str]
 """From this Unix time on, the cluster is in this phase."""

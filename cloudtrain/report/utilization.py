@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
-from cloudtrain.metrics import IDLE, Sample
+from cloudtrain.core.metrics import IDLE, Sample
+from cloudtrain.core.run_record import Task
 from cloudtrain.report.facts import Chart, Series, TaskUse
-from cloudtrain.run_record import Task
 
 BUCKETS = 120
 """Points of one curve."""

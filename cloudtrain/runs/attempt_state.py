@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import serving_tasks
-from cloudtrain.model import ClusterConfig
-from cloudtrain.run_record import Collectives, Task
-from cloudtrain.runs.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.run_record import Collectives, Task
 from cloudtrain.runs.task_commands import OutOfMemory, PortState, Process
+from cloudtrain.training.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
 
 TAIL = 65_536
 """Bytes of a task's log that are kept to find the cause."""

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from cloudtrain import own_python
-from cloudtrain.protocols import Console
-from cloudtrain.run_record import Run
+from cloudtrain.core import own_python
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND

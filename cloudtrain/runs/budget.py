@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cloudtrain.cloud import cloud_of
-from cloudtrain.cluster.budget import BudgetState, budget_state
 from cloudtrain.cluster.budget_end import budget_now
 from cloudtrain.cluster.session import Session
-from cloudtrain.codec import InvalidRecord, decode
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Limits
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Limits
+from cloudtrain.money.budget import BudgetState, budget_state
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.state import Records
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cloudtrain.run_record import Cause
+from cloudtrain.core.run_record import Cause
+from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.attempt_state import AttemptState, never_served, serves
-from cloudtrain.wait_limits import JOINED_LATE
 
 TOO_SHORT = 2.0
 """Seconds: a task that ended sooner cannot have imported TensorFlow, let alone have trained."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.cluster.ownership import is_recorded
-from cloudtrain.events import runs_begun
-from cloudtrain.model import Node
+from cloudtrain.core.events import runs_begun
+from cloudtrain.core.model import Node
 from cloudtrain.runs.state_table import Files, Record, Seen, TaskSeen, node_seen, run_recorded
 from cloudtrain.state import Records
 

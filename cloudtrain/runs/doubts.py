@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from posixpath import basename, dirname
 
-from cloudtrain.log_progress import Line, counts, last_loss
-from cloudtrain.run_record import Doubt
+from cloudtrain.core.log_progress import Line, counts, last_loss
+from cloudtrain.core.run_record import Doubt
 from cloudtrain.runs.hints import OWN_DISK, hint_for
-from cloudtrain.runs.log_text import TRACEBACK, headline, last_exception, program_lines
+from cloudtrain.training.log_text import TRACEBACK, headline, last_exception, program_lines
 
 SHORT = 60.0
 """Seconds: TensorFlow alone takes several to start, and no training is shorter."""

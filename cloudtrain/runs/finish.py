@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cloudtrain import moments
 from cloudtrain.artifacts.land import Closing, missing, not_landed
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.manifest import Manifest
@@ -15,11 +14,12 @@ from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.cluster.provision import start_stopped
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NotLanded, RunFailed, StoreError
-from cloudtrain.events import LandingFailed, RunEnded
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreError
+from cloudtrain.core.events import LandingFailed, RunEnded
+from cloudtrain.core.run_record import Cause, Doubt, Run, Task
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
-from cloudtrain.run_record import Cause, Doubt, Run, Task
 from cloudtrain.runs import doubts
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cloudtrain.runs.log_text import own_frame
-from cloudtrain.words import some
+from cloudtrain.core.words import some
+from cloudtrain.training.log_text import own_frame
 
 _OUT_OF_STEP = re.compile(
     r"Collective instance \d+ expected|Shape mismatch in the collective instance"

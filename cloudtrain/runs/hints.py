@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Iterable
 
-from cloudtrain.runs.log_text import (
+from cloudtrain.training.log_text import (
     TRACEBACK,
     last_exception,
     last_lines,

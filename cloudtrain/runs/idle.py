@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudtrain import events
-from cloudtrain.codec import InvalidRecord, decode
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Limits
+from cloudtrain.core import events
+from cloudtrain.core.codec import InvalidRecord, decode
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Limits
 from cloudtrain.runs.budget import recorded_budget
 from cloudtrain.state import Records
 

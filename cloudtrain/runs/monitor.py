@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from queue import Empty
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import TasksJoined
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Cause, Run
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import TasksJoined
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskView, serves
 from cloudtrain.runs.budget import BudgetWatch
@@ -41,7 +42,6 @@ from cloudtrain.runs.tail import (
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
-from cloudtrain.wait_limits import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT
 
 TICK = 0.25
 """Seconds between checks for new events."""

@@ -18,16 +18,16 @@ from functools import partial
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
-from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig, Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.presign import PresignedUpload
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.presign import PresignedUpload
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.ship import program
 from cloudtrain.runs.session_landing import landing_of
-from cloudtrain.ship import program
-from cloudtrain.strategies import strategy_of
+from cloudtrain.training.strategies import strategy_of
 
 LASTS = 7 * 24 * 3600.0
 """Seconds that presigned uploads are valid: the most that S3 signs, or Google keeps a session."""

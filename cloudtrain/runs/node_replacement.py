@@ -18,10 +18,11 @@ from cloudtrain.cluster.on_demand import SpotFallback, on_demand
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Session
 from cloudtrain.console.forwarding import BackgroundConsole
-from cloudtrain.errors import CapacityError, CloudError, NodesError, NotFoundError, QuotaError
-from cloudtrain.model import Plan
-from cloudtrain.retry import Clock, Retry, poll_until
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import CapacityError, CloudError, NodesError, NotFoundError, QuotaError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.retry import Clock, Retry, poll_until
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.words import some
 from cloudtrain.runs.survivors import (
     WHOLE_WAIT,
     Keeping,
@@ -29,7 +30,6 @@ from cloudtrain.runs.survivors import (
     give_back,
     surviving,
 )
-from cloudtrain.words import some
 
 REQUESTS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Retries of a request for a lost node, until the wait for it is over."""

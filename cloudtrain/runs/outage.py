@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from cloudtrain.catalog.estimate import estimate
-from cloudtrain.console.prices import dollars
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudtrainError,
     NodesError,
@@ -18,12 +16,14 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
-from cloudtrain.events import DownFailed
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Console
-from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.core.events import DownFailed
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.wait_limits import OUTAGE
+from cloudtrain.money.estimate import estimate
+from cloudtrain.money.prices import dollars
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import OUTAGE
 
 TRIES = Retry(pause=10.0, backoff=1.5, longest=120.0, within=OUTAGE, at_least=1)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from cloudtrain.ahead.delivered_code import DeliveredFolder, delivered_code
-from cloudtrain.ahead.own_modules import folder_with, start_as_module
-from cloudtrain.model import ClusterConfig
-from cloudtrain.run_record import Cause, Run
+from cloudtrain.checks.delivered_code import DeliveredFolder, delivered_code
+from cloudtrain.checks.own_modules import folder_with, start_as_module
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.run_record import Cause, Run
 from cloudtrain.script.shell_line import started_by
 
 _NO_FILE = re.compile(

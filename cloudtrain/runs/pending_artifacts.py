@@ -8,8 +8,8 @@ from dataclasses import replace
 from cloudtrain.artifacts.land import Pending, land_files, land_so_far, pending_files
 from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NodeError, NodesError, NotLanded
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import CloudtrainError, NodeError, NodesError, NotLanded
+from cloudtrain.core.run_record import Run
 from cloudtrain.runs.session_landing import landing_of
 
 

@@ -13,9 +13,9 @@ from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Artifact
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.run_record import Run
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.node_agents import last_sync, task_stop
 from cloudtrain.runs.session_landing import landing_of, nodes_of

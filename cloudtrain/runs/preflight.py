@@ -18,17 +18,17 @@ from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 
-from cloudtrain import layout, moments
-from cloudtrain.cloud import cloud_of
-from cloudtrain.codec import decode
-from cloudtrain.errors import PreflightError
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core import layout, moments
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.protocols import Transport
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.shell import Command
+from cloudtrain.core.ship import Program, program
+from cloudtrain.core.words import some
 from cloudtrain.node.probe import owner as port_owner
-from cloudtrain.protocols import Transport
-from cloudtrain.run_record import Task
-from cloudtrain.shell import Command
-from cloudtrain.ship import Program, program
-from cloudtrain.words import some
 
 CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2

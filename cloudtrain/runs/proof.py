@@ -14,21 +14,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cloudtrain import layout
 from cloudtrain.catalog import gpu_rates, gpus
 from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import PreflightError
-from cloudtrain.model import Accelerator, Node
+from cloudtrain.cluster.task_launch import TaskLaunch
+from cloudtrain.core import layout
+from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.model import Accelerator, Node
+from cloudtrain.core.run_record import NodeProof, Run, Task
+from cloudtrain.core.words import some
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
-from cloudtrain.run_record import NodeProof, Run, Task
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
 from cloudtrain.runs.proof_verdict import Expected, Finding, judge
-from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import node_of, save_run
-from cloudtrain.strategies import strategy_of
-from cloudtrain.tf_config import tf_config
-from cloudtrain.words import some
+from cloudtrain.training.strategies import strategy_of
+from cloudtrain.training.tf_config import tf_config
 
 REDUCES_FROM = (2, 4)
 """First TensorFlow with CommunicationOptions

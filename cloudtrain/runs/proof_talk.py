@@ -10,11 +10,11 @@ from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
 
-from cloudtrain.model import Node
-from cloudtrain.protocols import Transport
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Transport
+from cloudtrain.core.ship import Program, program, text
+from cloudtrain.core.wait_limits import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.runs.proof_verdict import Failure
-from cloudtrain.ship import Program, program, text
-from cloudtrain.wait_limits import PROOF_ANSWER, PROOF_SILENT
 
 NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from cloudtrain.run_record import NodeProof, figure
+from cloudtrain.core.run_record import NodeProof, figure
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.log_text import reports_lost_peer
+from cloudtrain.training.log_text import reports_lost_peer
 
 SLOW = 0.5
 """Share of its siblings' rate at which a node is named as slow."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.retry import Retry
-from cloudtrain.run_record import Cause
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.run_record import Cause
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.root_cause import is_retryable
-from cloudtrain.strategies import strategy_of
+from cloudtrain.training.strategies import strategy_of
 
 ALONE = Retry(pause=2.0, backoff=2.0, longest=60.0)
 """Pauses before the restarts of one task."""

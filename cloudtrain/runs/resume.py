@@ -5,10 +5,10 @@ from __future__ import annotations
 from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
 from cloudtrain.artifacts.checkpoints import stored_checkpoint
 from cloudtrain.cluster.session import store_at
-from cloudtrain.errors import DataError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import DataError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.run_record import Run
 from cloudtrain.stores import open_store, scheme_of
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cloudtrain.run_record import Cause, Task
+from cloudtrain.core.run_record import Cause, Task
 from cloudtrain.runs.finished_peers import finished_first, is_out_of_step
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.log_text import headline, last_exception, last_lines, reports_lost_peer
+from cloudtrain.training.log_text import headline, last_exception, last_lines, reports_lost_peer
 
 
 @dataclass(frozen=True, kw_only=True)

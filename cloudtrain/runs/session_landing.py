@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cloudtrain.artifacts.landing import Landing, own_manifests
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
-from cloudtrain.model import Node
-from cloudtrain.run_record import Run
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Run
 
 
 def landing_of(session: Session) -> Landing:

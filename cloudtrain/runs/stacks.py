@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.runs.log_text import delivered_name, is_library
+from cloudtrain.training.log_text import delivered_name, is_library
 
 _PROCESS = re.compile(r"(?m)^== \d+ .*$")
 _THREAD = re.compile(r"(?m)^(?:Current thread|Thread) 0x[0-9a-f]+.*$")

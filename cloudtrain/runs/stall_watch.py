@@ -10,21 +10,21 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain import layout, moments
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import MovesAgain, NothingMoves, nothing_moves
-from cloudtrain.metrics import IDLE, Sample, latest_samples
-from cloudtrain.parallel import fan_out
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core import layout, moments
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
+from cloudtrain.core.metrics import IDLE, Sample, latest_samples
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.wait_limits import PEER_GONE, STILL
+from cloudtrain.core.words import some
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
 from cloudtrain.runs.stacks import waits_in
 from cloudtrain.runs.tasks import node_of, read_stacks
-from cloudtrain.strategies import strategy_of
-from cloudtrain.wait_limits import PEER_GONE, STILL
-from cloudtrain.words import some
+from cloudtrain.training.strategies import strategy_of
 
 AGAIN = 60.0
 """Seconds until the next look at files and devices, after these have moved."""

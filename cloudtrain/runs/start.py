@@ -6,21 +6,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from cloudtrain import layout, moments
 from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
 from cloudtrain.cluster.session import Session
+from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.config import read_secrets
+from cloudtrain.core import layout, moments
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import DataError, NodeError, NodeUnreachable, PreflightError, StoreError
+from cloudtrain.core.events import AttemptBegun, AttemptStarted, was_ready
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import AWAY
+from cloudtrain.core.run_record import Run, RunAttempt, Task
+from cloudtrain.core.shell import Secret
 from cloudtrain.datasets.delivery import deliver_data
-from cloudtrain.errors import DataError, NodeError, NodeUnreachable, PreflightError, StoreError
-from cloudtrain.events import AttemptBegun, AttemptStarted, was_ready
-from cloudtrain.model import ClusterConfig
-from cloudtrain.parallel import fan_out
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.retry import AWAY
-from cloudtrain.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import replace_lost_nodes
@@ -30,7 +32,6 @@ from cloudtrain.runs.resume import source_of
 from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.state_table import TaskSeen, of_run
 from cloudtrain.runs.survivors import keeping
-from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.runs.tasks import (
     all_ends_known,
     end_orphans,
@@ -42,8 +43,7 @@ from cloudtrain.runs.tasks import (
 )
 from cloudtrain.runs.work_folders import create_part_folders, create_work_folders, set_work_aside
 from cloudtrain.setup.prepare import prepare_nodes
-from cloudtrain.shell import Secret
-from cloudtrain.strategies import strategy_of
+from cloudtrain.training.strategies import strategy_of
 
 
 def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:

@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cloudtrain.cloud import facts_of, is_cloud
 from cloudtrain.cluster.plan import deciding_tasks
-from cloudtrain.model import ClusterConfig, Train
-from cloudtrain.run_record import Cause, Task
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.model import ClusterConfig, Train
+from cloudtrain.core.run_record import Cause, Task
+from cloudtrain.core.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
+from cloudtrain.core.words import some
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,
@@ -20,13 +22,11 @@ from cloudtrain.runs.attempt_state import (
 )
 from cloudtrain.runs.evaluator_end import has_scored_last
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.log_text import last_lines
 from cloudtrain.runs.restart_alone import may_restart, never_served_again, note_connected, schedule
 from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
 from cloudtrain.runs.task_commands import OutOfMemory
-from cloudtrain.strategies import strategy_of
-from cloudtrain.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
-from cloudtrain.words import some
+from cloudtrain.training.log_text import last_lines
+from cloudtrain.training.strategies import strategy_of
 
 
 @dataclass(frozen=True, kw_only=True)

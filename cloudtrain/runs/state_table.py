@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cloudtrain.model import NodeState
-from cloudtrain.run_record import Run
+from cloudtrain.core.model import NodeState
+from cloudtrain.core.run_record import Run
 
 NodeSeen = Literal["running", "starting", "stopped", "away", "untrusted", "gone"]
 """`away`: it does not answer. `untrusted`: it answers with another host key."""

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 
-from cloudtrain import moments
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NodesError
-from cloudtrain.retry import Retry
-from cloudtrain.run_record import Cause, Run
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, NodesError
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.run_record import Cause, Run
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.cluster_formation import trained_as_one

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloudtrain.artifacts.land import Pending, by_folder, land_so_far
-from cloudtrain.catalog.estimate import price_of, total
-from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.provision import shown_journal
 from cloudtrain.cluster.ready_time import ready_time
 from cloudtrain.cluster.session import Session
-from cloudtrain.console.prices import dollars
 from cloudtrain.console.times import duration
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import RemovalBegun, pending_nodes
-from cloudtrain.model import ON_DEMAND, Node
-from cloudtrain.run_record import Run
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import RemovalBegun, pending_nodes
+from cloudtrain.core.model import ON_DEMAND, Node
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.words import some
+from cloudtrain.money.estimate import price_of, total
+from cloudtrain.money.prices import dollars
 from cloudtrain.runs.pending_artifacts import ask_unlanded, land_again, runs_of
 from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.tasks import end_orphans
-from cloudtrain.words import some
 
 AT_LEAST = 120.0
 """Seconds that surviving nodes are kept at least with `limits.give_back: auto`."""

@@ -9,17 +9,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
-from cloudtrain import metrics, moments
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node
-from cloudtrain.protocols import Console, Transport
-from cloudtrain.retry import Clock, Retry, poll_until
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core import metrics, moments
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Console, Transport
+from cloudtrain.core.retry import Clock, Retry, poll_until
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.wait_limits import LOG_SILENT
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
 from cloudtrain.state.line_times import ArrivalIndex
-from cloudtrain.wait_limits import LOG_SILENT
 
 AGAIN = Retry(pause=1.0)
 """Retries of following a task, until its end has arrived."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal, get_args
 
-from cloudtrain.errors import NodeError
-from cloudtrain.layout import runs_folder
-from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command, Secret, exports, script
-from cloudtrain.ship import inline, text
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.layout import runs_folder
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command, Secret, exports, script
+from cloudtrain.core.ship import inline, text
 
 TAG = "CLOUDTRAIN_TASK"
 """Variable whose value (`layout.tag`) marks every process of an attempt."""
@@ -288,7 +288,7 @@ def follow(folder: str, offset: int, *, measured: int = 0, interval: float = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsLine:
-    """A line of the node's metrics; cloudtrain/metrics.py parses it."""
+    """A line of the node's metrics; cloudtrain/core/metrics.py parses it."""
 
     text: str
 

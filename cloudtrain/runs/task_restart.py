@@ -16,27 +16,27 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from cloudtrain.artifacts.checkpoints import put_checkpoints
-from cloudtrain.cloud import is_cloud
 from cloudtrain.cluster.session import Session, in_order
+from cloudtrain.cluster.task_launch import task_launch
 from cloudtrain.console.forwarding import BackgroundConsole
+from cloudtrain.core.cloud import is_cloud
+from cloudtrain.core.errors import AddressTakenError, CloudConfigError, CloudtrainError
+from cloudtrain.core.events import TaskRestartBegun
+from cloudtrain.core.model import Identity, Node
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import Retry, poll_until
+from cloudtrain.core.run_record import Cause, Run, Task
+from cloudtrain.core.wait_limits import ADDRESS_FREED, HOST_RETURNS
 from cloudtrain.datasets.delivery import deliver_data
-from cloudtrain.errors import AddressTakenError, CloudConfigError, CloudtrainError
-from cloudtrain.events import TaskRestartBegun
-from cloudtrain.model import Identity, Node
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import Console
-from cloudtrain.retry import Retry, poll_until
-from cloudtrain.run_record import Cause, Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.start import launch_inputs, next_attempts, start_task
 from cloudtrain.runs.state_machine import failure_of
-from cloudtrain.runs.task_launch import task_launch
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
 from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.setup.prepare import prepare_nodes
-from cloudtrain.wait_limits import ADDRESS_FREED, HOST_RETURNS
 
 CANCEL = 60.0
 """Seconds to wait, at the attempt's end, for a node that is being created: it must not appear after

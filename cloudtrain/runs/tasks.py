@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cloudtrain import layout, metrics
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import CloudtrainError, NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.retry import AWAY
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core import layout, metrics
+from cloudtrain.core.errors import CloudtrainError, NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import AWAY
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.wait_limits import ORPHANS_ANSWER, STOP_ANSWER
 from cloudtrain.runs import task_commands
-from cloudtrain.wait_limits import ORPHANS_ANSWER, STOP_ANSWER
 
 
 def save_run(session: Session, run: Run) -> Run:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudtrain import layout, ship
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import NodeError, NodeUnreachable, UsageError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.parallel import fan_out
+from cloudtrain.core import layout, ship
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import NodeError, NodeUnreachable, UsageError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import AWAY
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.shell import Command, script
 from cloudtrain.playbooks import code_packages
-from cloudtrain.retry import AWAY
-from cloudtrain.run_record import Run, Task
-from cloudtrain.shell import Command, script
 
 
 def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:

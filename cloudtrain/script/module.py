@@ -14,7 +14,7 @@ from cloudtrain.script.facts import Option, Use
 from cloudtrain.script.names import absolute, aliases
 from cloudtrain.script.options import OptionReader
 from cloudtrain.script.releases import METHODS
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 LARGEST = 1_000_000
 """Bytes of a file that is read; a larger one is hardly written by hand."""

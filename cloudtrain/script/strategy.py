@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from cloudtrain.script.facts import ScriptFacts, Use
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 
 def strategy_in(facts: ScriptFacts) -> str | None:

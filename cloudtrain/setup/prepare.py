@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Protocol, cast
 
-from cloudtrain.cloud import facts_of
 from cloudtrain.cluster.session import Session
-from cloudtrain.environments.sharing import Sharing
-from cloudtrain.errors import NodesError, StepFailed
-from cloudtrain.model import Identity, Node, Plan
+from cloudtrain.config import requirements
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import NodesError, StepFailed
+from cloudtrain.core.model import Identity, Node, Plan
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import (
     base,
     code,
@@ -21,12 +22,11 @@ from cloudtrain.playbooks import (
     horovod,
     nvidia,
     python,
-    requirements,
     tensorflow,
 )
-from cloudtrain.setup.apply import Sharing as Shared
-from cloudtrain.setup.apply import apply
-from cloudtrain.step import Step
+from cloudtrain.playbooks.apply import Sharing as Shared
+from cloudtrain.playbooks.apply import apply
+from cloudtrain.setup.sharing import Sharing
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import paramiko
 
-from cloudtrain.awake import awake
-from cloudtrain.protocols import Completed
+from cloudtrain.core.awake import awake
+from cloudtrain.core.protocols import Completed
 from cloudtrain.ssh.connection import BROKEN, exit_code, start, why_ended
 
 Handler = Callable[[bytes], None]

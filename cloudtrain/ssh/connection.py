@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.proxy_process import ProxySocket
-from cloudtrain.rekey_workaround import SafeRekeying
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.ssh.proxy_process import ProxySocket
+from cloudtrain.ssh.rekey_workaround import SafeRekeying
 from cloudtrain.ssh.tcp import TunedSocket
 
 # paramiko imports invoke only to run `Match exec` lines of ~/.ssh/config, which we never read:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.proxy_process import ProxySocket, Turn
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
+from cloudtrain.core.model import Node
 from cloudtrain.ssh import tcp
-from cloudtrain.ssh_proxy import ProxyFailed
-from cloudtrain.ssh_words import in_words
+from cloudtrain.ssh.proxy_process import ProxySocket, Turn
+from cloudtrain.ssh.ssh_proxy import ProxyFailed
+from cloudtrain.ssh.ssh_words import in_words
 
 if TYPE_CHECKING:
     import paramiko

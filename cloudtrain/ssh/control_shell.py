@@ -8,8 +8,8 @@ import threading
 
 import paramiko
 
-from cloudtrain.awake import awake
-from cloudtrain.protocols import Completed
+from cloudtrain.core.awake import awake
+from cloudtrain.core.protocols import Completed
 from cloudtrain.ssh import channel_io
 from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch, Wakeup, drain
 from cloudtrain.ssh.connection import start, why_ended

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.errors import CredentialsError, UsageError
-from cloudtrain.model import HostKey, Identity, Node
-from cloudtrain.shell import Secret
+from cloudtrain.core.errors import CredentialsError, UsageError
+from cloudtrain.core.model import HostKey, Identity, Node
+from cloudtrain.core.shell import Secret
 
 _ACCEPTED = ".accepted"
 """Suffix of the file beside a node's first host key; no node's name has a dot."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.protocols import Completed, Transport
-from cloudtrain.retry import AWAY, CLOCK, Clock, Retry
-from cloudtrain.shell import Command
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed, Transport
+from cloudtrain.core.retry import AWAY, CLOCK, Clock, Retry
+from cloudtrain.core.shell import Command
 
 
 class RetryingTransport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from cloudtrain.read_ahead import ReadAhead
+from cloudtrain.ssh.read_ahead import ReadAhead
 
 DEAD_AFTER_MS = 5000
 """Milliseconds after which unacknowledged bytes end the connection (TCP_USER_TIMEOUT)."""

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from cloudtrain.answer_mark import AnswerMark
-from cloudtrain.errors import CredentialsError, NodeError, NodeUnreachable
-from cloudtrain.model import Identity, Node
-from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command
+from cloudtrain.core.answer_mark import AnswerMark
+from cloudtrain.core.errors import CredentialsError, NodeError, NodeUnreachable
+from cloudtrain.core.model import Identity, Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command
 from cloudtrain.ssh.connection_pool import ConnectionPool
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cloudtrain.codec import decode
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.moments import MOMENTS, OFF
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.moments import MOMENTS, OFF
 from cloudtrain.state.files import write_whole
 from cloudtrain.state.folder import home
 

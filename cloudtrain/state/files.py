@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 
 _numbers = itertools.count()
 

@@ -10,11 +10,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain import metrics, moments
-from cloudtrain.codec import decode
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.retry import CLOCK, Clock
-from cloudtrain.run_record import Run, run_to_json
+from cloudtrain.core import metrics, moments
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.retry import CLOCK, Clock
+from cloudtrain.core.run_record import Run, run_to_json
+from cloudtrain.core.task_id import CLUSTER_NAME
+from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
+from cloudtrain.core.words import some
 from cloudtrain.state import session_leases
 from cloudtrain.state.files import (
     NO_FOLDER,
@@ -25,19 +28,16 @@ from cloudtrain.state.files import (
     write_whole,
 )
 from cloudtrain.state.lock import ATTEND, LockHolder, holder, locked
-from cloudtrain.task_id import CLUSTER_NAME
-from cloudtrain.wait_limits import LOCK_HANDED_OVER
-from cloudtrain.words import some
 
 if TYPE_CHECKING:
-    from cloudtrain.events import Event, Line
+    from cloudtrain.core.events import Event, Line
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 NAMED = 5
 """Clusters that an error lists."""
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 AWAY = "away.json"
-"""The record of `cloudtrain run --away`, of cloudtrain.away.record."""
+"""The record of `cloudtrain run --away`, of cloudtrain.state.away_record."""
 AWAY_SEEN = "away_seen"
 """The last report of a desk that was read here: the desk's id, and the report's number."""
 ORDER_KEY = "order_key.pem"
@@ -124,7 +124,7 @@ class Records:
 
     def create(self) -> None:
         """Create the folder (mode 0700), or reopen a closed one with its content."""
-        from cloudtrain.events import ClusterGone  # 30 classes that `status` does not need
+        from cloudtrain.core.events import ClusterGone  # 30 classes that `status` does not need
 
         make_folder(self.folder)
         if not self.is_open():
@@ -246,7 +246,7 @@ class Records:
 
     def journal(self, event: Event, /) -> None:
         """Append one event, on disk on return: what is about to be done, before it is done."""
-        from cloudtrain.events import to_line
+        from cloudtrain.core.events import to_line
 
         line = to_line(event, time=round(moments.now(), 3), pid=os.getpid())
         with self._as_it_can():
@@ -254,9 +254,7 @@ class Records:
             append_line(self._events, json.dumps(line).encode())
 
     def events(self) -> tuple[Line, ...]:
-        """All lines in order, for the functions of cloudtrain.events; a line torn by a crash is
-        skipped.
-        """
+        """All lines in order, for `core/events`; a line torn by a crash is skipped."""
         return tuple(self._read_events())
 
     def since(self) -> float | None:
@@ -382,7 +380,7 @@ class Records:
 
 
 def _unreadable(path: Path, fault: str, hint: str) -> ConfigError:
-    from cloudtrain.model import Problem
+    from cloudtrain.core.model import Problem
 
     return ConfigError([Problem(file=str(path), line=None, field="", text=fault)], hint=hint)
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloudtrain import moments
-from cloudtrain.codec import UNIX_TIME, decode
-from cloudtrain.errors import LockedError
-from cloudtrain.retry import CLOCK, Clock, Retry
+from cloudtrain.core import moments
+from cloudtrain.core.codec import UNIX_TIME, decode
+from cloudtrain.core.errors import LockedError
+from cloudtrain.core.retry import CLOCK, Clock, Retry
 from cloudtrain.state.files import DiskFull, make_folder, named_faults
 
 PASSING = 2.0

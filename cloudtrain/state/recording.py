@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.recorder import Recorder, recording
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.recorder import Recorder, recording
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import home
 

@@ -6,10 +6,10 @@ import importlib
 import importlib.util
 from dataclasses import dataclass
 
-from cloudtrain.cloud import clouds
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_hint
-from cloudtrain.protocols import StoreBackend
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.extras import install_hint
+from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 

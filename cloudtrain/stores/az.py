@@ -14,8 +14,8 @@ from typing import Any
 
 from azure.core.pipeline.transport import RequestsTransport
 
-from cloudtrain import moments
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     NoBucketError,
@@ -23,10 +23,10 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.identities.azure import identity
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import SMALL, StoredObject, Swapped
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import if_told
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import DataStore, StoredObject
+from cloudtrain.core.errors import if_told
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import DataStore, StoredObject
 from cloudtrain.stores import open_store, scheme_of
 from cloudtrain.stores.file_data import FileData
 from cloudtrain.stores.https_data import HttpsData

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
-from cloudtrain import moments
-from cloudtrain.errors import PermissionsError, StoreAway, StoreError, UsageError
-from cloudtrain.model import Artifact
-from cloudtrain.paths import is_inside, shown
-from cloudtrain.presign import Presigner
-from cloudtrain.protocols import SMALL, Swapped
+from cloudtrain.core import moments
+from cloudtrain.core.errors import PermissionsError, StoreAway, StoreError, UsageError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.paths import is_inside, shown
+from cloudtrain.core.presign import Presigner
+from cloudtrain.core.protocols import SMALL, Swapped
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""

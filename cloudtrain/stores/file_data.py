@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from cloudtrain.errors import PermissionsError, StoreError
-from cloudtrain.paths import shown
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import StoredObject
+from cloudtrain.core.errors import PermissionsError, StoreError
+from cloudtrain.core.paths import shown
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import StoredObject
 from cloudtrain.stores.file import folder_of
 
 _CHUNK = 1 << 20

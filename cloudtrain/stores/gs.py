@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from cloudtrain import moments
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     NoBucketError,
@@ -21,9 +21,9 @@ from cloudtrain.errors import (
     StoreError,
     UsageError,
 )
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities import google as identity
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 from cloudtrain.stores.wishes import NO_WISHES, Wishes

@@ -11,11 +11,11 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloudtrain.errors import PermissionsError, StoreError
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import StoredObject
-from cloudtrain.retry import Retry
-from cloudtrain.shell import Secret
+from cloudtrain.core.errors import PermissionsError, StoreError
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import StoredObject
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.shell import Secret
 
 REQUESTS = Retry(pause=0.5, backoff=2.0, longest=30.0, jitter=0.5, tries=5, within=90.0)
 """Requests for a description, on an answer of 408, 429 or 5xx or a broken connection."""

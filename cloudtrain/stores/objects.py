@@ -14,13 +14,13 @@ from email.utils import parsedate_to_datetime
 from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
-from cloudtrain import moments
-from cloudtrain.errors import CloudtrainError, StoreError, UsageError
-from cloudtrain.model import Artifact
-from cloudtrain.network import HINT, no_network
-from cloudtrain.paths import is_inside
-from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.protocols import StoredObject, Swapped
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.network import HINT, no_network
+from cloudtrain.core.paths import is_inside
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.core.protocols import StoredObject, Swapped
 
 CHECKS = ".cloudtrain-check/"
 """Prefix of the objects that `check` writes; they are not artifacts."""

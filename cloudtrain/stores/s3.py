@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     NameTakenError,
@@ -20,9 +20,9 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities.aws import identity
-from cloudtrain.presign import PresignedRequest
-from cloudtrain.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner, encryption_arguments
 from cloudtrain.stores.wishes import NO_WISHES, Wishes

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from cloudtrain.cloud import facts_of
-from cloudtrain.config import with_candidate
+from cloudtrain.config import requirements, with_candidate
 from cloudtrain.config.endpoint_rules import asked_at
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig, Host
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Host
+from cloudtrain.core.service_hosts import ServiceHost, host_of, is_below, is_loopback, named_host
 from cloudtrain.node.key_shapes import looks_like_key_name
-from cloudtrain.playbooks import requirements
-from cloudtrain.service_hosts import ServiceHost, host_of, is_below, is_loopback, named_host
 
 FORGES = (
     *("github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "huggingface.co"),

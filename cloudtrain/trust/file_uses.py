@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cloudtrain.cloud import cloud_of
 from cloudtrain.config import defaults_path, with_candidate, written_tree
 from cloudtrain.config.variables import variables
 from cloudtrain.config.yaml_source import scalars
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cloudtrain.codec import InvalidRecord, decode
+from cloudtrain.core.codec import InvalidRecord, decode
 from cloudtrain.state import home
 from cloudtrain.state.files import make_folder, named_faults, write_whole
 from cloudtrain.trust.file_facts import FileFact

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import PermissionsError, if_told
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import PermissionsError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import quota, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.facts import FACTS

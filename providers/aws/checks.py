@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
     QuotaError,
     if_told,
 )
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
     account_plan,
     disk_key,

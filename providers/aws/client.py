@@ -16,9 +16,9 @@ from urllib.parse import urlencode, urlsplit
 
 from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
 
-from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.core.errors import CloudConfigError, CloudError, CredentialsError, TransientError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.identities.aws import AwsIdentity, identity
-from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import session

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, NotFoundError
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudConfigError, CloudError, NotFoundError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.words import NOT_REPORTED

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
     NameTakenError,
     PermissionsError,
     if_told,
 )
-from cloudtrain.model import NodePlan, Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
     faults,
     images,

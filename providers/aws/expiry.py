@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudError,
     NotFoundError,
     PermissionsError,

@@ -6,7 +6,7 @@ tools/generate_docs.py copies the rows to docs/machines.md.
 
 from datetime import date
 
-from cloudtrain.cloud import Family
+from cloudtrain.core.cloud import Family
 
 _AWS_OLD = "https://aws.amazon.com/ec2/previous-generation/"
 _GRID = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     AddressTakenError,
     BusyError,
     CapacityError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Principal
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Principal
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 

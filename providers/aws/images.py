@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cloudtrain.catalog import gpus
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import NodePlan
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import NodePlan
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import AwsImage

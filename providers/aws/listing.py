@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.aws import faults, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
     NameTakenError,
     NotFoundError,
     TransientError,
 )
-from cloudtrain.events import ResourceRequested
-from cloudtrain.model import Network, Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.model import Network, Plan
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import UNKNOWN_ROOM, Subnet

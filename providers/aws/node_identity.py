@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.bucket_uris import BucketUri, own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.bucket_uris import BucketUri, own_uris
+from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.facts import FACTS

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.aws.expiry import ROLE
 from cloudtrain.providers.aws.ssh_service import DOCUMENT
 from cloudtrain.providers.base import labels

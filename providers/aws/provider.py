@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -15,10 +15,11 @@ from cloudtrain.errors import (
     NodesError,
     StepFailed,
 )
-from cloudtrain.model import ClusterConfig, MachineType, Plan
-from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.model import ClusterConfig, MachineType, Plan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.aws import (
     checks,
     identity,
@@ -51,7 +52,6 @@ from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.teardown import leftover, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
-from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:

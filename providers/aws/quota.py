@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import MachineType, Plan
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import MachineType, Plan
+from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.aws import listing, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types

@@ -8,8 +8,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Provisioning
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Provisioning
 from cloudtrain.providers.aws.facts import DISK_GB
 from cloudtrain.providers.aws.types import AwsImage, ClusterNetwork
 from cloudtrain.providers.aws.xml import Tree

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudError
-from cloudtrain.model import Plan, Provisioning
+from cloudtrain.core.errors import CapacityError, CloudConfigError, CloudError
+from cloudtrain.core.model import Plan, Provisioning
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree

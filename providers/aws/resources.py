@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.aws import network, requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree

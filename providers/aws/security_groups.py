@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.errors import CloudConfigError
+from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
-from cloudtrain.errors import CloudError, CloudtrainError, if_told
-from cloudtrain.model import Plan
+from cloudtrain.core.errors import CloudError, CloudtrainError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.spot_evidence import SpotEvidence
 
 SCORES = "Spot placement scores, which EC2 keeps low for fewer than three machine types"
 PRICES = "spot price of now"

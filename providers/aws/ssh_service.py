@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.cloud import ProxyFault, SshService
+from cloudtrain.core.cloud import ProxyFault, SshService
 
 DOCUMENT = "AWS-StartSSHSession"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import PermissionsError, if_told
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import PermissionsError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import node_identity, quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS

@@ -6,7 +6,7 @@ import base64
 import gzip
 from contextlib import suppress
 
-from cloudtrain.errors import CloudConfigError, CloudError, TransientError
+from cloudtrain.core.errors import CloudConfigError, CloudError, TransientError
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules, name_of

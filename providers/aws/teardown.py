@@ -7,9 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from cloudtrain import fence
-from cloudtrain.errors import BusyError, CloudError, NodesError, NotFoundError, raise_all
-from cloudtrain.parallel import fan_out
+from cloudtrain.core import fence
+from cloudtrain.core.errors import BusyError, CloudError, NodesError, NotFoundError, raise_all
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.aws import listing, requests, resources, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.driver import Resource, Vm

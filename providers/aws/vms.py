@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TypeVar
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
     CredentialsError,
@@ -20,9 +20,9 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.model import ClusterConfig, Plan
-from cloudtrain.parallel import ask_all
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.parallel import ask_all
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.aws import network, requests, reservations, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.faults import NOT_HERE

@@ -6,8 +6,8 @@ https://learn.microsoft.com/azure/bastion/native-client, read 2026-11-24, not tr
 
 from __future__ import annotations
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Network
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Network
 from cloudtrain.providers.azure import network as networks
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient

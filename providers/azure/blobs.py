@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloudtrain.errors import if_told
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import if_told
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from cloudtrain.catalog import billed_after_end, interconnect
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
@@ -16,8 +15,9 @@ from cloudtrain.errors import (
     QuotaError,
     if_told,
 )
-from cloudtrain.model import NodePlan, Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.protocols import Finding
+from cloudtrain.money import billed_after_end
 from cloudtrain.providers.azure import (
     bastions,
     blobs,
@@ -42,6 +42,7 @@ from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.findings import finding, in_each
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting
+from cloudtrain.training import interconnect
 
 ALIVE = frozenset({"enabled", "active", "", "none"})
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -23,16 +23,16 @@ from cloudtrain.errors import (
     TransientError,
     if_told,
 )
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import poll_until
 from cloudtrain.identities.azure import AzureIdentity, identity
-from cloudtrain.model import ClusterConfig
-from cloudtrain.parallel import fan_out
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import NOT_DONE, SharedPoll
 from cloudtrain.providers.base.answers import objects
 from cloudtrain.providers.base.faults import seconds as told_seconds
 from cloudtrain.providers.base.timing import Timing, require_network
-from cloudtrain.retry import poll_until
 
 ENDPOINT = "https://management.azure.com"
 OPERATION = 300.0

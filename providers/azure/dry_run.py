@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import (
     bastions,
     image_versions,

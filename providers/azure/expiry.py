@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
     CredentialsError,
     NotFoundError,
     TransientError,
 )
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.http import Tree

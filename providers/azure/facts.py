@@ -3,7 +3,7 @@
 from datetime import date
 from pathlib import Path
 
-from cloudtrain.cloud import (
+from cloudtrain.core.cloud import (
     Cloud,
     DiskPrice,
     Egress,

@@ -5,7 +5,7 @@ tools/generate_docs.py copies the rows to docs/machines.md.
 
 from datetime import date
 
-from cloudtrain.cloud import Family
+from cloudtrain.core.cloud import Family
 
 _AZURE = "https://learn.microsoft.com/azure/virtual-machines/sizes/retirement"
 _NCV3 = "https://learn.microsoft.com/azure/virtual-machines/ncv3-nc6s-nc12s-nc24s-retirement"

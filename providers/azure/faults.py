@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     AddressTakenError,
     BusyError,
     CapacityError,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from libcloud.common.azure_arm import AzureJsonResponse, AzureResourceManagementConnection
 from libcloud.common.base import Connection
 
-from cloudtrain.errors import CloudConfigError, Scope
+from cloudtrain.core.errors import CloudConfigError, Scope
 from cloudtrain.providers.azure import faults
 from cloudtrain.providers.base import session
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cloudtrain.errors import CloudConfigError, if_told
+from cloudtrain.core.errors import CloudConfigError, if_told
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 

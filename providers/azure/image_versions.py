@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.images import existing, number, path_of, versions_at

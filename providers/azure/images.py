@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, PermissionsError, if_told
-from cloudtrain.model import NodePlan, Plan
+from cloudtrain.core.errors import CloudConfigError, CloudError, PermissionsError, if_told
+from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.faults import is_unknown_question

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cloudtrain.errors import BusyError, CapacityError, CloudError, Scope
-from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.errors import BusyError, CapacityError, CloudError, Scope
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.client import failure_reason, state_of
 from cloudtrain.providers.azure.http import Tree

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from cloudtrain import catalog
 from cloudtrain.catalog import gpus
-from cloudtrain.model import Accelerator, NodePlan
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.model import Accelerator, NodePlan
+from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
     NameTakenError,
     PermissionsError,
 )
-from cloudtrain.events import ResourceRequested
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.azure import faults, image_versions, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side, state_of
 from cloudtrain.providers.azure.expiry import LONGEST

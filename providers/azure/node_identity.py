@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cloudtrain.bucket_uris import own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.bucket_uris import own_uris
+from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import blobs, faults, paths, permissions
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.facts import FACTS

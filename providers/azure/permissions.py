@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.azure import paths
 
 COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"

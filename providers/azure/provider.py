@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cloudtrain.errors import CloudError
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import ClusterConfig, MachineType, Plan
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.identities.azure import principal
-from cloudtrain.model import ClusterConfig, MachineType, Plan
-from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.azure import (
     bastions,
     checks,
@@ -42,7 +43,6 @@ from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, 
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
-from cloudtrain.spot_evidence import SpotEvidence
 
 PATIENT = replace(TIMING, boot=900.0)
 """Azure leaves some VMs in the state Creating: after 15 min, such a VM is deleted and made again.

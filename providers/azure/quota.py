@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cloudtrain.cloud import clouds
-from cloudtrain.model import MachineType, NodePlan
-from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import MachineType, NodePlan
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Sku, Skus

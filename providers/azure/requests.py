@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from cloudtrain.catalog import gpus
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import NodePlan
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import NodePlan
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.facts import GPU_DISK_GB
 

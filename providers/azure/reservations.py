@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.errors import CapacityError, CloudConfigError
-from cloudtrain.model import NodePlan, Plan, Provisioning
+from cloudtrain.core.errors import CapacityError, CloudConfigError
+from cloudtrain.core.model import NodePlan, Plan, Provisioning
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.http import Tree

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cloudtrain.errors import CloudError, PermissionsError
-from cloudtrain.events import ResourceRequested
-from cloudtrain.protocols import Journal
+from cloudtrain.core.errors import CloudError, PermissionsError
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.azure.client import OPERATION, ArmClient, ask_or_none
 from cloudtrain.providers.azure.listing import plain
 

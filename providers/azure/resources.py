@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError
-from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.azure import faults, listing, paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side, state_of
 from cloudtrain.providers.azure.http import Tree

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from cloudtrain.errors import CloudError, TransientError
+from cloudtrain.core.errors import CloudError, TransientError
+from cloudtrain.core.retry import report_wait
+from cloudtrain.core.words import some
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base.timing import Timing
-from cloudtrain.retry import report_wait
-from cloudtrain.words import some
 
 LATE = 0.1
 """Maximum delay in noticing the end, as a fraction of the time already taken."""

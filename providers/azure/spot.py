@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cloudtrain.model import Plan
+from cloudtrain.core.model import Plan
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.spot_evidence import SpotEvidence
 
 RESOURCES = "/providers/Microsoft.ResourceGraph/resources"
 SOURCE = "evictions of the last 28 days, by Azure Resource Graph"

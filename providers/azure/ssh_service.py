@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.cloud import ProxyFault, SshService
-from cloudtrain.own_python import program
+from cloudtrain.core.cloud import ProxyFault, SshService
+from cloudtrain.core.own_python import program
 
 WRAPPER = Path(__file__).parent / "bastion_tunnel.py"
 

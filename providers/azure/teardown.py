@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from cloudtrain import fence
-from cloudtrain.catalog import billed_after_end
-from cloudtrain.errors import (
+from cloudtrain.core import fence
+from cloudtrain.core.errors import (
     BusyError,
     CloudError,
     LookAgainError,
@@ -16,8 +15,9 @@ from cloudtrain.errors import (
     NotFoundError,
     PermissionsError,
 )
-from cloudtrain.moments import since_boot
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.moments import since_boot
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.money import billed_after_end
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries

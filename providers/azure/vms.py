@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloudtrain import fence
-from cloudtrain.errors import (
+from cloudtrain.core import fence
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -13,7 +13,7 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.model import Node, Owner
+from cloudtrain.core.model import Node, Owner
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where

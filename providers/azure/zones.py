@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Plan
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Plan
 from cloudtrain.providers.azure import reservations
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from cloudtrain.errors import SHAPE, CloudError, NodesError
+from cloudtrain.core.errors import SHAPE, CloudError, NodesError
 
 T = TypeVar("T")
 Driver = TypeVar("Driver")

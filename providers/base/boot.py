@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from cloudtrain import node_proxy
-from cloudtrain.model import HostKey, Network
+from cloudtrain.core.model import HostKey, Network
+from cloudtrain.ssh import node_proxy
 
 USER = "cloudtrain"
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig
 
 SERVICES = ("https://checkip.amazonaws.com/", "https://api.ipify.org/")
 """Services that return their caller's address as plain text."""

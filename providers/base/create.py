@@ -10,20 +10,20 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
-from cloudtrain import awake
-from cloudtrain.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
-from cloudtrain.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
-from cloudtrain.model import Identity, Market, Node, NodePlan, Plan
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Journal
+from cloudtrain.core import awake
+from cloudtrain.core.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
+from cloudtrain.core.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
+from cloudtrain.core.model import Identity, Market, Node, NodePlan, Plan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Journal
+from cloudtrain.core.retry import LONG_WAIT, report_wait
+from cloudtrain.core.words import some
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
 from cloudtrain.providers.base.seen import SeenGenerations, created_anew
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
-from cloudtrain.retry import LONG_WAIT, report_wait
-from cloudtrain.words import some
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import MachineType, Node, NodePlan, Owner, Plan
-from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.spot_evidence import SpotEvidence
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import MachineType, Node, NodePlan, Owner, Plan
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 
 NetworkT = TypeVar("NetworkT")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 
-from cloudtrain import moments
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,

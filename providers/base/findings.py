@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from cloudtrain.errors import CloudError
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.words import NOT_REPORTED
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from cloudtrain.errors import CloudConfigError, NotFoundError
-from cloudtrain.events import ImageChosen
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.errors import CloudConfigError, NotFoundError
+from cloudtrain.core.events import ImageChosen
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Journal
 
 T = TypeVar("T")
 

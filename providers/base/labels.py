@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cloudtrain.errors import NameTakenError
-from cloudtrain.model import Owner, Plan
-from cloudtrain.owner import login
-from cloudtrain.partial_list import NotAsked
-from cloudtrain.task_id import CLUSTER_NAME, NODE_INDEX, ROLE_NAME, TaskId
+from cloudtrain.core.errors import NameTakenError
+from cloudtrain.core.model import Owner, Plan
+from cloudtrain.core.owner import login
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.task_id import CLUSTER_NAME, NODE_INDEX, ROLE_NAME, TaskId
 
 CLUSTER = "cloudtrain-cluster"
 ROLE = "cloudtrain-role"

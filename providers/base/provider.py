@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
-from cloudtrain import awake, fence
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudError, NodesError
-from cloudtrain.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
-from cloudtrain.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.protocols import (
+from cloudtrain.core import awake, fence
+from cloudtrain.core.errors import CapacityError, CloudConfigError, CloudError, NodesError
+from cloudtrain.core.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
+from cloudtrain.core.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.protocols import (
     Allowance,
     Finding,
     Journal,
@@ -19,6 +19,7 @@ from cloudtrain.protocols import (
     Principal,
     WritesPolicies,
 )
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
@@ -43,7 +44,6 @@ from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, rais
 from cloudtrain.providers.base.seen import SeenGenerations, created_anew, new_generation
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
-from cloudtrain.spot_evidence import SpotEvidence
 
 
 class CloudProvider(Generic[NetworkT]):

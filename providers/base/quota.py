@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cloudtrain.errors import CloudtrainError, QuotaError, RateError, TransientError
-from cloudtrain.model import MachineType
-from cloudtrain.parallel import ask_all
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.errors import CloudtrainError, QuotaError, RateError, TransientError
+from cloudtrain.core.model import MachineType
+from cloudtrain.core.parallel import ask_all
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.base.words import NOT_REPORTED
 
 Quotas = Mapping[str, tuple[float, float]]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain import moments
-from cloudtrain.errors import NotAskedError
-from cloudtrain.model import Owner
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core import moments
+from cloudtrain.core.errors import NotAskedError
+from cloudtrain.core.model import Owner
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.labels import belongs_to_other_owner
 from cloudtrain.providers.base.seen import SeenGenerations

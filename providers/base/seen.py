@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from cloudtrain.errors import CreatedAnewError
-from cloudtrain.model import Owner, is_being_created
+from cloudtrain.core.errors import CreatedAnewError
+from cloudtrain.core.model import Owner, is_being_created
+from cloudtrain.core.words import some
 from cloudtrain.providers.base.driver import Resource, Vm
-from cloudtrain.words import some
 
 
 def new_generation() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain import moments, recorder
+from cloudtrain.core import moments, recorder
 
 
 def prepare(session: Any, cloud: str, name: str) -> None:

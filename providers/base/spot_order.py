@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cloudtrain.errors import if_told
-from cloudtrain.events import SpotOrderChosen
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.errors import if_told
+from cloudtrain.core.events import SpotOrderChosen
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Journal
+from cloudtrain.core.spot_evidence import SpotEvidence, shown
 from cloudtrain.providers.base.driver import CloudDriver, Location
-from cloudtrain.spot_evidence import SpotEvidence, shown
 
 
 def evidence(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from cloudtrain.model import Network
-from cloudtrain.partial_list import PartialList
+from cloudtrain.core.model import Network
+from cloudtrain.core.partial_list import PartialList
 from cloudtrain.providers.base.driver import Vm
-from cloudtrain.ssh_proxy import anywhere
+from cloudtrain.ssh.ssh_proxy import anywhere
 
 
 def with_proxies(

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cloudtrain import awake, fence
-from cloudtrain.errors import (
+from cloudtrain.core import awake, fence
+from cloudtrain.core.errors import (
     BusyError,
     CloudError,
     CloudtrainError,
@@ -19,8 +19,8 @@ from cloudtrain.errors import (
     NodesError,
     PermissionsError,
 )
-from cloudtrain.events import CleanupFailed, NodeDeletionBegun
-from cloudtrain.protocols import Journal
+from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.timing import Timing
 

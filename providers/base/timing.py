@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cloudtrain.errors import CloudError, NoNetworkError, RateError, TransientError
-from cloudtrain.network import HINT, no_network
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until, report_wait
-from cloudtrain.wait_limits import NODE_LISTED
+from cloudtrain.core.errors import CloudError, NoNetworkError, RateError, TransientError
+from cloudtrain.core.network import HINT, no_network
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until, report_wait
+from cloudtrain.core.wait_limits import NODE_LISTED
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError
-from cloudtrain.retry import LONG_WAIT, report_wait
+from cloudtrain.core.errors import CloudConfigError, CloudError
+from cloudtrain.core.retry import LONG_WAIT, report_wait
 
 
 class Wishes:

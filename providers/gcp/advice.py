@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.model import Plan
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.model import Plan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.machine_shapes import shape
-from cloudtrain.spot_evidence import SpotEvidence
 
 SOURCE = "Google's capacity advice: obtainability from 0 to 1"
 MOST = 1000

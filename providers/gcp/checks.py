@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     NotFoundError,
     PermissionsError,
     QuotaError,
     if_told,
 )
-from cloudtrain.model import NodePlan, Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base import findings as base
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.quota import unless_short

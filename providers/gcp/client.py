@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -17,8 +17,9 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.model import ClusterConfig
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.retry import report_wait
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.per_thread import PerThread
 from cloudtrain.providers.base.timing import Timing
@@ -26,7 +27,6 @@ from cloudtrain.providers.base.wishes import Wishes
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.credentials import Credentials
 from cloudtrain.providers.gcp.http import GOOGLE, SECONDS, WAITING, GcpConnection, endpoint
-from cloudtrain.retry import report_wait
 
 Json = dict[str, Any]
 T = TypeVar("T")

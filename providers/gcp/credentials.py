@@ -6,14 +6,14 @@ import os
 import threading
 from typing import Any
 
-from cloudtrain.errors import CloudConfigError, CloudError, CredentialsError
+from cloudtrain.core.errors import CloudConfigError, CloudError, CredentialsError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Principal
+from cloudtrain.core.service_hosts import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 from cloudtrain.identities import google
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Principal
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.facts import FACTS
-from cloudtrain.service_hosts import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
 """Scopes for reading the account's e-mail address; `gcloud auth application-default login` requests

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.gcp.facts import FACTS
 
 _LOCATION = re.compile(r"/locations/([^/]+)/")

@@ -5,7 +5,7 @@ tools/generate_docs.py copies the rows to docs/machines.md.
 
 from datetime import date
 
-from cloudtrain.cloud import EVERY_WAY, WAITED_FOR, Family, TpuFamily
+from cloudtrain.core.cloud import EVERY_WAY, WAITED_FOR, Family, TpuFamily
 
 _GCP = "https://cloud.google.com/compute/docs/accelerator-optimized-machines"
 _READ = date(2026, 11, 22)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     AddressTakenError,
     BusyError,
     CapacityError,

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from libcloud.common.base import ConnectionUserAndKey
 from libcloud.compute.drivers.gce import GCEConnection, GCEResponse
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.base import session
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp.credentials import Credentials

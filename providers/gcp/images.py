@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from cloudtrain.catalog import gpus
-from cloudtrain.errors import CloudConfigError, NotFoundError, PermissionsError
+from cloudtrain.core.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.machine_shapes import Shape
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
+from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.addresses import ip_address
 from cloudtrain.providers.base.answers import typed

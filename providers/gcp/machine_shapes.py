@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from cloudtrain.catalog import availability
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import Accelerator, NodePlan
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import Accelerator, NodePlan
 from cloudtrain.providers.gcp.facts import FACTS
 
 ATTACHABLE = {

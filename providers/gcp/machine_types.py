@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cloudtrain import catalog
-from cloudtrain.catalog.aliases import canonical_name, is_same_accelerator
-from cloudtrain.model import Accelerator, NodePlan
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.aliases import canonical_name, is_same_accelerator
+from cloudtrain.core.model import Accelerator, NodePlan
+from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
 

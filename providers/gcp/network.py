@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cloudtrain.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
-from cloudtrain.events import ResourceRequested
-from cloudtrain.model import Plan
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Journal
+from cloudtrain.core.errors import BusyError, CloudConfigError, NameTakenError, NotFoundError
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.model import Plan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.base import image_pins, labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import requests, reservations

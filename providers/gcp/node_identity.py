@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.bucket_uris import own_uris
-from cloudtrain.errors import CloudError, NotFoundError, PermissionsError, if_told
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.bucket_uris import own_uris
+from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import ClusterConfig, Market, Network
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import ClusterConfig, Market, Network
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import ssh_service
 from cloudtrain.providers.gcp.client import GcpClient
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"

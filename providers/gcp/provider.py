@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import ClusterConfig, MachineType, Plan
-from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import ClusterConfig, MachineType, Plan
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
@@ -35,7 +36,6 @@ from cloudtrain.providers.gcp.network import NetworkBuilder
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.tpus import Tpus
 from cloudtrain.providers.gcp.vms import VmLaunch, refusal, serial_log, start
-from cloudtrain.spot_evidence import SpotEvidence
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.model import MachineType, Market, NodePlan, Plan
-from cloudtrain.partial_list import PartialList
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.model import MachineType, Market, NodePlan, Plan
+from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.images import GcpImage

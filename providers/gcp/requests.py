@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.errors import CloudError
-from cloudtrain.model import Network, NodePlan, Owner
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.model import Network, NodePlan, Owner
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest
 from cloudtrain.providers.gcp import scheduling

@@ -11,15 +11,15 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
     NotFoundError,
     PermissionsError,
 )
-from cloudtrain.model import NodePlan, Plan
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.model import NodePlan, Plan
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json

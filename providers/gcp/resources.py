@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     NodesError,
     NotFoundError,
     RateError,
     TransientError,
 )
-from cloudtrain.parallel import ask_all
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.core.parallel import ask_all
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import objects, typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm

@@ -9,7 +9,7 @@ import math
 from datetime import datetime, timezone
 from typing import Any
 
-from cloudtrain.model import NodePlan
+from cloudtrain.core.model import NodePlan
 from cloudtrain.providers.gcp.facts import FACTS
 
 Json = dict[str, Any]

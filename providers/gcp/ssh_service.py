@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.cloud import ProxyFault, SshService
+from cloudtrain.core.cloud import ProxyFault, SshService
 
 RANGE = "35.235.240.0/20"
 """Addresses from which IAP connects: https://cloud.google.com/iap/docs/using-tcp-forwarding, read

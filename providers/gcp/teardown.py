@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from cloudtrain import fence
-from cloudtrain.errors import (
+from cloudtrain.core import fence
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -16,7 +16,7 @@ from cloudtrain.errors import (
     if_told,
     raise_all,
 )
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource, Vm
 from cloudtrain.providers.gcp import tpu_hosts

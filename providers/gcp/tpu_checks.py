@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from cloudtrain.errors import CloudConfigError, NodesError
-from cloudtrain.model import Plan
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudConfigError, NodesError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import checks, disk_key, node_identity, zones

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtrain.errors import CapacityError, CloudError
-from cloudtrain.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
-from cloudtrain.partial_list import NotAsked
+from cloudtrain.core.errors import CapacityError, CloudError
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.addresses import ip_address
 from cloudtrain.providers.base.answers import typed
@@ -15,7 +16,6 @@ from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.gcp.listing import place_of, timestamp
 from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts
 from cloudtrain.providers.gcp.startup import slice_script
-from cloudtrain.task_id import TaskId
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cloudtrain.catalog.tpus import tpu_type
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
@@ -13,7 +13,7 @@ from cloudtrain.errors import (
     NotFoundError,
     TransientError,
 )
-from cloudtrain.model import Plan
+from cloudtrain.core.model import Plan
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.teardown import roll_back
 from cloudtrain.providers.gcp import tpu_hosts

@@ -9,19 +9,19 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudError,
     NotFoundError,
     PermissionsError,
     TransientError,
 )
-from cloudtrain.model import ClusterConfig
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.base.answers import objects, typed
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 GOOGLE = "https://tpu.googleapis.com/v2"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"

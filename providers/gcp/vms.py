@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,
     NameTakenError,
     NotFoundError,
 )
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Resource, Vm
 from cloudtrain.providers.base.serial_log import last_lines

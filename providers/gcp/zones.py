@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.errors import CloudConfigError, NotFoundError
-from cloudtrain.model import Plan
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.errors import CloudConfigError, NotFoundError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import faults, machine_types, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json

@@ -1,5 +1,5 @@
 """Facts of `provider: hosts`."""
 
-from cloudtrain.cloud import ProviderFacts
+from cloudtrain.core.cloud import ProviderFacts
 
 FACTS = ProviderFacts(name="hosts", takes_hosts=True)

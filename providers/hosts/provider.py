@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
-from cloudtrain import ship
-from cloudtrain.codec import decode
-from cloudtrain.errors import (
+from cloudtrain.core import ship
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import (
     CloudtrainError,
     HostKeyMismatch,
     LeftoverError,
     NodeError,
     NodeUnreachable,
 )
-from cloudtrain.events import CleanupFailed, NodeDeletionBegun, NodeRequested
-from cloudtrain.model import (
+from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun, NodeRequested
+from cloudtrain.core.model import (
     ClusterConfig,
     Holding,
     Identity,
@@ -29,17 +29,17 @@ from cloudtrain.model import (
     Owner,
     Plan,
 )
-from cloudtrain.parallel import fan_out
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.paths import shown
-from cloudtrain.protocols import Finding, Journal, Principal
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.paths import shown
+from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.retry import AWAY
+from cloudtrain.core.task_id import TaskId
+from cloudtrain.core.words import some
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.shared_home import shared_homes
 from cloudtrain.providers.hosts.slot import HostSlot
 from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session, proxy_command
-from cloudtrain.retry import AWAY
-from cloudtrain.task_id import TaskId
-from cloudtrain.words import some
 
 T = TypeVar("T")
 LABEL = "cloudtrain"

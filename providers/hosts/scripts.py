@@ -1,6 +1,6 @@
 """POSIX sh scripts for enrolled machines; `$1` is the cluster."""
 
-from cloudtrain.ship import text
+from cloudtrain.core.ship import text
 
 
 def editing(script: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.parallel import fan_out
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.slot import HostSlot
 from cloudtrain.providers.hosts.user_ssh import open_session

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cloudtrain.model import Host, SshProxy
-from cloudtrain.task_id import TaskId
+from cloudtrain.core.model import Host, SshProxy
+from cloudtrain.core.task_id import TaskId
 
 
 @dataclass(frozen=True, kw_only=True)

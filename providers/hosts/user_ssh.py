@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain import proxy_process
-from cloudtrain.answer_mark import AnswerMark
-from cloudtrain.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
-from cloudtrain.model import Host, SshProxy
+from cloudtrain.core.answer_mark import AnswerMark
+from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
+from cloudtrain.core.model import Host, SshProxy
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.shell import script
+from cloudtrain.core.wait_limits import HOST_ANSWER
 from cloudtrain.providers.hosts.ssh_config import options_of
-from cloudtrain.retry import Retry
-from cloudtrain.shell import script
-from cloudtrain.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, jump_command
-from cloudtrain.ssh_words import in_words
-from cloudtrain.wait_limits import HOST_ANSWER
+from cloudtrain.ssh import proxy_process
+from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, jump_command
+from cloudtrain.ssh.ssh_words import in_words
 
 if TYPE_CHECKING:
     import paramiko

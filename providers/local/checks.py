@@ -9,8 +9,8 @@ import socket
 import sys
 from pathlib import Path
 
-from cloudtrain.errors import PermissionsError, UsageError
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import PermissionsError, UsageError
+from cloudtrain.core.protocols import Finding
 
 GB = 1024**3
 LEAST_DISK = GB // 2

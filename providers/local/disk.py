@@ -6,8 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from cloudtrain import own_python
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.providers.local.private_view import resize_disk
 
 BOOTSTRAP = (

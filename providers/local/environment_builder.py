@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Node
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Node
 
 PROC = Path("/proc")
 

@@ -1,5 +1,5 @@
 """Facts of `provider: local`."""
 
-from cloudtrain.cloud import ProviderFacts
+from cloudtrain.core.cloud import ProviderFacts
 
 FACTS = ProviderFacts(name="local", on_this_machine=True)

@@ -19,12 +19,12 @@ from typing import IO, Any
 
 sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of paramiko's import
 
+from cloudtrain.core.retry import Retry, poll_until  # noqa: E402
 from cloudtrain.providers.local import environment, processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
 from cloudtrain.providers.local.ports import ReservedPorts  # noqa: E402
 from cloudtrain.providers.local.private_view import View, enter, same_for_all  # noqa: E402
 from cloudtrain.providers.local.ssh_server import ServerSettings, serve  # noqa: E402
-from cloudtrain.retry import Retry, poll_until  # noqa: E402
 
 PR_SET_CHILD_SUBREAPER = 36
 

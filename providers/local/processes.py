@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtrain.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 
 VARIABLE = "CLOUDTRAIN_NODE"
 """Variable in the environment of every process of a node: `<digest of the state

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import platformdirs
 
-from cloudtrain.errors import CloudtrainError, LeftoverError, NodeError, UsageError
-from cloudtrain.events import NodeDeletionBegun, NodeRequested, NodesShareFiles
-from cloudtrain.model import (
+from cloudtrain.core.errors import CloudtrainError, LeftoverError, NodeError, UsageError
+from cloudtrain.core.events import NodeDeletionBegun, NodeRequested, NodesShareFiles
+from cloudtrain.core.model import (
     DEFAULT_PORT,
     ClusterConfig,
     Holding,
@@ -28,9 +28,10 @@ from cloudtrain.model import (
     Owner,
     Plan,
 )
-from cloudtrain.owner import login
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.protocols import Finding, Journal, Principal
+from cloudtrain.core.owner import login
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.local import (
     addresses,
     checks,
@@ -43,7 +44,6 @@ from cloudtrain.providers.local import (
 )
 from cloudtrain.providers.local.folders import NodeFolder, remove
 from cloudtrain.providers.local.private_view import View
-from cloudtrain.task_id import TaskId
 
 BUILDER = ".builder"
 """Folder of a cluster for what creates environments; no node has its name."""

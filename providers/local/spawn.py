@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cloudtrain import own_python
-from cloudtrain.errors import CloudtrainError, NodeError, NodeUnreachable, raise_all
-from cloudtrain.model import Node
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError, NodeError, NodeUnreachable, raise_all
+from cloudtrain.core.model import Node
 from cloudtrain.providers.local import processes
 from cloudtrain.providers.local.private_view import View
 

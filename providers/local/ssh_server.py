@@ -24,12 +24,12 @@ from paramiko.common import (
     OPEN_SUCCEEDED,
 )
 
+from cloudtrain.core.retry import Retry
 from cloudtrain.providers.local import processes
 from cloudtrain.providers.local.channels import SessionChannel, TunnelChannel
 from cloudtrain.providers.local.reaper import Reaper
 from cloudtrain.providers.local.sftp import Files, Subsystem
-from cloudtrain.rekey_workaround import SafeRekeying
-from cloudtrain.retry import Retry
+from cloudtrain.ssh.rekey_workaround import SafeRekeying
 
 log = logging.getLogger("cloudtrain.node")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cloudtrain.core.folders import PACKAGE
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.local import environment
 from cloudtrain.providers.local.private_view import SHARED_MEMORY, TEMPORARY, View
 

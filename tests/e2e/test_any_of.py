@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloudtrain.errors import LeasedError
+from cloudtrain.core.errors import LeasedError
 from tests.standins.nodes import unavailable
 from tests.support.project import until
 from tests.support.three_clouds import ThreeClouds, three_clouds

@@ -14,11 +14,11 @@ import pytest
 from cloudtrain.away.desk_keys import publish_desk_key
 from cloudtrain.away.orders import new_order_key
 from cloudtrain.away.published import AwayState, Publisher
-from cloudtrain.away.record import AwayRecord, save_away
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import AwayRecord, save_away
 from cloudtrain.stores import open_store
 from tests.support.desk_parts import record_desk
 from tests.support.project import Project, until

@@ -12,8 +12,8 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
-from cloudtrain.events import Event
-from cloudtrain.model import Network, NodeGroup
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import Network, NodeGroup
 from tests.standins.cloud import Cloud, start
 from tests.support.cloud_rig import CLOUDS, config
 from tests.support.fakes import facts_of, make_identity

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.lease import LASTS, path_of
-from cloudtrain.model import ArtifactRules, Holding, Node
+from cloudtrain.core.model import ArtifactRules, Holding, Node
 from tests.standins.client_world import World
 from tests.support.cloud_client import Client, Haste, Job, Outcome, Running, Verb, client
 from tests.support.cloud_rig import CLOUDS, Rig

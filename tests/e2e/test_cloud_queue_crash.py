@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloudtrain.model import NodeGroup, Provisioning
+from cloudtrain.core.model import NodeGroup, Provisioning
 from tests.support.cloud_rig import Rig, Rigs
 from tests.support.lanes import Cases
 

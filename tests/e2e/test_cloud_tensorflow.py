@@ -22,10 +22,10 @@ import pytest
 import yaml
 
 from cloudtrain import config as configs
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.ssh.transport import SshTransport
 from tests.standins.cloud import DESCRIPTIONS, running

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import HostKeyMismatch
-from cloudtrain.model import Node
+from cloudtrain.core.errors import HostKeyMismatch
+from cloudtrain.core.model import Node
 from cloudtrain.providers.base.boot import move_end_command
 from cloudtrain.ssh.transport import SshTransport
 from cloudtrain.stores import open_store

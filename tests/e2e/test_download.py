@@ -11,8 +11,8 @@ import pytest
 
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.errors import StoreError
-from cloudtrain.playbooks.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
 from tests.support.landing_parts import RUN, Cluster
 
 TASKS = ("chief0", "worker0")

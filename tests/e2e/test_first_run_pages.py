@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudError
+from cloudtrain.core.errors import CloudError
 from tests.standins.cloud import DESCRIPTIONS, running
 from tests.standins.nodes import Nodes, unavailable
 from tests.support.cloud_user import READY

@@ -26,7 +26,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]
         project.environment.update(cloud.environment)
         project.limits = {
             "cluster.lost_nodes.TAKEN": 0.5,
-            "commands.place_choice.ROUNDS": 2.0,
+            "cluster.place_choice.ROUNDS": 2.0,
             "runs.node_replacement.REQUESTS": 2.0,
         }
         yield Account(project, cloud, nodes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalog import cuda, gpus
-from cloudtrain.model import Accelerator
+from cloudtrain.core.model import Accelerator
 from tests.support import wheel_trial
 
 NEWEST = cuda.LIBRARIES[-1]

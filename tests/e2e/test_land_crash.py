@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ArtifactRules
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core import layout
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ArtifactRules
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins.faults import Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty

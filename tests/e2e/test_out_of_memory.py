@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.core.wait_limits import SETTLE
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.root_cause import is_retryable
 from cloudtrain.runs.state_machine import decide
 from cloudtrain.runs.task_commands import FollowReader, OutOfMemory
-from cloudtrain.wait_limits import SETTLE
 from tests.support.project import Project, until
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 from tests.unit.test_state_machine import attempt as attempt_state

@@ -11,11 +11,11 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.shell import command
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.setup.apply import apply
-from cloudtrain.shell import command
+from cloudtrain.playbooks.apply import apply
 from tests.support.lanes import Cases
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.tensorflow_parts import config, python

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.tf_config import tf_config
+from cloudtrain.training.tf_config import tf_config
 from tests.support.tf_config_parts import addresses_of, tasks_of
 
 

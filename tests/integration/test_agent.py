@@ -18,11 +18,11 @@ from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import renew_agents
-from cloudtrain.model import SPOT, ArtifactRules, Node
+from cloudtrain.core.model import SPOT, ArtifactRules, Node
+from cloudtrain.core.retry import Clock
 from cloudtrain.node.agent import Agent
 from cloudtrain.node.archiver import Archive, listed
 from cloudtrain.node.listing import File
-from cloudtrain.retry import Clock
 from cloudtrain.runs import node_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.state import Records
@@ -520,7 +520,7 @@ def test_a_store_that_gives_no_right_has_no_agent(kept: Kept) -> None:
 
 
 def test_a_node_without_python_is_warned_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("cloudtrain.core.ship.BOOT", "raise SystemExit('no such thing')")
     node_agents.start_agents(kept.session(), kept.run)
     (warning,) = kept.console.warned
     assert "chief0: no such thing" in warning

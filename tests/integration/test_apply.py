@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import NodesError, NodeUnreachable, StepFailed
-from cloudtrain.model import Node
-from cloudtrain.protocols import Completed
-from cloudtrain.retry import Clock
-from cloudtrain.setup.apply import apply
-from cloudtrain.shell import Command, command, script
-from cloudtrain.step import Step
+from cloudtrain.core.errors import NodesError, NodeUnreachable, StepFailed
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Command, command, script
+from cloudtrain.core.step import Step
+from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node, stopped_clock
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.model import SPOT, NodeGroup
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import SPOT, NodeGroup
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import CALLS, POLLS, Timing

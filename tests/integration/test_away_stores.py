@@ -23,9 +23,9 @@ from cloudtrain.away.orders import (
     post_order,
 )
 from cloudtrain.away.published import PIECE, AwayState, Published, Publisher
-from cloudtrain.away.record import AwayRecord
 from cloudtrain.away.store_paths import new_desk_id
-from cloudtrain.protocols import StoreBackend
+from cloudtrain.core.protocols import StoreBackend
+from cloudtrain.state.away_record import AwayRecord
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, strict_s3
 

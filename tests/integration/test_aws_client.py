@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
     CredentialsError,
     RateError,
     TransientError,
 )
-from cloudtrain.model import ClusterConfig, Endpoints
+from cloudtrain.core.model import ClusterConfig, Endpoints
+from cloudtrain.core.retry import Clock
 from cloudtrain.providers.aws import requests, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.timing import Timing
-from cloudtrain.retry import Clock
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import FAST, stand_in
 

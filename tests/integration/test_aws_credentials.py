@@ -16,9 +16,9 @@ import pytest
 
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import load
-from cloudtrain.errors import CloudtrainError, CredentialsError
+from cloudtrain.core.errors import CloudtrainError, CredentialsError
+from cloudtrain.core.moments import Moments
 from cloudtrain.identities.aws import AwsIdentity, identity
-from cloudtrain.moments import Moments
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import Schedules
 from cloudtrain.stores import open_store
@@ -112,8 +112,8 @@ def test_a_wrong_code_is_said_to_be_one(desk: AwsDesk, monkeypatch: pytest.Monke
 def test_a_wrong_clock_is_said_to_be_it(desk: AwsDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.be_in(STATES["keys that are not valid"])
     ahead = Moments(lambda: time.time() + 7200.0)
-    monkeypatch.setattr("cloudtrain.moments.MOMENTS", ahead)
-    monkeypatch.setattr("cloudtrain.moments.hear", ahead.hear)
+    monkeypatch.setattr("cloudtrain.core.moments.MOMENTS", ahead)
+    monkeypatch.setattr("cloudtrain.core.moments.hear", ahead.hear)
     with pytest.raises(CredentialsError) as raised:
         Ec2Client(load(desk.file()), FAST).ask("us-east-1", "DescribeRegions")
     assert "2 h ahead of that of AWS: run `sudo timedatectl" in str(raised.value.hint)
@@ -178,7 +178,7 @@ def test_a_process_that_hangs_is_waited_for_once(
     state = STATES["a process that hangs"]
     desk.be_in(replace(state, files=process('echo x >>"$HOME/started"; exec sleep 30')))
     now = itertools.count(100.0, 0.03)
-    monkeypatch.setattr("cloudtrain.moments.since_boot", lambda: next(now))
+    monkeypatch.setattr("cloudtrain.core.moments.since_boot", lambda: next(now))
     its = AwsIdentity("work")
     for _ in range(9):  # which takes longer than the limit
         with pytest.raises(CredentialsError, match="no answer within") as raised:

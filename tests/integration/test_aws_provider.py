@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudtrainError,
@@ -24,8 +24,8 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import Event, PlacementRefused
-from cloudtrain.model import (
+from cloudtrain.core.events import Event, PlacementRefused
+from cloudtrain.core.model import (
     SPOT,
     Accelerator,
     Away,
@@ -36,7 +36,8 @@ from cloudtrain.model import (
     Plan,
     Secret,
 )
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.partial_list import Whereabouts
+from cloudtrain.core.retry import Clock
 from cloudtrain.providers.aws import images, requests
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import name_of
@@ -44,7 +45,6 @@ from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.aws.types import ClusterNetwork
 from cloudtrain.providers.base import boot
 from cloudtrain.providers.base.driver import Location, Vm
-from cloudtrain.retry import Clock
 from tests.standins import aws_data
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import (

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.drift import drift
-from cloudtrain.errors import CapacityError, CloudConfigError
-from cloudtrain.model import ON_DEMAND, Limits, Network, Node, NodeGroup, Plan, Provisioning
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CapacityError, CloudConfigError
+from cloudtrain.core.model import ON_DEMAND, Limits, Network, Node, NodeGroup, Plan, Provisioning
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import reservations
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import account_of, plan_of, provider_of, silent, stand_in

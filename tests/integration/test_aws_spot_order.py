@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.events import Event, SpotOrderChosen
-from cloudtrain.model import SPOT, NodeGroup, Plan
+from cloudtrain.core.events import Event, SpotOrderChosen
+from cloudtrain.core.model import SPOT, NodeGroup, Plan
+from cloudtrain.core.spot_evidence import shown
 from cloudtrain.providers.aws import spot
-from cloudtrain.spot_evidence import shown
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import plan_of, provider_of, stand_in
 from tests.support.fakes import make_identity

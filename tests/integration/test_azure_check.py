@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CapacityError, PermissionsError, QuotaError
-from cloudtrain.model import SPOT, Accelerator, ArtifactRules, Limits, NodeGroup, Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CapacityError, PermissionsError, QuotaError
+from cloudtrain.core.model import SPOT, Accelerator, ArtifactRules, Limits, NodeGroup, Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import checks, quota
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.base.provider import CloudProvider

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from werkzeug.wrappers import Request, Response
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -22,8 +22,8 @@ from cloudtrain.errors import (
     RateError,
     TransientError,
 )
+from cloudtrain.core.model import ClusterConfig, Endpoints
 from cloudtrain.identities.azure import AzureIdentity
-from cloudtrain.model import ClusterConfig, Endpoints
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from tests.support.azure_parts import SUBSCRIPTION, Script, refused, scripted, statuses, told
 from tests.support.fake_account import Clock
@@ -144,7 +144,7 @@ def test_no_credentials_at_all_are_told_in_one_line(monkeypatch: pytest.MonkeyPa
     """In a process of its own, where logging is as a user has it."""
     code = (
         "from cloudtrain.identities.azure import AzureIdentity\n"
-        "from cloudtrain.errors import CredentialsError\n"
+        "from cloudtrain.core.errors import CredentialsError\n"
         "try: AzureIdentity(None).token('https://management.azure.com/.default')\n"
         "except CredentialsError as error: print(error.message, '|', error.hint)\n"
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudConfigError, PermissionsError, QuotaError
-from cloudtrain.model import NodeGroup
+from cloudtrain.core.errors import CloudConfigError, PermissionsError, QuotaError
+from cloudtrain.core.model import NodeGroup
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import account_of, plain, plan_of, stand_in
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -19,12 +19,12 @@ from cloudtrain.errors import (
     PermissionsError,
     TransientError,
 )
-from cloudtrain.model import Limits, Plan
+from cloudtrain.core.model import Limits, Plan
+from cloudtrain.core.retry import Clock
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import Timing
-from cloudtrain.retry import Clock
 from tests.standins.azure_world import SUBSCRIPTION
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (

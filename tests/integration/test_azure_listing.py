@@ -9,7 +9,7 @@ from typing import Any
 import libcloud
 import pytest
 
-from cloudtrain.model import ClusterConfig, Endpoints
+from cloudtrain.core.model import ClusterConfig, Endpoints
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location
 from tests.support.azure_parts import refused, scripted, told

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import retry
-from cloudtrain.errors import (
+from cloudtrain.core import retry
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -20,14 +20,14 @@ from cloudtrain.errors import (
     CloudtrainError,
     PermissionsError,
 )
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     Event,
     Line,
     NodeRequested,
     pending_nodes,
     to_line,
 )
-from cloudtrain.model import Network, Plan, SshProxy
+from cloudtrain.core.model import Network, Plan, SshProxy
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base.driver import Location, Vm

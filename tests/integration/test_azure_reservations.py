@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.drift import drift
-from cloudtrain.errors import CapacityError, CloudConfigError, NodesError, PermissionsError
-from cloudtrain.model import SPOT, Network, Node, NodeGroup, Plan, Provisioning
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CapacityError, CloudConfigError, NodesError, PermissionsError
+from cloudtrain.core.model import SPOT, Network, Node, NodeGroup, Plan, Provisioning
+from cloudtrain.core.protocols import Finding
+from cloudtrain.core.spot_evidence import shown
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.spot_evidence import shown
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (
     CALLER,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import HostKey
+from cloudtrain.core.model import HostKey
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.base import boot
-from cloudtrain.shell import Secret
 
 HOST_KEY = HostKey(public="ssh-ed25519 AAAA", private=Secret("a key of tests"))
 BEFORE = boot.user_data(public_key="ssh-ed25519 AAAA", host_key=HOST_KEY, expires=1000.0)

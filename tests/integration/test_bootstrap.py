@@ -14,9 +14,9 @@ import pytest
 
 from cloudtrain.cluster import bootstrap
 from cloudtrain.cluster.bootstrap import BOOT, await_first_login
-from cloudtrain.errors import HostKeyMismatch, NodesError, NodeUnreachable
-from cloudtrain.model import Identity, Node
-from cloudtrain.retry import Clock, waits_reported_to
+from cloudtrain.core.errors import HostKeyMismatch, NodesError, NodeUnreachable
+from cloudtrain.core.model import Identity, Node
+from cloudtrain.core.retry import Clock, waits_reported_to
 from cloudtrain.ssh.keys import load_identity, write_known_hosts
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.nodes_here import Remembered
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_the_wait_at_once(server: SshdNode, monkeypatch: pytest.Monk
 
     identity = kept(server)
     with SshTransport(identity) as transport:
-        monkeypatch.setattr("cloudtrain.parallel._Batch._wait", once(interrupted))
+        monkeypatch.setattr("cloudtrain.core.parallel._Batch._wait", once(interrupted))
         with contextlib.suppress(KeyboardInterrupt):
             keys = dict.fromkeys([n.name for n in nodes], identity.host_keys[server.node.name])
             await_first_login(
@@ -228,7 +228,7 @@ def test_ctrl_c_ends_the_wait_at_once(server: SshdNode, monkeypatch: pytest.Monk
 
 def once(first: Callable[..., None]) -> Callable[..., None]:
     """`first` for the first call of fan_out's wait, and the real one afterwards."""
-    from cloudtrain.parallel import _Batch
+    from cloudtrain.core.parallel import _Batch
 
     real = _Batch._wait
     calls: list[None] = []

@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Network
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig, Network
 from cloudtrain.providers.base.caller_address import caller_cidr
 from tests.support.fakes import make_plan
 

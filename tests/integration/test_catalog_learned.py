@@ -16,7 +16,7 @@ from cloudtrain.catalog import learned, table
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import Session
 from cloudtrain.config import load
-from cloudtrain.model import Accelerator, Node, Plan
+from cloudtrain.core.model import Accelerator, Node, Plan
 from cloudtrain.playbooks import nvidia
 from tests.standins.cloud import DESCRIPTIONS, Cloud, running
 from tests.support.cloud_user import READY
@@ -212,7 +212,7 @@ def test_the_comparison_sends_no_request_of_its_own(
     cloudtrain("check", file)
     whole = len(cloud.calls())
     assert catalog.machine_type(cloud.name, SCRATCH[cloud.name][0])
-    monkeypatch.setattr("cloudtrain.commands.check.compare_machines", lambda *_: ((), False))
+    monkeypatch.setattr("cloudtrain.checks.check.compare_machines", lambda *_: ((), False))
     cloud.forget_calls()
     cloudtrain("check", file)
     assert whole == len(cloud.calls()) > 0

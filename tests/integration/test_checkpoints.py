@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.artifacts.checkpoints import keras_step, put_checkpoints, tensorflow_checkpoint
 from cloudtrain.artifacts.land import take_checkpoint
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.errors import CloudtrainError, NodeError, StoreError
+from cloudtrain.core.errors import CloudtrainError, NodeError, StoreError
 from tests.support.landing_parts import RUN, Cluster
 
 STATE = 'model_checkpoint_path: "ckpt-{0}"\nall_model_checkpoint_paths: "ckpt-{0}"\n'

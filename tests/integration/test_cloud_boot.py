@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from cloudtrain.model import HostKey
+from cloudtrain.core.model import HostKey
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.base.boot import user_data
-from cloudtrain.shell import Secret
 from cloudtrain.state.files import write_whole
 from tests.support.fakes import eventually, key_pair
 

@@ -13,8 +13,8 @@ import pytest
 
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.events import Event, images
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.events import Event, images
 from tests.standins.cloud import Cloud, start
 from tests.support.cloud_rig import CLOUDS, config
 from tests.support.fakes import line_of, make_identity

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 
-from cloudtrain.errors import PermissionsError
-from cloudtrain.model import ArtifactRules, NodeGroup, Plan
+from cloudtrain.core.errors import PermissionsError
+from cloudtrain.core.model import ArtifactRules, NodeGroup, Plan
 from cloudtrain.providers.aws import permissions as of_aws
 from cloudtrain.providers.azure import permissions as of_azure
 from cloudtrain.providers.gcp import permissions as of_gcp

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.commands.ssh_access import access_findings
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import ClusterConfig, Network, Node, NodeGroup, SshProxy
-from cloudtrain.parallel import fan_out
+from cloudtrain.checks.ssh_access import access_findings
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import ClusterConfig, Network, Node, NodeGroup, SshProxy
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.shell import command
 from cloudtrain.providers.aws import ssh_service as ssm
 from cloudtrain.providers.azure import bastion_tunnel
 from cloudtrain.providers.azure import ssh_service as bastion
 from cloudtrain.providers.gcp import ssh_service as iap
-from cloudtrain.shell import command
 from cloudtrain.ssh.keys import ssh_config
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.cloud_clis import CloudClis, cloud_clis
@@ -148,7 +148,9 @@ def test_a_program_that_hangs_is_ended_at_the_limit(
     clis: CloudClis, server: SshdNode, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     clis.set("hangs")
-    monkeypatch.setattr("cloudtrain.proxy_process.ProxySocket.await_answer.__defaults__", (1.5,))
+    monkeypatch.setattr(
+        "cloudtrain.ssh.proxy_process.ProxySocket.await_answer.__defaults__", (1.5,)
+    )
     with (
         SshTransport(server.identity) as ssh,
         pytest.raises(NodeUnreachable, match=r"gave no connection within 1.5 s"),

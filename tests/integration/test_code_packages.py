@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import layout
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig, Code
+from cloudtrain.core import layout
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import ClusterConfig, Code
 from cloudtrain.playbooks import code_packages, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support import environments
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.own_backend import package

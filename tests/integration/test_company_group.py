@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
@@ -16,7 +16,7 @@ from cloudtrain.errors import (
     NodesError,
     PermissionsError,
 )
-from cloudtrain.model import ClusterConfig, Limits, Network, NodeGroup
+from cloudtrain.core.model import ClusterConfig, Limits, Network, NodeGroup
 from cloudtrain.providers.azure import permissions
 from tests.support.company_parts import Company, company
 

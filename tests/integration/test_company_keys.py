@@ -8,8 +8,8 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtrain.errors import CloudConfigError, CloudError, NodesError, PermissionsError
-from cloudtrain.model import NodeGroup
+from cloudtrain.core.errors import CloudConfigError, CloudError, NodesError, PermissionsError
+from cloudtrain.core.model import NodeGroup
 from tests.support.company_parts import Company, company
 
 KEY = "projects/keys/locations/us-east4/keyRings/training/cryptoKeys/disks"

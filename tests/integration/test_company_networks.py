@@ -9,8 +9,8 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtrain.errors import CloudConfigError, CloudError, NodesError, PermissionsError
-from cloudtrain.model import Network, NodeGroup
+from cloudtrain.core.errors import CloudConfigError, CloudError, NodesError, PermissionsError
+from cloudtrain.core.model import Network, NodeGroup
 from cloudtrain.providers.aws import permissions
 from cloudtrain.providers.gcp import permissions as gcp_permissions
 from tests.support.company_parts import Company, company

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudConfigError, CloudError, NodesError, PermissionsError
-from cloudtrain.model import NodeGroup, Plan
+from cloudtrain.core.errors import CloudConfigError, CloudError, NodesError, PermissionsError
+from cloudtrain.core.model import NodeGroup, Plan
 from tests.support.company_parts import Company, company
 
 NGC = "nvidia:ngc_azure_17_11:ngc-base-version-24_10_1_gen2"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudError, NodesError
-from cloudtrain.model import Network
+from cloudtrain.core.errors import CloudError, NodesError
+from cloudtrain.core.model import Network
 from tests.support.company_parts import CLOUDS, company
 
 TEAM = {"team": "vision", "cost-center": "4711"}

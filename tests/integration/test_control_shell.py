@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import paramiko
 import pytest
 
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.shell import command
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.shell import command
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, eventually, sshd_node
 

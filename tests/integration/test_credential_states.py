@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CredentialsError
+from cloudtrain.core.errors import CredentialsError
 from tests.standins.cloud import Cloud
 from tests.support.aws_credentials import AwsDesk
 from tests.support.azure_credentials import AzureDesk

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.catalog import cuda
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.ship import text
 from cloudtrain.playbooks import tensorflow, tensorflow_releases
-from cloudtrain.setup.apply import apply
-from cloudtrain.ship import text
+from cloudtrain.playbooks.apply import apply
 from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.prepared import users_pip_config

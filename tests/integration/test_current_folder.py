@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import own_python
-from cloudtrain.ahead.delivered_code import DeliveredRepository
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.checks.delivered_code import DeliveredRepository
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError
 
 ROOT = Path(__file__).parents[2]
 TOO_EARLY = """

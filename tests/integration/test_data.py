@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
+from cloudtrain.core.errors import PermissionsError, StoreError
+from cloudtrain.core.model import ClusterConfig, DataSource
+from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.listing import list_dataset
 from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.errors import PermissionsError, StoreError
-from cloudtrain.model import ClusterConfig, DataSource
-from cloudtrain.presign import PresignedRequest
 from cloudtrain.stores import open_store
 from tests.standins import serve
 from tests.standins.stores import KINDS, Store

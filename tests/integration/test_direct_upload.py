@@ -18,11 +18,11 @@ import pytest
 from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import NotLanded
-from cloudtrain.model import Node
+from cloudtrain.core.errors import NotLanded
+from cloudtrain.core.model import Node
+from cloudtrain.core.paths import is_inside
+from cloudtrain.core.ship import program
 from cloudtrain.node.listing import File
-from cloudtrain.paths import is_inside
-from cloudtrain.ship import program
 from cloudtrain.stores.presign.s3 import block
 from tests.support.hurried import hurry_nodes
 from tests.support.landing_parts import FolderTransport, node

@@ -19,15 +19,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from cloudtrain import layout
 from cloudtrain.cluster.session import Handle, adopt_identity
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.config import to_json
-from cloudtrain.errors import CloudtrainError, NodeUnreachable, NotLanded, StoreError
-from cloudtrain.events import AttemptBegun, UpBegun, UpCompleted
-from cloudtrain.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core import layout
+from cloudtrain.core.errors import CloudtrainError, NodeUnreachable, NotLanded, StoreError
+from cloudtrain.core.events import AttemptBegun, UpBegun, UpCompleted
+from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
+from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store

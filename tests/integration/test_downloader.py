@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import ship
+from cloudtrain.core import ship
 from tests.support.data_server import DataServer, data_server, etag
 
 KEY = "d" * 64

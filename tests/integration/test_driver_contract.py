@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CapacityError, CloudConfigError, NameTakenError, QuotaError
-from cloudtrain.events import Event, ResourceRequested
-from cloudtrain.model import NodeGroup
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CapacityError, CloudConfigError, NameTakenError, QuotaError
+from cloudtrain.core.events import Event, ResourceRequested
+from cloudtrain.core.model import NodeGroup
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.driver import Location
 from tests.support.aws_parts import with_spot
 from tests.support.driver_rig import CALLER, RIGS, Rig

@@ -21,10 +21,12 @@ import boto3
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.events import Event
-from cloudtrain.model import HostKey, Identity, Limits, NodeGroup, Plan
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import HostKey, Identity, Limits, NodeGroup, Plan
+from cloudtrain.core.partial_list import Whereabouts
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.aws.expiry import LATER, ROLE
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.azure.provider import AzureDriver
@@ -32,8 +34,6 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import CALLS, POLLS, Timing
 from cloudtrain.providers.gcp.provider import GcpDriver
-from cloudtrain.retry import Clock
-from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.standins.cloud import Cloud
 from tests.support.cloud_user import MACHINES

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Node
 from cloudtrain.datasets.exchange import NoRoute
-from cloudtrain.errors import CloudtrainError, NodeError
-from cloudtrain.model import Node
 from tests.support import environment_parts as parts
 from tests.support.environment_parts import Cluster, SameHomes, nodes
 from tests.support.hurried import hurry_nodes

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.inventory import Stop
-from cloudtrain.environments import saved, stored
-from cloudtrain.environments.archive import Archive, StorePlace
-from cloudtrain.environments.programs import OnNode
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.setup import saved, stored
+from cloudtrain.setup.archive import Archive, StorePlace
+from cloudtrain.setup.programs import OnNode
 from cloudtrain.stores import open_store
 from tests.standins.faults import EVER, Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError, LeftoverError
-from cloudtrain.model import Network, NodeGroup, Plan
+from cloudtrain.core.errors import CloudtrainError, LeftoverError
+from cloudtrain.core.model import Network, NodeGroup, Plan
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.azure.http import ArmResponse
 from cloudtrain.providers.base import labels

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.ahead.commands import syntax_error
-from cloudtrain.ahead.findings import found_ahead
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Setup, Train
+from cloudtrain.checks.commands import syntax_error
+from cloudtrain.checks.findings import found_ahead
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, Setup, Train
+from cloudtrain.core.protocols import Finding
 from cloudtrain.playbooks import checkout
-from cloudtrain.protocols import Finding
 from tests.support.code_parts import config, git, write
 from tests.support.git_private_parts import private, user
 from tests.support.git_server import GitServer, git_server

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cloudtrain import layout
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json
-from cloudtrain.events import USES, was_ready
-from cloudtrain.events import pending_nodes as asked_for
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core import layout
+from cloudtrain.core.events import USES, was_ready
+from cloudtrain.core.events import pending_nodes as asked_for
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.stores import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import LockedError
+from cloudtrain.core.errors import LockedError
 from cloudtrain.runs.tail import Follower
 from cloudtrain.state import Records
 from tests.support.landing_parts import Cluster, Heard

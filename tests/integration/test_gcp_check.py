@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from werkzeug.wrappers import Request, Response
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudConfigError,
     CredentialsError,
     PermissionsError,
     QuotaError,
     TransientError,
 )
-from cloudtrain.model import ON_DEMAND, SPOT, Accelerator, Limits, Network, NodeGroup, SshProxy
-from cloudtrain.protocols import Finding
+from cloudtrain.core.model import ON_DEMAND, SPOT, Accelerator, Limits, Network, NodeGroup, SshProxy
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.gcp import quota
 from cloudtrain.providers.gcp.checks import os_login
 from cloudtrain.providers.gcp.images import GcpImage

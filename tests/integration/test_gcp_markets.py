@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.drift import drift
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     NodesError,
     PermissionsError,
     QuotaError,
 )
-from cloudtrain.events import NodeRequested, to_line
-from cloudtrain.model import SPOT, Accelerator, NodeGroup, Plan, Provisioning
+from cloudtrain.core.events import NodeRequested, to_line
+from cloudtrain.core.model import SPOT, Accelerator, NodeGroup, Plan, Provisioning
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.gcp import listing, permissions

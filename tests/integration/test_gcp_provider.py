@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,
@@ -24,13 +24,13 @@ from cloudtrain.errors import (
     PermissionsError,
     RateError,
 )
-from cloudtrain.model import ON_DEMAND, SPOT, Endpoints, Network, NodeGroup, SshProxy
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.model import ON_DEMAND, SPOT, Endpoints, Network, NodeGroup, SshProxy
+from cloudtrain.core.partial_list import Whereabouts
+from cloudtrain.core.retry import waits_reported_to
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.gcp.http import GcpConnection
-from cloudtrain.retry import waits_reported_to
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 from tests.support.fakes import make_identity

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloudtrain.model import HostKey
+from cloudtrain.core.model import HostKey
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.gcp.startup import MARKER, slice_script, startup_script
-from cloudtrain.shell import Secret
 
 PUBLIC = "ssh-ed25519 AAAAC3Nz its host key"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n"

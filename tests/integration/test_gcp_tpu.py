@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CapacityError, CloudConfigError, NameTakenError, QuotaError
-from cloudtrain.model import ON_DEMAND, SPOT, Identity, NodeGroup, Plan
+from cloudtrain.core.errors import CapacityError, CloudConfigError, NameTakenError, QuotaError
+from cloudtrain.core.model import ON_DEMAND, SPOT, Identity, NodeGroup, Plan
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.gcp import permissions

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError, ConfigError
-from cloudtrain.model import Network
+from cloudtrain.core.errors import CloudtrainError, ConfigError
+from cloudtrain.core.model import Network
 from cloudtrain.playbooks import code
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.code_parts import config, delivered, git, write
 from tests.support.git_private_parts import TOKEN, private, user
 from tests.support.git_server import GitServer, git_server

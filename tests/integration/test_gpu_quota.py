@@ -19,9 +19,9 @@ from cloudtrain.catalog.learned import remember
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
-from cloudtrain.extras import install_hint
-from cloudtrain.model import Accelerator, NodeGroup
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.extras import install_hint
+from cloudtrain.core.model import Accelerator, NodeGroup
+from cloudtrain.core.protocols import MachineFacts
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.support.fakes import make_identity, no_journal
 from tests.support.gpuhunt_catalog import T4, item, publish

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import ship
 from cloudtrain.cluster.plan import make_plan, tasks
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.cluster.task_launch import LaunchInputs, task_launch
+from cloudtrain.core import ship
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.core.run_record import Run
 from cloudtrain.playbooks import horovod as playbook
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.run_record import Run
-from cloudtrain.runs.task_launch import LaunchInputs, task_launch
-from cloudtrain.setup.apply import apply
-from cloudtrain.strategies import horovod
+from cloudtrain.playbooks.apply import apply
+from cloudtrain.training import horovod
 from tests.support import environments
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.prepared import users_pip_config

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.host_key_rotation import RELOADED, SECOND_WAY, rotate_host_key
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable, StepFailed
-from cloudtrain.model import HostKey, Identity
-from cloudtrain.retry import Clock
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable, StepFailed
+from cloudtrain.core.model import HostKey, Identity
+from cloudtrain.core.retry import Clock
 from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import load_identity, new_host_key, ssh_config, write_known_hosts
 from cloudtrain.ssh.transport import SshTransport

@@ -20,16 +20,16 @@ import pytest
 from cloudtrain import catalog
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.away.own_desk import own_desk
-from cloudtrain.away.record import desk_mark
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import run_away
 from cloudtrain.commands.down import down
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError, LeasedError, NotLanded, UsageError
-from cloudtrain.model import ArtifactRules, Away, ClusterConfig, Node, NodeGroup, Plan
-from cloudtrain.owner import login
-from cloudtrain.protocols import Provider
+from cloudtrain.core.errors import CloudtrainError, LeasedError, NotLanded, UsageError
+from cloudtrain.core.model import ArtifactRules, Away, ClusterConfig, Node, NodeGroup, Plan
+from cloudtrain.core.owner import login
+from cloudtrain.core.protocols import Provider
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import desk_mark
 from cloudtrain.stores import open_store
 from tests.standins import cloud as standins
 from tests.support.fakes import make_identity, make_plan, no_journal

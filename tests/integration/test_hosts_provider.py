@@ -19,12 +19,12 @@ import yaml
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
-from cloudtrain.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
-from cloudtrain.model import Host, Owner, SshProxy
+from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, LeftoverError, NodeUnreachable
+from cloudtrain.core.model import Host, Owner, SshProxy
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.shell import command
 from cloudtrain.providers.hosts.provider import HostsProvider
 from cloudtrain.providers.hosts.user_ssh import HostAddress, UserSsh, _connect, open_session
-from cloudtrain.retry import Retry
-from cloudtrain.shell import command
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.ssh.transport import SshTransport
 from tests.support import processes

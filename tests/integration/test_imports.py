@@ -16,7 +16,7 @@ from tests.support.project import ROOT
 
 def test_neither_libcloud_nor_gpuhunt_is_imported_for_a_plan() -> None:
     code = (
-        "import sys; from cloudtrain.catalog import price; from cloudtrain.catalog.estimate import "
+        "import sys; from cloudtrain.catalog import price; from cloudtrain.money.estimate import "
         "estimate; from cloudtrain.catalog import refresh;"
         "print({'libcloud', 'gpuhunt', 'requests'} & set(sys.modules))"
     )
@@ -80,7 +80,8 @@ def test_a_plan_loads_nothing_that_speaks_to_a_node_a_store_or_a_cloud() -> None
     ours = {name.split(".")[1] for name in loaded if name.startswith("cloudtrain.")}
     assert "cloudtrain.cluster.provision" not in loaded
     assert not ours & {"artifacts", "setup"}
-    assert {name for name in loaded if "cloudtrain.ssh." in name} <= {"cloudtrain.ssh.keys"}
+    ssh = {name.removeprefix("cloudtrain.ssh.") for name in loaded if "cloudtrain.ssh." in name}
+    assert ssh <= {"keys", "ssh_proxy", "node_proxy"}
     prefix = "cloudtrain.providers."
     providers = {name.removeprefix(prefix) for name in loaded if name.startswith(prefix)}
     facts = {f"{name}{part}" for name in NAMES for part in ROW}

@@ -20,8 +20,8 @@ import pytest
 from cloudtrain.artifacts.batches import SMALL
 from cloudtrain.artifacts.land import land_files, missing, pending_files, runs_on
 from cloudtrain.artifacts.manifest import Checkpoint, Manifest, read_manifest
-from cloudtrain.errors import NodeUnreachable, NotLanded, StoreError
-from cloudtrain.model import Artifact, ArtifactRules
+from cloudtrain.core.errors import NodeUnreachable, NotLanded, StoreError
+from cloudtrain.core.model import Artifact, ArtifactRules
 from tests.support.landing_parts import RUN, Cluster, land_logs, write_manifest
 
 

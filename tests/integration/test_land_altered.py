@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.land import land_files
-from cloudtrain.errors import StoreError
+from cloudtrain.core.errors import StoreError
 from tests.support.landing_parts import RUN, Cluster
 
 

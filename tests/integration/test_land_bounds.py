@@ -11,7 +11,7 @@ import pytest
 from cloudtrain.artifacts import inventory, relay
 from cloudtrain.artifacts.land import pending_files
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.errors import NotLanded
+from cloudtrain.core.errors import NotLanded
 from cloudtrain.node import listing
 from tests.support.landing_parts import RUN, Cluster
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.commands.landing_steps import only_on_nodes
-from cloudtrain.model import ArtifactRules, Train
+from cloudtrain.core import layout
+from cloudtrain.core.model import ArtifactRules, Train
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import Command
 from cloudtrain.node import changes
 from cloudtrain.node.listing import Listing
-from cloudtrain.run_record import Run
+from cloudtrain.runs.landing_steps import only_on_nodes
 from cloudtrain.runs.work_folders import prepare_work, set_work_aside
-from cloudtrain.shell import Command
 from tests.support.fakes import make_plan
 from tests.support.landing_parts import RUN, Cluster
 
@@ -287,8 +287,8 @@ def test_an_attempt_that_begins_anew_keeps_the_records_of_the_home(node: Node) -
 
 
 def test_a_checkpoint_that_was_put_there_lands_only_once_it_has_changed(node: Node) -> None:
-    from cloudtrain import ship
-    from cloudtrain.shell import script
+    from cloudtrain.core import ship
+    from cloudtrain.core.shell import script
 
     node.begin()
     node.make(f"{WORK}/output/ckpt/a", "from the chief")

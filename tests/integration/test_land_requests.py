@@ -11,9 +11,9 @@ import pytest
 from cloudtrain.artifacts.land import Closing, land_so_far
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import spool_name
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Artifact
-from cloudtrain.protocols import ArtifactStore, StoreBackend
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.protocols import ArtifactStore, StoreBackend
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS
 from tests.support.landing_parts import RUN, Cluster, FaultyStore, land_logs

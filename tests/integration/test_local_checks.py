@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.errors import PermissionsError
+from cloudtrain.core.errors import PermissionsError
 from cloudtrain.providers.local import checks
 
 

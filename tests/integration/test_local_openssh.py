@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
 from tests.support.fakes import key_pair
 from tests.support.local_cluster import LocalCluster, local_cluster
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
-from cloudtrain.events import Event, NodeRequested
+from cloudtrain.core.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
+from cloudtrain.core.events import Event, NodeRequested
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.local import addresses, processes, spawn
-from cloudtrain.shell import Secret
 from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import words

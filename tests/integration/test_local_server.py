@@ -13,8 +13,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.model import Node
-from cloudtrain.shell import script
+from cloudtrain.core.model import Node
+from cloudtrain.core.shell import script
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.fakes import eventually, key_pair
 from tests.support.local_cluster import LocalCluster, local_cluster

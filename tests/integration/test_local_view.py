@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.events import Event, NodesShareFiles
-from cloudtrain.model import DataSource, Node
+from cloudtrain.core.events import Event, NodesShareFiles
+from cloudtrain.core.model import DataSource, Node
 from cloudtrain.providers.local import processes, visible_paths
 from tests.support.fakes import eventually, know_hosts
 from tests.support.local_cluster import LocalCluster, local_cluster

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command
 from cloudtrain.playbooks import micromamba, tensorflow
-from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command
 from tests.support.nodes_here import HereTransport, node
 from tests.support.tensorflow_parts import config, python
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import network
-from cloudtrain.ahead.package_index import missing_release
-from cloudtrain.errors import CloudError, NoNetworkError, StoreError
-from cloudtrain.network import no_network
+from cloudtrain.checks.package_index import missing_release
+from cloudtrain.core import network
+from cloudtrain.core.errors import CloudError, NoNetworkError, StoreError
+from cloudtrain.core.network import no_network
+from cloudtrain.core.retry import Clock
 from cloudtrain.playbooks import scripts
 from cloudtrain.providers.base.timing import Timing, require_network
-from cloudtrain.retry import Clock
 from cloudtrain.stores import open_store
 
 URL = "https://compute.example.com/v1"

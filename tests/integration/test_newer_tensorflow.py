@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig
 from cloudtrain.playbooks import scripts, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.pythons import python

@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 import requests
 
-from cloudtrain.bucket_uris import own_uris
-from cloudtrain.errors import PermissionsError
-from cloudtrain.model import Train
-from cloudtrain.protocols import Finding
+from cloudtrain.core.bucket_uris import own_uris
+from cloudtrain.core.errors import PermissionsError
+from cloudtrain.core.model import Train
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import permissions as aws_permissions
 from cloudtrain.providers.azure import node_identity as azure_identity
 from cloudtrain.providers.azure import paths

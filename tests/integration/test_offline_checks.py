@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.checks.check import check
+from cloudtrain.checks.offline_checks import LONGEST, notes
+from cloudtrain.checks.script_notes import script_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import check
-from cloudtrain.commands.offline_checks import LONGEST, notes
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.commands.script_notes import script_notes
 from tests.support.offline_checks_parts import TWO, written
 from tests.support.project import Project
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloudtrain.errors import CredentialsError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import CredentialsError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.hosts.provider import HostsProvider
 from cloudtrain.providers.hosts.user_ssh import address_of
 from tests.support.fakes import key_pair, make_identity, make_plan, no_journal

@@ -17,8 +17,8 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import open_provider, record_cluster
 from cloudtrain.commands.accounts import account_of
-from cloudtrain.errors import CloudError
-from cloudtrain.protocols import Principal
+from cloudtrain.core.errors import CloudError
+from cloudtrain.core.protocols import Principal
 from cloudtrain.state import Records
 from tests.standins.cloud import Cloud, start
 from tests.standins.people import person

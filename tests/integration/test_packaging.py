@@ -199,7 +199,7 @@ def test_a_bare_checkout_runs_with_nothing_installed(tmp_path: Path) -> None:
 
 def test_a_type_checker_sees_the_types_of_the_installed_package(from_wheel: Installed) -> None:
     (from_wheel.folder / "user.py").write_text(
-        "from cloudtrain.model import Node\n"
+        "from cloudtrain.core.model import Node\n"
         "from cloudtrain.providers.local.provider import LocalProvider\n\n"
         "def nodes(provider: LocalProvider) -> tuple[Node, ...]:\n"
         '    reveal_type(provider.nodes("mnist"))\n'
@@ -207,7 +207,9 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(from_wheel: Inst
     )
     mypy = ("-m", "mypy", "--strict", "--cache-dir", os.devnull, "--python-executable")
     shown = checked(sys.executable, *mypy, from_wheel.python, "user.py", cwd=from_wheel.folder)
-    assert 'Revealed type is "tuple[cloudtrain.model.Node, ...]"' in shown.replace("builtins.", "")
+    assert 'Revealed type is "tuple[cloudtrain.core.model.Node, ...]"' in shown.replace(
+        "builtins.", ""
+    )
 
 
 def base_install() -> dict[str, Distribution]:

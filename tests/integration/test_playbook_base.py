@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, Code, NodeGroup, Setup
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig, Code, NodeGroup, Setup
 from cloudtrain.playbooks import base, python, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.fake_machine import FakeMachine, fake_machine
 from tests.support.nodes_here import HereTransport, Remembered, node
 

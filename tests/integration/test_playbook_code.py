@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError, ConfigError, StepFailed
+from cloudtrain.core.errors import CloudtrainError, ConfigError, StepFailed
 from cloudtrain.playbooks import code, folder, git_access
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, nvidia, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node
 
 TENSORFLOW = """\

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.horovod_parts import config
 from tests.support.nodes_here import HereTransport, Remembered, node
 

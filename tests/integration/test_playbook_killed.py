@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import ClusterConfig, Code, Node, NodeGroup, Setup
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Code, Node, NodeGroup, Setup
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import base, code, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.ssh.transport import SshTransport
-from cloudtrain.step import Step
 from tests.standins.image import MODULES, with_archive, with_package
 from tests.standins.nodes import unavailable
 from tests.support.lanes import Cases

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.playbooks import base, local_disks
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.fake_machine import FakeMachine, fake_machine
 from tests.support.nodes_here import Remembered, node
 

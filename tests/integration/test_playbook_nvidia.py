@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig, Setup
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import ClusterConfig, Setup
 from cloudtrain.playbooks import nvidia
 from tests.support.fake_machine import FakeMachine
 from tests.support.nodes_here import node

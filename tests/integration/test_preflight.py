@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import PreflightError
-from cloudtrain.model import Node
-from cloudtrain.run_record import Task
+from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.shell import Command, command, script
 from cloudtrain.runs.preflight import preflight
-from cloudtrain.shell import Command, command, script
 from tests.support.streaming_here import Here, free_ports
 
 PYTHON = sys.executable

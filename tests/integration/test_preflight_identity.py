@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cloud import clouds
-from cloudtrain.errors import PreflightError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.node import identity
 from cloudtrain.runs.preflight import preflight, token_query
 from tests.integration.test_preflight import Here, cluster, here

@@ -15,16 +15,16 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import layout, ship
 from cloudtrain.cluster.session import Session
-from cloudtrain.errors import PreflightError
-from cloudtrain.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
-from cloudtrain.run_record import Run, Task
+from cloudtrain.cluster.task_launch import TaskLaunch
+from cloudtrain.core import layout, ship
+from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.shell import Secret, command
 from cloudtrain.runs import proof_talk
 from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
-from cloudtrain.runs.task_launch import TaskLaunch
-from cloudtrain.shell import Secret, command
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
 from tests.support.landing_parts import Heard

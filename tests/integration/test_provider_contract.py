@@ -18,14 +18,14 @@ import pytest
 
 import cloudtrain.providers
 from cloudtrain import catalog
-from cloudtrain.cloud import cloud_of
-from cloudtrain.errors import CapacityError, CloudConfigError, CloudtrainError
-from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested
-from cloudtrain.model import Identity, Plan
-from cloudtrain.moments import MOMENTS
-from cloudtrain.protocols import Provider
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CapacityError, CloudConfigError, CloudtrainError
+from cloudtrain.core.events import Event, NodeDeletionBegun, NodeRequested
+from cloudtrain.core.model import Identity, Plan
+from cloudtrain.core.moments import MOMENTS
+from cloudtrain.core.protocols import Provider
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.support.fake_account import PLACES, FakeAccount, cloud_plan
 from tests.support.fakes import FakeProvider, make_identity, make_plan, no_journal

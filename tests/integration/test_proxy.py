@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import pytest
 from werkzeug.wrappers import Response
 
-from cloudtrain import node_proxy
 from cloudtrain.catalog.refresh import refresh
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.events import Event
-from cloudtrain.model import Code, Network, NodeGroup
+from cloudtrain.core.errors import CloudtrainError, UsageError
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import Code, Network, NodeGroup
 from cloudtrain.node import web
 from cloudtrain.playbooks import git
+from cloudtrain.ssh import node_proxy
 from cloudtrain.stores import open_store
 from cloudtrain.stores.https_data import HttpsData
 from tests.standins import serve, stores

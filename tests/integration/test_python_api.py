@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.errors import RunFailed, UsageError
+from cloudtrain.core.errors import RunFailed, UsageError
 from tests.support.project import Project
 
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cloudtrain import recorder
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import open_provider
-from cloudtrain.errors import CapacityError, CloudtrainError
-from cloudtrain.model import Node, Owner
+from cloudtrain.core import recorder
+from cloudtrain.core.errors import CapacityError, CloudtrainError
+from cloudtrain.core.model import Node, Owner
 from cloudtrain.state.recording import recorded_to
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.standins.refusals import CLOUDS, Recorded

@@ -11,14 +11,14 @@ import google.auth
 import pytest
 from google.oauth2.credentials import Credentials as OfUser
 
-from cloudtrain.errors import CloudtrainError
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import ClusterConfig, Endpoints
+from cloudtrain.core.retry import Retry
 from cloudtrain.identities.azure import AzureIdentity
-from cloudtrain.model import ClusterConfig, Endpoints
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.credentials import Credentials
-from cloudtrain.retry import Retry
 from cloudtrain.stores import open_store
 
 HIDDEN = "ya29.hidden-from-other-hosts"

@@ -12,8 +12,8 @@ from typing import cast
 
 import pytest
 
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.rehearsal.faults import LocalNodes, full_disk
-from cloudtrain.run_record import Run, Task
 from tests.support.project import until
 
 WRITER = """

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import ClusterConfig
-from cloudtrain.playbooks import requirements, tensorflow, tensorflow_releases
-from cloudtrain.setup.apply import apply
+from cloudtrain.config import requirements
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.playbooks import tensorflow, tensorflow_releases
+from cloudtrain.playbooks.apply import apply
 from tests.support.environments import quick_python
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.tensorflow_parts import config

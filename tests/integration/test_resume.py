@@ -14,12 +14,12 @@ from cloudtrain.artifacts.checkpoints import put_checkpoints, step_of, stored_ch
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.land import take_checkpoint
 from cloudtrain.artifacts.spool import spool_name
-from cloudtrain.commands.resume_source import at_uri
-from cloudtrain.errors import NodesError, StoreError
-from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.protocols import StoreBackend
-from cloudtrain.run_record import ResumedFrom, Run
+from cloudtrain.core.errors import NodesError, StoreError
+from cloudtrain.core.model import ClusterConfig, NodeGroup
+from cloudtrain.core.protocols import StoreBackend
+from cloudtrain.core.run_record import ResumedFrom, Run
 from cloudtrain.runs.resume import source_of
+from cloudtrain.runs.resume_source import at_uri
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
 from tests.support.landing_parts import RUN, Cluster, FaultyStore, Heard

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import AddressTakenError, CloudConfigError
-from cloudtrain.model import Identity, Node, Plan
-from cloudtrain.protocols import Provider
+from cloudtrain.core.errors import AddressTakenError, CloudConfigError
+from cloudtrain.core.model import Identity, Node, Plan
+from cloudtrain.core.protocols import Provider
 from tests.standins import cloud as standins
 from tests.support.cloud_rig import CLOUDS
 from tests.support.fakes import make_identity, no_journal

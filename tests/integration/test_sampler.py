@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import metrics, ship
-from cloudtrain.metrics import GpuSample, Sample
+from cloudtrain.core import metrics, ship
+from cloudtrain.core.metrics import GpuSample, Sample
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import FollowReader, MetricsLine
 from tests.support.fakes import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig, Node, Setup
+from cloudtrain.core.model import ClusterConfig, Node, Setup
 from cloudtrain.playbooks import tensorflow
 from tests.support.processes import words
 from tests.support.supervising import Machine

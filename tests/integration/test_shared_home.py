@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
 from cloudtrain.providers.hosts.provider import HostsProvider
 from cloudtrain.providers.hosts.shared_home import shared_homes
 from tests.support.fakes import make_identity, make_plan, no_journal

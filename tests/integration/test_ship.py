@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from cloudtrain import ship
+from cloudtrain.core import ship
 
 
 def run_with(first: Path) -> subprocess.CompletedProcess[str]:

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import proxy_process
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.proxy_process import AT_ONCE, ProxySocket, connect
-from cloudtrain.shell import command, script
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.shell import command, script
+from cloudtrain.ssh import proxy_process
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
+from cloudtrain.ssh.proxy_process import AT_ONCE, ProxySocket, connect
+from cloudtrain.ssh.ssh_proxy import ProxyFailed, jump_command
 from cloudtrain.ssh.transport import SshTransport
-from cloudtrain.ssh_proxy import ProxyFailed, jump_command
 from tests.support.behind import Behind, behind_jump_host, users_ssh
 from tests.support.sshd import eventually
 

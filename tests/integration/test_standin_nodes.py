@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import HostKeyMismatch, NodeUnreachable
-from cloudtrain.shell import command
+from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
+from cloudtrain.core.shell import command
 from cloudtrain.ssh.keys import load_identity
 from cloudtrain.ssh.transport import SshTransport
 from tests.standins.nodes import unavailable

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import LockedError
+from cloudtrain.core.errors import LockedError
 from cloudtrain.state import Records, home
 
 pytestmark = pytest.mark.usefixtures("own_home")

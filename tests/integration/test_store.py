@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.errors import NoBucketError, StoreError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.errors import NoBucketError, StoreError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
 

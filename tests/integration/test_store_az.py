@@ -21,18 +21,18 @@ import requests
 from azure.core.pipeline.transport import RequestsTransport
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     PermissionsError,
     StoreAway,
     StoreError,
 )
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.shell import Secret
 from cloudtrain.node.unpacker import Stream
 from cloudtrain.node.web import Refused
-from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.shell import Secret
 from cloudtrain.stores import az, open_store
 from cloudtrain.stores.presign import az as presign
 from tests.standins.stores import ACCOUNT, KEY, az_connection

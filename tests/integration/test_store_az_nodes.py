@@ -20,9 +20,9 @@ from cloudtrain.artifacts import direct_upload
 from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import StoreError
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import File
-from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from cloudtrain.stores.presign import az
 from tests.standins.stores import ACCOUNT, az_connection

@@ -29,13 +29,13 @@ from google.oauth2.credentials import Credentials
 from cloudtrain.artifacts.direct_upload import UploadResult, revealed, upload_from_node
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import CredentialsError, PermissionsError, StoreError
+from cloudtrain.core.errors import CredentialsError, PermissionsError, StoreError
+from cloudtrain.core.presign import PresignedUpload
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.shell import Secret
 from cloudtrain.identities.google import SCOPE
 from cloudtrain.node.listing import File
 from cloudtrain.node.unpacker import Stream
-from cloudtrain.presign import PresignedUpload
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign

@@ -24,7 +24,7 @@ import pytest
 from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     NameTakenError,
@@ -33,11 +33,11 @@ from cloudtrain.errors import (
     StoreAway,
     StoreError,
 )
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
+from cloudtrain.core.presign import PresignedUpload
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.shell import Secret
 from cloudtrain.node.listing import File
-from cloudtrain.presign import PresignedUpload
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import s3 as presign

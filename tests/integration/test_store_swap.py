@@ -11,8 +11,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from cloudtrain.errors import NoBucketError
-from cloudtrain.protocols import SMALL, ArtifactStore
+from cloudtrain.core.errors import NoBucketError
+from cloudtrain.core.protocols import SMALL, ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, fake_gcs, strict_s3
 from tests.support.project import until

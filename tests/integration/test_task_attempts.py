@@ -17,14 +17,14 @@ import pytest
 from cloudtrain.artifacts.land import Closing
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.session import Handle, Session, open_session, recorded_config
+from cloudtrain.cluster.task_launch import task_launch
 from cloudtrain.commands.train import new_run
-from cloudtrain.errors import RunFailed
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import RunFailed
+from cloudtrain.core.run_record import Run
 from cloudtrain.runs import supervise
 from cloudtrain.runs.start import launch_inputs, next_attempts, start_attempt, start_tasks
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.runs.tail import AttemptEnded, Follower
-from cloudtrain.runs.task_launch import task_launch
 from cloudtrain.runs.tasks import save_run, task_statuses
 from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.state import Records

@@ -14,10 +14,10 @@ from shutil import which
 
 import pytest
 
-from cloudtrain.errors import NodeError
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.shell import Secret
 from cloudtrain.node import layer
 from cloudtrain.runs import task_commands
-from cloudtrain.shell import Secret
 from tests.support.fakes import eventually
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import layout
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import Node
-from cloudtrain.run_record import Task
+from cloudtrain.core import layout
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.shell import command
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.preflight import preflight
 from cloudtrain.runs.task_commands import AttemptEnd, FollowReader, Heartbeat
-from cloudtrain.shell import command
 from cloudtrain.ssh.transport import SshTransport
 from tests.integration.test_preflight import free_ports
 from tests.support.fakes import eventually

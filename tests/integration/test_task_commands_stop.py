@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import NodeError
-from cloudtrain.protocols import Completed
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.protocols import Completed
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.task_commands import StopResult
 from tests.support.fakes import eventually

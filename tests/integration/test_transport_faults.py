@@ -15,9 +15,9 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Identity, Node
-from cloudtrain.shell import command
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Identity, Node
+from cloudtrain.core.shell import command
 from cloudtrain.ssh.connection import BROKEN
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.ssh.transport import SshTransport

@@ -13,10 +13,10 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.errors import HostKeyMismatch, NodeError, NodesError, NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.parallel import fan_out
-from cloudtrain.shell import command, script
+from cloudtrain.core.errors import HostKeyMismatch, NodeError, NodesError, NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.shell import command, script
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.ssh.transport import SshTransport
 from tests.support.sshd import SshdNode, sshd_node, sshd_nodes

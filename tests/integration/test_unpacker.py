@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import ship
 from cloudtrain.artifacts.direct_upload import lock_of, revealed
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, pending_spools
-from cloudtrain.errors import CloudtrainError, NodeUnreachable, StoreError
-from cloudtrain.model import Artifact
+from cloudtrain.core import ship
+from cloudtrain.core.errors import CloudtrainError, NodeUnreachable, StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.core.protocols import StoreBackend
+from cloudtrain.core.shell import Secret
 from cloudtrain.node import unpacker, web
-from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.protocols import StoreBackend
-from cloudtrain.shell import Secret
 from cloudtrain.stores import open_store
 from tests.standins.stores import KINDS, Store
 from tests.support.landing_parts import RUN, FaultyStore
@@ -345,7 +345,7 @@ def test_a_right_that_is_refused_is_told_without_it(yard: Far) -> None:
 def test_a_node_without_python_has_them_come_through_this_machine(
     yard: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.ship.BOOT", "raise SystemExit('no such thing')")
+    monkeypatch.setattr("cloudtrain.core.ship.BOOT", "raise SystemExit('no such thing')")
     yard.fill()
     yard.is_whole(yard.take())
     (said,) = yard.detours()
@@ -377,7 +377,7 @@ def test_what_a_node_could_not_finish_is_not_left_on_its_disk(
 ) -> None:
     yard.fill()
     monkeypatch.setattr(
-        "cloudtrain.ship.BOOT",
+        "cloudtrain.core.ship.BOOT",
         "import os; os.makedirs('.cloudtrain/mnist/runs/" + RUN + "/.parcel/files');"
         'print(\'{"why": "No space left on device"}\')',
     )

@@ -21,10 +21,10 @@ import pytest
 
 from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
 from cloudtrain.artifacts.upload import Upload
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload
+from cloudtrain.core.shell import Secret
 from cloudtrain.node import client, uploader
 from cloudtrain.node.listing import File
-from cloudtrain.presign import PresignedRequest, PresignedUpload
-from cloudtrain.shell import Secret
 from cloudtrain.stores.file import FileStore
 from tests.standins.serve import certificate
 from tests.support.landing_parts import FolderTransport, node

@@ -13,15 +13,15 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.errors import NodeError
+from cloudtrain.core.errors import NodeError
 from cloudtrain.providers.hosts import scripts, user_ssh
 from cloudtrain.providers.hosts.provider import _host_facts
 from tests.support.fakes import key_pair
 
 ASK = """
 import sys
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Host
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Host
 from cloudtrain.providers.hosts.user_ssh import open_session
 
 try:

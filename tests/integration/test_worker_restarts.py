@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cloudtrain.model import Host
+from cloudtrain.core.model import Host
 from tests.support.lent import hosts_config, lent_home
 from tests.support.processes import environment
 from tests.support.project import Project, until

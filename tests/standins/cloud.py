@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloudtrain.model import ClusterConfig, Endpoints, Network, NodeGroup
+from cloudtrain.core.model import ClusterConfig, Endpoints, Network, NodeGroup
 from tests.standins import serve
 from tests.standins.faults import Fault, Faults, Kind
 

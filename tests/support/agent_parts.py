@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.session import Session
-from cloudtrain.presign import PresignedUpload
-from cloudtrain.run_record import RunAttempt
+from cloudtrain.core import layout
+from cloudtrain.core.presign import PresignedUpload
+from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.runs import node_agents, task_commands
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

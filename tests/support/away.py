@@ -19,9 +19,9 @@ from cloudtrain import config as configs
 from cloudtrain.away.desk_cluster import desk_config, desk_extras
 from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published
-from cloudtrain.errors import StoreError
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 from tests.standins import azure_auth
 from tests.standins.cloud import DESCRIPTIONS, Cloud, running

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from werkzeug.test import run_wsgi_app
 
-from cloudtrain.errors import StoreError
+from cloudtrain.core.errors import StoreError
 from tests.standins.faults import EVER, FAULTS, Fault, Faults, kill, reset
 from tests.standins.stores import faulty
 from tests.support.away import Away, away

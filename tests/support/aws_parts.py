@@ -18,8 +18,8 @@ import boto3
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.events import Event
-from cloudtrain.model import SPOT, NodePlan, Plan
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import SPOT, NodePlan, Plan
 from cloudtrain.providers.aws import permissions
 from cloudtrain.providers.aws.provider import AwsDriver
 from cloudtrain.providers.aws.types import ClusterNetwork

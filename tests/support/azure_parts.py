@@ -13,8 +13,8 @@ import pytest
 from werkzeug.wrappers import Request, Response
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.events import Event
-from cloudtrain.model import SPOT, Network, NodeGroup, NodePlan, Plan
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import SPOT, Network, NodeGroup, NodePlan, Plan
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.provider import AzureDriver
 from cloudtrain.providers.base import labels

@@ -10,17 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import retry
-from cloudtrain.catalog.estimate import price_of
-from cloudtrain.cloud import cloud_of
 from cloudtrain.cluster import provision, recorded_drift
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Session
-from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.up import create_cluster
-from cloudtrain.errors import CloudConfigError, UsageError
-from cloudtrain.events import Event, to_line
-from cloudtrain.model import (
+from cloudtrain.core import retry
+from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.errors import CloudConfigError, UsageError
+from cloudtrain.core.events import Event, to_line
+from cloudtrain.core.model import (
     ON_DEMAND,
     SPOT,
     ClusterConfig,
@@ -31,9 +29,11 @@ from cloudtrain.model import (
     Plan,
     Train,
 )
+from cloudtrain.core.spent import KEPT_FOR
+from cloudtrain.money.estimate import price_of
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.spent import KEPT_FOR
+from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
 from tests.support.fake_account import Clock, FakeAccount
 from tests.support.landing_parts import Heard
 

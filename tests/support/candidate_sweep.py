@@ -290,10 +290,11 @@ def swept(folder: Path) -> Iterator[Sweep]:
 
 
 def main() -> None:
-    from cloudtrain import moments
+    from cloudtrain.checks import trial_machine
     from cloudtrain.cli.app import run
     from cloudtrain.cluster import provision, session
-    from cloudtrain.commands import accounts, trial_machine, up
+    from cloudtrain.commands import accounts, up
+    from cloudtrain.core import moments
     from cloudtrain.runs import background
     from tests.support import cloud_client
     from tests.support.botocore_models import read_before_forks

@@ -24,13 +24,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-from cloudtrain import moments
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError, NodesError
-from cloudtrain.events import Event
-from cloudtrain.model import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, NodesError
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import (
     ClusterConfig,
     Holding,
     Identity,
@@ -38,9 +38,9 @@ from cloudtrain.model import (
     Plan,
     is_being_created,
 )
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.partial_list import Whereabouts
+from cloudtrain.core.retry import Clock
 from cloudtrain.providers.base.timing import CALLS, Timing
-from cloudtrain.retry import Clock
 from cloudtrain.stores import open_store
 from tests.standins.client_world import World
 from tests.standins.client_world import made as made_world
@@ -54,7 +54,7 @@ CALLER = "203.0.113.7/32"
 @dataclass(frozen=True, kw_only=True)
 class Haste:
     """Time that goes faster from `origin` (Unix time) on, for all of a test's processes alike, but
-    for what a process believes of its clock (cloudtrain.moments)."""
+    for what a process believes of its clock (cloudtrain.core.moments)."""
 
     speed: float = 100.0
     origin: float = field(default_factory=time.time)

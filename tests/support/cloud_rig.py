@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.model import ClusterConfig, NodeGroup
+from cloudtrain.core.model import ClusterConfig, NodeGroup
 from tests.standins.cloud import DESCRIPTIONS, Cloud, start
 from tests.support.cloud_client import ANSWER, PATIENT, Client, Haste, Job, Outcome, Verb, client
 from tests.support.fakes import make_identity

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.cloud import clouds
-from cloudtrain.model import Identity
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import Identity
 from cloudtrain.ssh.keys import load_identity
 from tests.standins.cloud import DESCRIPTIONS, Cloud
 from tests.standins.nodes import Nodes

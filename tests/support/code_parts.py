@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from cloudtrain.model import ClusterConfig, Code, NodeGroup
+from cloudtrain.core.model import ClusterConfig, Code, NodeGroup
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import folder
-from cloudtrain.setup.apply import apply
-from cloudtrain.step import Step
+from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node
 
 

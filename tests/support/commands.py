@@ -112,8 +112,8 @@ def start(
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Command:
     """Without input. Where the environment changes how an interpreter starts, a real one; it takes
-    no `limits`, which are other seconds for constants of cloudtrain.wait_limits, or of the module
-    that the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause.
+    no `limits`, which are other seconds for constants of `core/wait_limits`, or of the module that
+    the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause.
     Nothing is tried again for half an hour (OUTAGE) without its own word."""
     path = env.get("PYTHONPATH", "")
     if not limits and _starts_otherwise(env):
@@ -172,12 +172,12 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, tests type commands to clean up
     control = socket.socket(fileno=int(sys.argv[1]))
-    from cloudtrain.retry import Retry
+    from cloudtrain.core.retry import Retry
 
     limits = json.loads(sys.argv[2])
     for name in sorted(limits, key=lambda name: "." in name):  # others import wait_limits' by name
         module, _, constant = f"cloudtrain.{name}".rpartition(".")
-        changed = importlib.import_module(module if "." in name else "cloudtrain.wait_limits")
+        changed = importlib.import_module(module if "." in name else "cloudtrain.core.wait_limits")
         assert hasattr(changed, constant), name
         old, seconds = getattr(changed, constant), limits[name]
         new = replace(old, pause=seconds) if isinstance(old, Retry) else seconds

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.events import Event
-from cloudtrain.model import ClusterConfig, Node, Plan
-from cloudtrain.protocols import Finding
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import ClusterConfig, Node, Plan
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.timing import CALLS, POLLS, Timing
 from tests.standins import cloud as standins
 from tests.support.cloud_client import provider

@@ -17,9 +17,9 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
-from cloudtrain.events import CreationBegun
-from cloudtrain.model import ClusterConfig
-from cloudtrain.run_record import Run
+from cloudtrain.core.events import CreationBegun
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
 from tests.standins.cloud import Cloud
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from cloudtrain.away.desk_cluster import ROLE, desk_name
 from cloudtrain.cluster.creations import PROGRAM
 from cloudtrain.cluster.session import record_cluster
-from cloudtrain.model import ClusterConfig, Code, Node, NodeGroup
+from cloudtrain.core.model import ClusterConfig, Code, Node, NodeGroup
 from cloudtrain.state import Records
-from cloudtrain.strategies.custom import CUSTOM
+from cloudtrain.training.custom import CUSTOM
 from tests.support.nodes_here import node
 
 

@@ -20,8 +20,8 @@ from cloudtrain.commands.run import run
 from cloudtrain.config import load
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state import Records, home
 from cloudtrain.stores import open_store
 

@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster import provision, session
-from cloudtrain.commands import accounts, cluster_owner, up
+from cloudtrain.cluster import cluster_owner, provision, session
+from cloudtrain.commands import accounts, up
 from cloudtrain.runs import background
 from tests.support.fakes import FakeProvider
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from cloudtrain.model import NodeGroup, Plan
-from cloudtrain.protocols import Journal
+from cloudtrain.core.model import NodeGroup, Plan
+from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import Timing

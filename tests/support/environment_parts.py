@@ -15,14 +15,14 @@ from typing import Any, cast
 
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session
-from cloudtrain.environments import programs
-from cloudtrain.environments.programs import OnNode, Server
-from cloudtrain.model import ClusterConfig, Node, NodeGroup, Setup
+from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, Setup
+from cloudtrain.core.protocols import ArtifactStore, Completed
+from cloudtrain.core.shell import Command, script
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.protocols import ArtifactStore, Completed
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
+from cloudtrain.setup import programs
 from cloudtrain.setup.prepare import shared_environments
-from cloudtrain.shell import Command, script
+from cloudtrain.setup.programs import OnNode, Server
 from tests.support.landing_parts import FolderTransport, Heard
 from tests.support.nodes_here import Remembered, node
 from tests.support.package_index import PackageIndex

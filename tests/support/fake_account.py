@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cloudtrain import retry
-from cloudtrain.errors import BusyError, CapacityError, CloudError, TransientError
-from cloudtrain.events import ResourceRequested
-from cloudtrain.model import ClusterConfig, MachineType, Node, Owner, Plan
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core import retry
+from cloudtrain.core.errors import BusyError, CapacityError, CloudError, TransientError
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.model import ClusterConfig, MachineType, Node, Owner, Plan
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing
-from cloudtrain.spot_evidence import SpotEvidence
 
 PLACES = (
     Location(region="east", zone="east-a"),

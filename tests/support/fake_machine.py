@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Node
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Command
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import base, nvidia
-from cloudtrain.protocols import Completed
-from cloudtrain.retry import Clock
-from cloudtrain.setup.apply import apply
-from cloudtrain.shell import Command
-from cloudtrain.step import Step
+from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node
 
 REAL = (

@@ -11,9 +11,9 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from cloudtrain.errors import LeftoverError
-from cloudtrain.events import Event, NodeDeletionBegun, NodeRequested, to_line
-from cloudtrain.model import (
+from cloudtrain.core.errors import LeftoverError
+from cloudtrain.core.events import Event, NodeDeletionBegun, NodeRequested, to_line
+from cloudtrain.core.model import (
     ClusterConfig,
     Holding,
     HostKey,
@@ -22,9 +22,9 @@ from cloudtrain.model import (
     NodePlan,
     Plan,
 )
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.protocols import Finding, Journal, Principal
-from cloudtrain.shell import Secret
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.shell import Secret
 
 
 @dataclass

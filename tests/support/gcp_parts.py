@@ -10,8 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.events import Event
-from cloudtrain.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Plan
+from cloudtrain.core.events import Event
+from cloudtrain.core.model import Accelerator, ClusterConfig, HostKey, NodeGroup, Plan
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Secret
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import LaunchRequest, Location
@@ -19,8 +21,6 @@ from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.gcp import permissions
 from cloudtrain.providers.gcp.provider import GcpDriver
 from cloudtrain.providers.gcp.requests import ClusterNetwork
-from cloudtrain.retry import Clock
-from cloudtrain.shell import Secret
 from tests.standins import cloud as standins
 from tests.support.fakes import facts_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from tests.support.code_parts import config
 
 TOKEN = "tok3n-" + "of-the-tests"  # so that no file of the tests' own holds it whole

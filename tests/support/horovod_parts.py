@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 
 
 def config(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cloudtrain import ship
+from cloudtrain.core import ship
 
 PAUSES = {
     ("client.py", "EVERY"): 0.1,  # heartbeats

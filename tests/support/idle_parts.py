@@ -12,10 +12,10 @@ import pytest
 
 from cloudtrain.commands import idle as verb
 from cloudtrain.config import to_json
-from cloudtrain.events import UpCompleted
-from cloudtrain.model import ClusterConfig, Limits, NodeGroup
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Run
+from cloudtrain.core.events import UpCompleted
+from cloudtrain.core.model import ClusterConfig, Limits, NodeGroup
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.model import Node
+from cloudtrain.core.model import Node
 
 NAMES = ["mnist-chief0", "mnist-worker0"]
 

@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from cloudtrain import layout, ship
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import NAME, Manifest, to_bytes
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.run_index import store_record
-from cloudtrain.errors import NodeUnreachable, StoreError
-from cloudtrain.model import Artifact, ArtifactRules, Node
-from cloudtrain.protocols import ArtifactStore, Completed, Stage, StoreBackend
-from cloudtrain.run_record import Run, Task
-from cloudtrain.shell import Command, script
+from cloudtrain.core import layout, ship
+from cloudtrain.core.errors import NodeUnreachable, StoreError
+from cloudtrain.core.model import Artifact, ArtifactRules, Node
+from cloudtrain.core.protocols import ArtifactStore, Completed, Stage, StoreBackend
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.shell import Command, script
 from cloudtrain.stores import open_store
 
 FEEDER_GRACE = 0.5

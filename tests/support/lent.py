@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloudtrain.model import ClusterConfig, Host
+from cloudtrain.core.model import ClusterConfig, Host
 from tests.support.sshd import SshdNode
 
 

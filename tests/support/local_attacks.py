@@ -166,7 +166,7 @@ def _is_open(descriptor: int) -> bool:
 def main(folder: Path) -> dict[str, Any]:
     import pytest
 
-    from cloudtrain.events import NodesShareFiles
+    from cloudtrain.core.events import NodesShareFiles
     from tests.support.fakes import know_hosts
     from tests.support.local_cluster import local_cluster
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.model import Identity, Node, Plan
+from cloudtrain.core.model import Identity, Node, Plan
 from cloudtrain.providers.local.provider import LocalProvider
 from tests.support import processes
 from tests.support.fakes import know_hosts, make_identity, make_plan, no_journal

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cloudtrain.model import Node
-from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command, script
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command, script
 
 
 def node(name: str = "mnist-chief0", *, host: str = "", cache: str = ".cache/cloudtrain") -> Node:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from tests.support.fake_machine import FakeMachine, fake_machine
 
 EXACT = "linux-modules-nvidia-580-server-open-6.8.0-1015-gcp"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from cloudtrain.config import load
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TWO = {"chief": {}, "worker": {"count": 1}}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cloudtrain.cluster.bootstrap import await_first_login
-from cloudtrain.model import Network, Node
+from cloudtrain.core.model import Network, Node
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.ssh.keys import create_identity, load_identity
 from cloudtrain.ssh.transport import SshTransport

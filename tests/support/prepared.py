@@ -19,7 +19,7 @@ import platformdirs
 
 from cloudtrain import config
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.catalog import gpus
-from cloudtrain.model import Accelerator
+from cloudtrain.core.model import Accelerator
 
 VERSION = "580.126.20"
 

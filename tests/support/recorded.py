@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import requests
 import yaml
 
-from cloudtrain import errors
-from cloudtrain.errors import CloudError
+from cloudtrain.core import errors
+from cloudtrain.core.errors import CloudError
 from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
 from cloudtrain.providers.gcp import faults as gcp

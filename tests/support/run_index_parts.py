@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.stores import open_store
 
 

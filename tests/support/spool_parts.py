@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import layout
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
+from cloudtrain.core import layout
+from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.node import archiver
-from cloudtrain.run_record import RunAttempt
 from tests.support.landing_parts import RUN, Cluster
 
 FOLDER = "ckpt"

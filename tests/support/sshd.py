@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import Identity, Node
+from cloudtrain.core.model import Identity, Node
 from cloudtrain.ssh.keys import create_identity, write_known_hosts
 from tests.support.processes import environment, pids
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.model import Node
-from cloudtrain.protocols import Completed
-from cloudtrain.shell import Command
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command
 
 
 @dataclass

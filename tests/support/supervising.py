@@ -13,10 +13,10 @@ from pathlib import Path
 from shlex import quote
 from shutil import which
 
-from cloudtrain import layout
-from cloudtrain.protocols import Completed
+from cloudtrain.core import layout
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.shell import Command, Secret
 from cloudtrain.runs import task_commands
-from cloudtrain.shell import Command, Secret
 from tests.support.fakes import eventually
 
 PYTHON = quote(sys.executable)

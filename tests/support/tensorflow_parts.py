@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.step import Step
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.step import Step
 
 
 def config(

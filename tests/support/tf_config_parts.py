@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cloudtrain.run_record import Task
+from cloudtrain.core.run_record import Task
 
 
 def tasks_of(counts: Mapping[str, int], port: int = 8900) -> tuple[Task, ...]:

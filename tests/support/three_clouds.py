@@ -80,7 +80,7 @@ def three_clouds(folder: Path) -> Iterator[ThreeClouds]:
     project.environment["CLOUDTRAIN_CACHE"] = str(folder / "cache")
     project.limits = {
         "NODE_LISTED": 3.0,
-        "commands.place_choice.ROUNDS": 2.0,
+        "cluster.place_choice.ROUNDS": 2.0,
         "runs.node_replacement.REQUESTS": 2.0,
     }
     with contextlib.ExitStack() as stack:

@@ -55,7 +55,7 @@ WORLDS = {
     "servers of OpenSSH": "tests.support.sshd:SshdNode.await_start",
     "SSH logins": "paramiko:SSHClient.connect",
     "cloudtrain commands forked": "tests.support.commands:Forked.__init__",
-    "playbooks applied": "cloudtrain.setup.apply:apply",
+    "playbooks applied": "cloudtrain.playbooks.apply:apply",
 }
 """What tests begin or make in their own processes."""
 

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from cloudtrain.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
-from cloudtrain.shell import Secret
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.core.shell import Secret
 from cloudtrain.stores.file import FileStore
 
 PART = 1 << 20

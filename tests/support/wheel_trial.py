@@ -25,10 +25,10 @@ from typing import Any
 from unittest.mock import patch
 
 from cloudtrain.catalog import cuda
-from cloudtrain.errors import StepFailed
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from cloudtrain.playbooks import gpu_check, nvidia, tensorflow
-from cloudtrain.setup.apply import apply
+from cloudtrain.playbooks.apply import apply
 from tests.support import pretended_driver
 from tests.support.nodes_here import HereTransport, Remembered, node
 from tests.support.prepared import users_pip_config

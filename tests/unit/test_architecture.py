@@ -7,89 +7,21 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from cloudtrain.presign import Presigner
-from cloudtrain.protocols import ArtifactStore, HostKeys, StoreBackend, Transport
+from cloudtrain.core.presign import Presigner
+from cloudtrain.core.protocols import ArtifactStore, HostKeys, StoreBackend, Transport
+from cloudtrain.core.ship import program
 from cloudtrain.providers import NAMES
-from cloudtrain.ship import program
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
-LAYERS = [  # values, interfaces, edges, work, report, runs, rehearsals, commands, cli
-    {
-        "core",
-        "codec",
-        "model",
-        "run_record",
-        "task_id",
-        "partial_list",
-        "paths",
-        "shell",
-        "errors",
-        "metrics",
-        "own_python",
-        "log_progress",
-        "spent",
-        "spot_evidence",
-        "words",
-        "extras",
-        "node",
-    },
-    {
-        *{"protocols", "owner", "tf_config", "step", "layout", "rekey_workaround", "bucket_uris"},
-        *{
-            "awake",
-            "moments",
-            "recorder",
-            "masking",
-            "parallel",
-            "fence",
-            "retry",
-            "wait_limits",
-            "env_file",
-            "events",
-            "strategies",
-            "presign",
-            "ship",
-            "catalog",
-            "cloud",
-            "ssh_proxy",
-            "proxy_process",
-            "read_ahead",
-        },
-        *{"script", "node_proxy", "network", "answer_mark", "ssh_words"},
-        *{"service_hosts", "identities"},
-    },
-    {"config", "state", "console", "ssh", "stores", "providers", "playbooks"},
-    {
-        "cluster",
-        "setup",
-        "artifacts",
-        "datasets",
-        "environments",
-        "importers",
-        "away",
-        "ahead",
-        "trust",
-    },
-    {"report"},
-    {"runs"},
-    {"rehearsal"},
-    {"commands"},
-    {"cli", "api"},
-    {"__main__"},
-]
-SIDEWAYS = {0, 1, 3}
-"""Layers whose modules may import each other."""
-
-
-def layer_of(module: str) -> int:
-    name = module.split(".")[1] if "." in module else module
-    for number, names in enumerate(LAYERS):
-        if name in names:
-            return number
-    raise AssertionError(f"{module} is in no layer: add it to LAYERS and docs/architecture.md")
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
+FLOORS = {
+    room: int(floor)
+    for floor, room in re.findall(r"^\| (\d+) \| `(\w+)/?`", PAGE.read_text("utf-8"), re.MULTILINE)
+}
+"""Of each package: it imports from lower floors alone. `docs/architecture.md` has the table."""
 
 
 @cache
@@ -118,13 +50,13 @@ def test_role_and_index_become_a_name_in_one_place() -> None:
 
 def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
     for path in modules():
-        if path.relative_to(PACKAGE).as_posix() != "events.py":
+        if path.relative_to(PACKAGE).as_posix() != "core/events.py":
             text = path.read_text()
             assert '["event"]' not in text, path
             assert '.get("event")' not in text, path
 
 
-ASKS_THE_REGISTRY = ("cloud.py", "cluster/session.py")
+ASKS_THE_REGISTRY = ("core/cloud.py", "cluster/session.py")
 """The files that load modules of providers/: one their facts, the other what they do."""
 
 SHARED_WITH_THE_CONFIG = {"hosts", "local"}
@@ -170,31 +102,36 @@ def test_imports_run_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+ALONE = {
+    "providers": {"providers", "core", "node", "catalog", "identities", "money", "ssh", "training"},
+    "playbooks": {"playbooks", "core", "node", "catalog", "config", "training"},
+}
+"""A cloud knows no file, record or store of ours; `fab` starts the fabfile as Python `__main__`."""
+
+
 def wrong_imports(path: Path) -> list[str]:
     name = path.relative_to(PACKAGE).as_posix()
     own = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    if path.name == "fabfile.py":
-        own = "cli"  # what `fab` starts, as Python starts __main__
-    own_layer = layer_of(f"cloudtrain.{own}")
     found = []
     for module in sorted(imports(path)):
         if module.split(".")[0] in {"providers", "playbooks", "configs"}:
             found.append(f"{name} imports {module} past cloudtrain")
-        if not module.startswith("cloudtrain.") or module == "cloudtrain.__version__":
-            continue
-        other = module.split(".")[1]
-        if other == own:
-            continue
-        layer = layer_of(module)
-        if own in {"providers", "playbooks"}:
-            if layer > 1:
-                found.append(f"{name} imports {module}: {own} sees only interfaces and values")
-        elif layer == own_layer:
-            if layer not in SIDEWAYS:
-                found.append(f"{name} imports {module} from its own layer")
-        elif layer > own_layer:
-            found.append(f"{name} imports {module} from a layer above")
+        other = module.split(".")[1] if module.startswith("cloudtrain.") else own
+        if other != own and FLOORS[other] >= FLOORS[own]:
+            found.append(f"{name} imports {module}, which is not below {own}")
+        if own in ALONE and other not in ALONE[own] and path.name != "fabfile.py":
+            found.append(f"{name} imports {module}, of which {own} knows nothing")
     return found
+
+
+def test_each_package_has_its_floor_and_what_its_own_first_line_says() -> None:
+    text = PAGE.read_text("utf-8")
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert FLOORS.keys() == packages | {"api", "__main__"}
+    for package in packages:
+        doc = ast.get_docstring(parsed(PACKAGE / package / "__init__.py"))
+        assert doc, package
+        assert f"| `{package}/` | {doc.partition(chr(10))[0].rstrip('.')} |" in text, package
 
 
 def asks_for_a_strategys_name(path: Path) -> list[str]:
@@ -212,7 +149,7 @@ def asks_for_a_strategys_name(path: Path) -> list[str]:
 
 
 def test_what_a_strategy_means_is_said_in_its_own_file_alone() -> None:
-    elsewhere = [path for path in modules() if path.parent != PACKAGE / "strategies"]
+    elsewhere = [path for path in modules() if path.parent != PACKAGE / "training"]
     found = {str(path): lines for path in elsewhere if (lines := asks_for_a_strategys_name(path))}
     assert found == {}
 
@@ -327,7 +264,7 @@ def sleeps(path: Path) -> bool:
 def test_time_sleep_is_called_by_retry_and_on_nodes_alone() -> None:
     """All else waits with a policy of `retry.py`, on a clock that a test can pass in."""
     own = {path.relative_to(PACKAGE).as_posix() for path in modules() if sleeps(path)}
-    assert {name for name in own if not name.startswith("node/")} == {"retry.py"}
+    assert {name for name in own if not name.startswith("node/")} == {"core/retry.py"}
     assert not list(PACKAGE.rglob("waits.py")) + list(PACKAGE.rglob("patience.py"))
 
 
@@ -358,7 +295,7 @@ def test_the_wall_clock_is_read_in_one_place_and_on_nodes_alone() -> None:
         if (lines := reads_the_wall_clock(path))
     }
     setting = {"rehearsal/client_faults.py"}  # what the others are rehearsed with
-    assert {name for name in found if not name.startswith("node/")} == {"moments.py", *setting}
+    assert {name for name in found if not name.startswith("node/")} == {"core/moments.py", *setting}
 
 
 def methods(door: type) -> set[str]:

@@ -14,38 +14,39 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.run_index import store_record
+from cloudtrain.away import away_down
 from cloudtrain.away.delivery import Process
 from cloudtrain.away.desk_keys import publish_desk_key
 from cloudtrain.away.event_log import log_stream
 from cloudtrain.away.orders import Order, OrderInbox, new_order_key
 from cloudtrain.away.published import STALE, AwayState, Phase, Published, Publisher, write_state
-from cloudtrain.away.record import AwayRecord, desk_mark, save_away
 from cloudtrain.away.signatures import SigningKey
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cli.live_view import Changes, screen
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cluster.session import record_cluster
-from cloudtrain.commands import away_down, spools
 from cloudtrain.commands.down import down
 from cloudtrain.commands.fetch import fetch
-from cloudtrain.commands.log_lines import LineView, LogLine
 from cloudtrain.commands.logs import logs
 from cloudtrain.commands.status import StatusReport, status
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.errors import CloudtrainError, NotLanded, StoreError, UsageError
-from cloudtrain.model import ArtifactRules, ClusterConfig, Node, NodeGroup
-from cloudtrain.model import Away as AwaySection
-from cloudtrain.partial_list import NotAsked
-from cloudtrain.protocols import StoreBackend
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Run, Task
+from cloudtrain.core.errors import CloudtrainError, NotLanded, StoreError, UsageError
+from cloudtrain.core.model import ArtifactRules, ClusterConfig, Node, NodeGroup
+from cloudtrain.core.model import Away as AwaySection
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.protocols import StoreBackend
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.wait_limits import ORDER_RECEIVED
+from cloudtrain.runs import spools
 from cloudtrain.runs.idle import idle_limit
+from cloudtrain.runs.log_lines import LineView, LogLine
 from cloudtrain.state import Records, resolve
+from cloudtrain.state.away_record import AwayRecord, desk_mark, save_away
 from cloudtrain.stores import open_store
-from cloudtrain.wait_limits import ORDER_RECEIVED
 from tests.support.desk_parts import desk_node, record_desk
 from tests.support.fakes import FakeProvider
 from tests.support.landing_parts import Heard, land_logs

@@ -33,7 +33,6 @@ from cloudtrain.away.program import pinned_requirements
 from cloudtrain.away.published import Published, Publisher
 from cloudtrain.away.reporter import Reporter, phase_of
 from cloudtrain.away.store_paths import new_desk_id
-from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cli.errors import failure_of
 from cloudtrain.cluster.ownership import act_for, current_owner
 from cloudtrain.cluster.plan import make_plan
@@ -41,7 +40,7 @@ from cloudtrain.cluster.session import record_cluster, refuse_away
 from cloudtrain.commands import desk as desks
 from cloudtrain.commands import run_away as away_command
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     LeftoverError,
     NodesError,
@@ -51,8 +50,8 @@ from cloudtrain.errors import (
     RunFailed,
     UsageError,
 )
-from cloudtrain.events import DownBegun, NodeRequested, PlacementRefused
-from cloudtrain.model import (
+from cloudtrain.core.events import DownBegun, NodeRequested, PlacementRefused
+from cloudtrain.core.model import (
     ArtifactRules,
     Away,
     Candidate,
@@ -67,13 +66,14 @@ from cloudtrain.model import (
     SshProxy,
     Train,
 )
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import Secret
+from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.code import FolderCode, GitCode, PrivateCode
-from cloudtrain.protocols import ArtifactStore
 from cloudtrain.providers.aws.facts import FACTS
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Run
-from cloudtrain.shell import Secret
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 from tests.support.run_index_parts import store

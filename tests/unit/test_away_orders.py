@@ -29,8 +29,8 @@ from cloudtrain.away.orders import (
 )
 from cloudtrain.away.signatures import ORDER, SigningKey
 from cloudtrain.away.store_paths import new_desk_id
-from cloudtrain.errors import CredentialsError, StoreError
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.errors import CredentialsError, StoreError
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state.files import DiskFull
 from tests.support.run_index_parts import store
 

@@ -18,16 +18,16 @@ from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
 from cloudtrain.away.event_log import EventReader, log_stream
 from cloudtrain.away.orders import new_order_key
 from cloudtrain.away.published import PIECE, STALE, AwayState, Published, Publisher, write_state
-from cloudtrain.away.record import AwayRecord, away_record, mark_of, save_away
 from cloudtrain.away.signatures import ANSWER, SigningKey
 from cloudtrain.away.store_paths import DESK_ID, new_desk_id
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.errors import ConfigError, StoreError
-from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.protocols import ArtifactStore
+from cloudtrain.core.errors import ConfigError, StoreError
+from cloudtrain.core.model import ClusterConfig, NodeGroup
+from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import AwayRecord, away_record, mark_of, save_away
 from tests.support.run_index_parts import store
 
 __all__ = ["store"]

@@ -14,7 +14,7 @@ import libcloud.common.types
 import libcloud.compute.types
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import (
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import (
     ON_DEMAND,
     SPOT,
     ClusterConfig,

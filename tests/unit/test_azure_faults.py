@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,

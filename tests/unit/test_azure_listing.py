@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.errors import BusyError, CapacityError
+from cloudtrain.core.errors import BusyError, CapacityError
 from cloudtrain.providers.azure import listing, paths
 from cloudtrain.providers.azure.machine_types import read
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import SPOT, Accelerator, NodePlan
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import SPOT, Accelerator, NodePlan
 from cloudtrain.providers.azure import paths, requests
 from tests.standins import azure_models
 from tests.standins.azure_errors import Refusal

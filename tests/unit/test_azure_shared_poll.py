@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import TransientError
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.errors import TransientError
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure.shared_poll import SharedPoll, interval
 from cloudtrain.providers.base.timing import POLLS, Timing
 from tests.support.fake_account import Clock

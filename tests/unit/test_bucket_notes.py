@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.bucket_uris import uris_of
+from cloudtrain.checks.bucket_notes import INSTEAD, bucket_notes, unusable
+from cloudtrain.checks.check import buckets, noted
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.bucket_notes import INSTEAD, bucket_notes, unusable
-from cloudtrain.commands.check import buckets, noted
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.bucket_uris import uris_of
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig
 from tests.support.offline_checks_parts import written
 
 PLACES = {"gcp": "us-east4-c", "aws": "us-east-1a", "azure": "eastus"}

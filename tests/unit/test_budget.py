@@ -16,21 +16,19 @@ from hypothesis import strategies as st
 
 from cloudtrain.cli.status import budget_json
 from cloudtrain.cli.status_lines import budget_words
-from cloudtrain.cloud import Cloud, cloud_of
-from cloudtrain.cluster.budget import budget_state, landing_time
 from cloudtrain.cluster.budget_check import refusal
 from cloudtrain.cluster.lifetime import SAME
+from cloudtrain.cluster.place_choice import budget_since, continue_budget
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.commands import idle as idle_command
 from cloudtrain.commands import spent_budget
-from cloudtrain.commands.place_choice import budget_since, continue_budget
-from cloudtrain.commands.replace_nodes import NOTHING, decide_drift
 from cloudtrain.commands.spent_budget import down_when_spent, is_spent
 from cloudtrain.commands.status import on_record
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.errors import (
+from cloudtrain.core.cloud import Cloud, cloud_of
+from cloudtrain.core.errors import (
     ConfigError,
     LeftoverError,
     NodesError,
@@ -39,7 +37,7 @@ from cloudtrain.errors import (
     StoreError,
     UsageError,
 )
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     BudgetContinued,
     CleanupFailed,
     ClusterGone,
@@ -55,13 +53,15 @@ from cloudtrain.events import (
     from_line,
     to_line,
 )
-from cloudtrain.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGroup
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Task
+from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGroup
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Task
+from cloudtrain.money.budget import budget_state, landing_time
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.budget import BudgetWatch
 from cloudtrain.runs.idle import is_watched
 from cloudtrain.runs.node_agents import last_sync
+from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
 from cloudtrain.runs.root_cause import is_retryable, sentence
 from cloudtrain.runs.state_machine import decide
 from cloudtrain.state import Records

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
-from cloudtrain.environments import kept_here
-from cloudtrain.model import ClusterConfig, Node
+from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.playbooks import tensorflow
+from cloudtrain.setup import kept_here
 from cloudtrain.state import Records
 
 pytestmark = pytest.mark.usefixtures("own_home")

@@ -25,8 +25,8 @@ from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import from_json, load, load_again, to_json, with_candidate
 from cloudtrain.config.location import location_of, place_in_file
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.rehearsal.local_config import local_config
 from cloudtrain.state import Records
 

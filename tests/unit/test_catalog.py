@@ -17,16 +17,15 @@ import pytest
 from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
 from cloudtrain.catalog.bandwidth import Bandwidth, bandwidth
-from cloudtrain.catalog.estimate import estimate
 from cloudtrain.catalog.refresh import refresh, rows_of, save
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cli.plan import text as plan_text
-from cloudtrain.cloud import Cloud, clouds
 from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_hint
-from cloudtrain.model import (
+from cloudtrain.core.cloud import Cloud, clouds
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.extras import install_hint
+from cloudtrain.core.model import (
     ON_DEMAND,
     SPOT,
     Accelerator,
@@ -35,6 +34,7 @@ from cloudtrain.model import (
     NodePlan,
     Plan,
 )
+from cloudtrain.money.estimate import estimate
 from tests.support.gpuhunt_catalog import T4, item, publish
 from tools import catalog as written
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtrain import errors
+from cloudtrain.checks import check
+from cloudtrain.checks.spot_finding import spot_finding
 from cloudtrain.cluster.session import Handle
-from cloudtrain.commands import check
-from cloudtrain.commands.spot_finding import spot_finding
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError
-from cloudtrain.model import SPOT, ClusterConfig, NodeGroup
-from cloudtrain.protocols import Finding
+from cloudtrain.core import errors
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import SPOT, ClusterConfig, NodeGroup
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.provider import CloudProvider
 from tests.support.fake_account import FakeAccount
 

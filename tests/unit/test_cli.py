@@ -17,14 +17,15 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cloudtrain import __version__, errors
+from cloudtrain import __version__
 from cloudtrain.cli import confirm
 from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
 from cloudtrain.cli.check import painted
 from cloudtrain.commands.execute import Executed
-from cloudtrain.model import Cluster, Node, Problem
-from cloudtrain.protocols import Finding
-from cloudtrain.run_record import Run
+from cloudtrain.core import errors
+from cloudtrain.core.model import Cluster, Node, Problem
+from cloudtrain.core.protocols import Finding
+from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ class Verbs:
                 raise answer
             return answer
 
-        fake = types.ModuleType(f"cloudtrain.commands.{module}")
+        fake = types.ModuleType(f"cloudtrain.{module if '.' in module else f'commands.{module}'}")
         fake.__dict__.update(vars(importlib.import_module(fake.__name__)))
         setattr(fake, name, verb)
         self._monkeypatch.setitem(sys.modules, fake.__name__, fake)
@@ -378,7 +379,7 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
         Finding(what="quota", ok=False, text="8 of 4", hint="ask", error=errors.QuotaError),
         Finding(what="who", ok=False, text="nobody", error=errors.CredentialsError),
     )
-    verbs.answer("check", "check", findings)
+    verbs.answer("checks.check", "check", findings)
     done = cloudtrain("check", write_config())
     assert done.exit_code == 4
     assert done.stdout.splitlines() == [
@@ -390,7 +391,7 @@ def test_check_prints_findings_and_ends_with_the_most_serious_code(verbs: Verbs)
     ]
     document = json.loads(cloudtrain("check", "mnist.yaml", "--json").stdout)
     assert [finding["exit_code"] for finding in document["findings"]] == [0, 3, 4]
-    verbs.answer("check", "check", findings[:1])
+    verbs.answer("checks.check", "check", findings[:1])
     assert cloudtrain("check", "mnist.yaml").exit_code == 0
 
 
@@ -401,7 +402,7 @@ def test_good_findings_about_this_machine_are_one_line_unless_each_is_wanted(ver
         Finding(what="memory", ok=False, text="1 GB", error=errors.PreflightError),
         Finding(what="code", ok=True, text="./src"),
     ]
-    verbs.answer("check", "check", tuple(findings))
+    verbs.answer("checks.check", "check", tuple(findings))
     assert cloudtrain("check", write_config()).stdout.splitlines() == [
         "ok    this machine (2)",
         "ok    code    ./src",
@@ -414,13 +415,13 @@ def test_good_findings_about_this_machine_are_one_line_unless_each_is_wanted(ver
 
 def test_many_good_hosts_are_one_line_and_a_bad_one_has_its_own(verbs: Verbs) -> None:
     hosts = [Finding(what=f"host gpu{n}", ok=n != 3, text="worker") for n in range(12)]
-    verbs.answer("check", "check", tuple(hosts))
+    verbs.answer("checks.check", "check", tuple(hosts))
     assert cloudtrain("check", write_config()).stdout.splitlines() == [
         "ok    hosts (11)",
         "FAIL  host gpu3  worker",
         "1 of 12 findings would stop `cloudtrain up`",
     ]
-    verbs.answer("check", "check", tuple(hosts[4:12]))
+    verbs.answer("checks.check", "check", tuple(hosts[4:12]))
     assert "ok    host gpu9   worker" in cloudtrain("check", "mnist.yaml").stdout
 
 
@@ -437,7 +438,7 @@ def test_what_nobody_tells_is_never_counted_as_enough(verbs: Verbs) -> None:
         Finding(what="code", ok=True, text="./src"),
         Finding(what="quota", ok=True, text="Tesla family is not listed", told=False),
     )
-    verbs.answer("check", "check", findings)
+    verbs.answer("checks.check", "check", findings)
     done = cloudtrain("check", write_config())
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [

@@ -18,12 +18,12 @@ from cloudtrain.cluster import creations
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
-from cloudtrain.errors import CredentialsError
-from cloudtrain.events import CreationBegun, DownBegun
-from cloudtrain.model import ClusterConfig, Holding, Node, NodeState, Owner
-from cloudtrain.owner import digest, login
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Principal
+from cloudtrain.core.errors import CredentialsError
+from cloudtrain.core.events import CreationBegun, DownBegun
+from cloudtrain.core.model import ClusterConfig, Holding, Node, NodeState, Owner
+from cloudtrain.core.owner import digest, login
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Principal
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records

@@ -20,10 +20,10 @@ from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.config import from_json, to_json
-from cloudtrain.errors import CredentialsError, RateError, TransientError
-from cloudtrain.events import MovesAgain, NodeRequested, NothingMoves
-from cloudtrain.model import SPOT, Accelerator, ClusterConfig, Node, NodeGroup
-from cloudtrain.run_record import Cause, Doubt, Run, RunAttempt
+from cloudtrain.core.errors import CredentialsError, RateError, TransientError
+from cloudtrain.core.events import MovesAgain, NodeRequested, NothingMoves
+from cloudtrain.core.model import SPOT, Accelerator, ClusterConfig, Node, NodeGroup
+from cloudtrain.core.run_record import Cause, Doubt, Run, RunAttempt
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
 

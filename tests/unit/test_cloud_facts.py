@@ -13,7 +13,8 @@ import pytest
 import cloudtrain.providers
 from cloudtrain import catalog, config, stores
 from cloudtrain.catalog import table
-from cloudtrain.cloud import (
+from cloudtrain.config.sections import SshProxySection
+from cloudtrain.core.cloud import (
     Cloud,
     DiskPrice,
     Egress,
@@ -34,8 +35,7 @@ from cloudtrain.cloud import (
     is_cloud,
     providers,
 )
-from cloudtrain.config.sections import SshProxySection
-from cloudtrain.model import SPOT, Provisioning
+from cloudtrain.core.model import SPOT, Provisioning
 from cloudtrain.providers.aws.requests import FASTER
 from cloudtrain.providers.azure.expiry import SOONEST
 from cloudtrain.providers.gcp.machine_shapes import Shape
@@ -82,7 +82,7 @@ def test_rows_import_nothing_but_the_nouns(row: Cloud) -> None:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [getattr(node, "module", None) or node.names[0].name]
                 own = {f"cloudtrain.providers.{row.name}.{n}" for n in ("families", "ssh_service")}
-                own |= {"cloudtrain.cloud", "cloudtrain.own_python"}
+                own |= {"cloudtrain.core.cloud", "cloudtrain.core.own_python"}
                 assert {n for n in names if n.partition(".")[0] not in sys.stdlib_module_names} <= (
                     own
                 )

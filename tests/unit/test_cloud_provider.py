@@ -12,9 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from cloudtrain.cluster.node_hours import node_hours
 from cloudtrain.commands.down import places_that_may_hold_it
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
@@ -27,7 +26,7 @@ from cloudtrain.errors import (
     QuotaError,
     TransientError,
 )
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     CreationBegun,
     Event,
     Line,
@@ -36,8 +35,9 @@ from cloudtrain.events import (
     pending_nodes,
     to_line,
 )
-from cloudtrain.model import SPOT, Identity, Owner, Plan, Provisioning
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.model import SPOT, Identity, Owner, Plan, Provisioning
+from cloudtrain.core.partial_list import Whereabouts
+from cloudtrain.money.node_hours import node_hours
 from cloudtrain.providers.base import create, labels
 from cloudtrain.providers.base.create import Creation, uninterrupted
 from cloudtrain.providers.base.driver import Location, Resource, Vm

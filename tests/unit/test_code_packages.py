@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import config as configs
-from cloudtrain.ahead.setup import setup_problems
-from cloudtrain.commands.offline_checks import notes
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, Code
+from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.setup import setup_problems
+from cloudtrain.config import requirements
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Code
 from cloudtrain.node import requirement_lines
-from cloudtrain.playbooks import base, code_packages, requirements, tensorflow
+from cloudtrain.playbooks import base, code_packages, tensorflow
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import config
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.codec import ANY_TEXT, PATH, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.codec import ANY_TEXT, PATH, UNIX_TIME, InvalidRecord, decode
 
 
 @dataclass(frozen=True, kw_only=True)

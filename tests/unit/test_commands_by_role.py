@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.bucket_uris import uris_of
+from cloudtrain.checks.offline_checks import LONGEST, launched
+from cloudtrain.checks.script_notes import script_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, tasks
-from cloudtrain.codec import decode
-from cloudtrain.commands.offline_checks import LONGEST, launched
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.commands.train import with_arguments
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Train
-from cloudtrain.run_record import Run
+from cloudtrain.core.bucket_uris import uris_of
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, Train
+from cloudtrain.core.run_record import Run
 from tests.support.offline_checks_parts import written
 
 PS = {"chief": {}, "worker": {"count": 2}, "ps": {}}

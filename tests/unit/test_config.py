@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.config import from_json, load, read_secrets, to_json
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import SPOT, Accelerator, ClusterConfig, NodeGroup
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import SPOT, Accelerator, ClusterConfig, NodeGroup
 
 LOCAL = "provider: local\nstrategy: mirrored\n"
 

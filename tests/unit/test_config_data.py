@@ -12,8 +12,8 @@ from cloudtrain.config import from_json, load, to_json
 from cloudtrain.config.data_fields import data_name, data_uri
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, DataSource
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, DataSource
 
 BASE = """\
 provider: local

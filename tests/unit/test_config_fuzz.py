@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.yaml_source import parse
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = [path.read_text() for path in sorted((ROOT / "configs" / "templates").glob("*.yaml"))]

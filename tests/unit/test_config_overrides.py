@@ -18,8 +18,8 @@ from cloudtrain.cluster.recorded_drift import override_notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import from_json, load, read_secrets, to_json
 from cloudtrain.config.location import place_in_file
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Problem
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.state import Records
 
 FILE = """\

@@ -15,13 +15,13 @@ import jsonschema
 import pytest
 import yaml
 
-from cloudtrain import model
 from cloudtrain.commands.init import SCHEMA, cluster_name, init, providers
 from cloudtrain.config import load, schema
 from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.section import Section
 from cloudtrain.config.sections import CandidateNodes, ConfigFile
-from cloudtrain.errors import UsageError
+from cloudtrain.core import model
+from cloudtrain.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "config.md"

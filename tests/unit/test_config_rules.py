@@ -11,8 +11,8 @@ import pytest
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
 from cloudtrain.config.record import from_json, to_json
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig, Host, NodeGroup
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig, Host, NodeGroup
 
 
 def read(folder: Path, text: str) -> ClusterConfig:

@@ -12,9 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.node_hours import node_hours
 from cloudtrain.commands.cost import CostReport, cost
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     ClusterGone,
     DownBegun,
     EndMoved,
@@ -27,8 +26,9 @@ from cloudtrain.events import (
     UpBegun,
     to_line,
 )
-from cloudtrain.run_record import Run
-from cloudtrain.spent import CostSoFar
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.spent import CostSoFar
+from cloudtrain.money.node_hours import node_hours
 from cloudtrain.state import Records
 
 HOUR = 3600.0

@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.catalog import reported
+from cloudtrain.checks.data_check import Traffic, checked_data, egress_finding
+from cloudtrain.checks.data_notes import data_notes
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.data_check import Traffic, checked_data, egress_finding
-from cloudtrain.commands.data_notes import data_notes
-from cloudtrain.datasets.dataset import DataFile, Dataset, parts
-from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
-from cloudtrain.datasets.signing import DataSigner
-from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
-from cloudtrain.errors import DataError, PermissionsError, StoreError, UsageError
-from cloudtrain.model import (
+from cloudtrain.core.errors import DataError, PermissionsError, StoreError, UsageError
+from cloudtrain.core.model import (
     Accelerator,
     ArtifactRules,
     ClusterConfig,
@@ -30,8 +25,13 @@ from cloudtrain.model import (
     NodeGroup,
     Plan,
 )
-from cloudtrain.protocols import MachineFacts
-from cloudtrain.words import size_text
+from cloudtrain.core.protocols import MachineFacts
+from cloudtrain.core.words import size_text
+from cloudtrain.datasets.dataset import DataFile, Dataset, parts
+from cloudtrain.datasets.fit import too_small
+from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
+from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
 
 GB = 10**9
 

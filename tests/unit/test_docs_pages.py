@@ -12,7 +12,7 @@ import pytest
 from cloudtrain import config
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

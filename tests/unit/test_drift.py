@@ -17,9 +17,9 @@ from cloudtrain.config import load
 from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.change_effects import EFFECT
 from cloudtrain.config.sections import ConfigFile, section_at
-from cloudtrain.events import ImageChosen, NodeDeletionBegun, NodeRequested, nodes_leaving
-from cloudtrain.model import Node, Plan
-from cloudtrain.protocols import Completed
+from cloudtrain.core.events import ImageChosen, NodeDeletionBegun, NodeRequested, nodes_leaving
+from cloudtrain.core.model import Node, Plan
+from cloudtrain.core.protocols import Completed
 from cloudtrain.state import Records
 from tests.support.drift_parts import FIRST, User, cloudtrain, user, worker
 

@@ -15,13 +15,13 @@ import pytest
 
 from cloudtrain import stores
 from cloudtrain.commands.environments import Environments
-from cloudtrain.environments import programs, saved, stored
-from cloudtrain.environments.archive import PROBE, Archive, Part, StorePlace, key_of
-from cloudtrain.environments.programs import OnNode
-from cloudtrain.environments.sharing import Sharing
-from cloudtrain.errors import NodeError, StepFailed, StoreError
-from cloudtrain.model import ClusterConfig, Node, NodeGroup
-from cloudtrain.protocols import Completed
+from cloudtrain.core.errors import NodeError, StepFailed, StoreError
+from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
+from cloudtrain.core.protocols import Completed
+from cloudtrain.setup import programs, saved, stored
+from cloudtrain.setup.archive import PROBE, Archive, Part, StorePlace, key_of
+from cloudtrain.setup.programs import OnNode
+from cloudtrain.setup.sharing import Sharing
 
 FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
 FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"

@@ -9,8 +9,8 @@ import pytest
 from cloudtrain.cli.check import lines as check_lines
 from cloudtrain.cli.errors import show
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.errors import CapacityError, CloudError, NodesError, StepFailed
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CapacityError, CloudError, NodesError, StepFailed
+from cloudtrain.core.protocols import Finding
 
 
 def test_a_copy_has_the_class_and_the_facts_and_the_first_error_stays_as_it_was() -> None:

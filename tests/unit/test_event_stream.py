@@ -16,9 +16,9 @@ from cloudtrain.cli.app import cli, run
 from cloudtrain.commands import stop_run
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.errors import NodeUnreachable
-from cloudtrain.protocols import Console
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import NodeUnreachable
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain import events
-from cloudtrain.events import (
+from cloudtrain.core import events
+from cloudtrain.core.events import (
     KINDS,
     USES,
     AttemptBegun,

@@ -13,12 +13,12 @@ from cloudtrain.artifacts.run_index import record_of
 from cloudtrain.commands.train import with_arguments
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.config.as_written import as_written, written_lines
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.run_record import Run
 from cloudtrain.report.build import reproduce
 from cloudtrain.report.landed import to_json as report_to_json
 from cloudtrain.report.page import page
-from cloudtrain.run_record import Run
 from tests.unit.test_config_page import PAGE
 from tests.unit.test_report import RUN, made, without_drawing
 

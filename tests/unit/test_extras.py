@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import extras
-from cloudtrain.extras import Installed, install_hint, origin_of
+from cloudtrain.core import extras
+from cloudtrain.core.extras import Installed, install_hint, origin_of
 
 REQUIRES = (
     "click>=8.4",
@@ -79,12 +79,12 @@ def test_the_environment_says_whose_it_is(
 
 
 def test_a_checkout_that_runs_as_it_is_is_installed_from_there() -> None:
-    checkout = Path(extras.__file__).parents[1]
+    checkout = Path(__file__).parents[2]
     assert shlex.split(install_hint("report"))[-1] == f"{checkout}[report]"
 
 
 def test_no_page_asks_an_index_for_the_name() -> None:
-    root = Path(extras.__file__).parents[1]
+    root = Path(__file__).parents[2]
     pages = [root / "README.md", *root.glob("docs/*"), *root.glob("configs/**/*.yaml")]
     by_name = re.compile(r"install 'cloudtrain\[\w+\]'")  # not `… @ git+URL`
     asking = [str(page) for page in pages if by_name.search(page.read_text("utf-8"))]

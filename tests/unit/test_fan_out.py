@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from cloudtrain.errors import NodesError, NodeUnreachable, QuotaError
-from cloudtrain.parallel import fan_out
+from cloudtrain.core.errors import NodesError, NodeUnreachable, QuotaError
+from cloudtrain.core.parallel import fan_out
 
 
 def test_results_come_in_the_order_of_the_items() -> None:

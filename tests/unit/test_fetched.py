@@ -9,9 +9,9 @@ import pytest
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.manifest import RECORDS, Manifest
 from cloudtrain.artifacts.run_index import RECORD
-from cloudtrain.errors import StoreError
-from cloudtrain.model import Artifact
-from cloudtrain.playbooks.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
 from cloudtrain.report.landed import FACTS, PAGE
 from cloudtrain.stores import open_store
 from tests.support.landing_parts import RUN, Heard, write_manifest

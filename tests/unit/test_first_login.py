@@ -11,7 +11,7 @@ import pytest
 
 from cloudtrain.cluster.bootstrap import ASKED_EVERY, BOOT, await_first_login
 from cloudtrain.cluster.provision import preemption_as_no_capacity
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudError,
     NodeGone,
@@ -19,8 +19,8 @@ from cloudtrain.errors import (
     NodeUnreachable,
     TransientError,
 )
-from cloudtrain.model import Node
-from cloudtrain.retry import Clock
+from cloudtrain.core.model import Node
+from cloudtrain.core.retry import Clock
 from tests.support.fakes import make_identity, make_plan
 
 

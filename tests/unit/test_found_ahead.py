@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.ahead.commands import placeholder_notes
-from cloudtrain.ahead.fill_in import marked
-from cloudtrain.ahead.findings import found_ahead
+from cloudtrain.checks.commands import placeholder_notes
+from cloudtrain.checks.fill_in import marked
+from cloudtrain.checks.findings import found_ahead
 from cloudtrain.cli.plan import as_document, text
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.init import providers
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
-from cloudtrain.model import ClusterConfig, Train
-from cloudtrain.words import size_text
+from cloudtrain.core.model import ClusterConfig, Train
+from cloudtrain.core.words import size_text
 from tests.support.code_parts import config, write
 from tests.support.offline_checks_parts import written
 

@@ -12,9 +12,9 @@ import google.auth
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from cloudtrain.errors import CloudError, CredentialsError, TransientError
+from cloudtrain.core.errors import CloudError, CredentialsError, TransientError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.identities import google as identity
-from cloudtrain.model import ClusterConfig
 from cloudtrain.providers.gcp.credentials import Credentials
 
 CALLERS = 8

@@ -15,7 +15,7 @@ from libcloud.common import exceptions as http
 from libcloud.common import google as libcloud
 from libcloud.common import types
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CapacityError,
     CloudConfigError,

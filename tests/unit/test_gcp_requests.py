@@ -11,8 +11,8 @@ import libcloud
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import CloudConfigError
-from cloudtrain.model import (
+from cloudtrain.core.errors import CloudConfigError
+from cloudtrain.core.model import (
     SPOT,
     Accelerator,
     Market,

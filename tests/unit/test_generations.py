@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import awake, fence
-from cloudtrain.errors import (
+from cloudtrain.core import awake, fence
+from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
     CreatedAnewError,
     LeasedError,
     NameTakenError,
 )
-from cloudtrain.events import CreationBegun, Event
-from cloudtrain.model import Identity, Owner, Plan
-from cloudtrain.partial_list import Whereabouts
+from cloudtrain.core.events import CreationBegun, Event
+from cloudtrain.core.model import Identity, Owner, Plan
+from cloudtrain.core.partial_list import Whereabouts
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Vm
 from cloudtrain.providers.base.provider import CloudProvider

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.errors import ConfigError
 from cloudtrain.runs.start import secrets_of_tasks
 from tests.support.git_private_parts import private, user
 

@@ -17,10 +17,10 @@ from cloudtrain.catalog.learned import remember
 from cloudtrain.catalog.offers import offers
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.gpus import as_document, text
-from cloudtrain.cloud import clouds
 from cloudtrain.commands.gpus import gpus, kind_names
-from cloudtrain.model import Accelerator, Market
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import Accelerator, Market
+from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.gcp import facts
 from cloudtrain.providers.gcp import families as gcp
 

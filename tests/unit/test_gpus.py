@@ -8,9 +8,9 @@ import pytest
 
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus
-from cloudtrain.cloud import clouds
 from cloudtrain.cluster.plan import make_plan, plan_notes
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Setup
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
 from tests.unit.test_config_page import ROOT, generate
 
 

@@ -15,12 +15,12 @@ from cloudtrain.cli.status_lines import report_text
 from cloudtrain.commands import idle as verb
 from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status
-from cloudtrain.errors import RunFailed, StoreError
-from cloudtrain.events import DownFailed, UpCompleted
+from cloudtrain.core.errors import RunFailed, StoreError
+from cloudtrain.core.events import DownFailed, UpCompleted
+from cloudtrain.core.wait_limits import IDLE_DOWN
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import IDLE_DOWN
 from tests.support.idle_parts import LIMIT, RUN, World, event_at, records, up, world
 from tests.support.landing_parts import Heard
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers.machines import LEGACY
 from tests.support.import_parts import Desk, lost, tree
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.errors import ConfigError
 from tests.support.import_parts import Desk, lost, tree
 
 PS_CLUSTER = {

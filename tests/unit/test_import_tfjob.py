@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.errors import ConfigError
 from tests.support.import_parts import Desk, lost, tree
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.commands.import_file import import_file
-from cloudtrain.errors import UsageError
+from cloudtrain.core.errors import UsageError
 from cloudtrain.importers import Imported
 from cloudtrain.importers.source_files import LARGEST, below, text_of
 from tests.support.import_parts import Desk, lost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import ConfigError
+from cloudtrain.core.errors import ConfigError
 from tests.support.import_parts import Desk, lost, tree
 
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-gpu.2-11:latest"

@@ -8,7 +8,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from cloudtrain.errors import CredentialsError, UsageError
+from cloudtrain.core.errors import CredentialsError, UsageError
 from cloudtrain.ssh.keys import create_identity, load_identity, ssh_config, write_known_hosts
 from tests.support.keys_parts import NAMES, NODES
 

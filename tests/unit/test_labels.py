@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.model import Owner, Plan
-from cloudtrain.owner import label, machine_id
+from cloudtrain.core.model import Owner, Plan
+from cloudtrain.core.owner import label, machine_id
+from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.aws.listing import listed_vm as aws_vm
 from cloudtrain.providers.azure.listing import Lists, to_vms
 from cloudtrain.providers.base import labels
@@ -17,7 +18,6 @@ from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.seen import new_generation
 from cloudtrain.providers.gcp.listing import listed_vm as gcp_vm
 from cloudtrain.providers.gcp.tpu_hosts import listed_hosts
-from cloudtrain.task_id import TaskId
 from tests.support.fake_account import cloud_plan
 from tests.support.fakes import make_plan as plan_of
 

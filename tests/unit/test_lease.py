@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cloudtrain import awake, fence
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import to_json
-from cloudtrain.errors import CloudtrainError, LeasedError, StoreError
-from cloudtrain.model import ArtifactRules, ClusterConfig
-from cloudtrain.owner import login
-from cloudtrain.protocols import Swapped
+from cloudtrain.core import awake, fence
+from cloudtrain.core.errors import CloudtrainError, LeasedError, StoreError
+from cloudtrain.core.model import ArtifactRules, ClusterConfig
+from cloudtrain.core.owner import login
+from cloudtrain.core.protocols import Swapped
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.core.paths import is_inside
 from cloudtrain.node import listing
 from cloudtrain.node.listing import File, Listing, times
-from cloudtrain.paths import is_inside
 
 
 def listed(folder: Path, *patterns: str) -> tuple[dict[str, File], Listing]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.live_view import Changes, screen
-from cloudtrain.commands.run_progress import RunProgress
 from cloudtrain.commands.status import ClusterStatus, StatusReport
-from cloudtrain.commands.utilization import RoleUse, Utilization
-from cloudtrain.errors import TransientError
-from cloudtrain.events import AttemptStarted, NodeCreated, RunEnded, TasksJoined, UpBegun
-from cloudtrain.model import Node
-from cloudtrain.run_record import Cause, Run, RunAttempt
+from cloudtrain.core.errors import TransientError
+from cloudtrain.core.events import AttemptStarted, NodeCreated, RunEnded, TasksJoined, UpBegun
+from cloudtrain.core.model import Node
+from cloudtrain.core.run_record import Cause, Run, RunAttempt
+from cloudtrain.runs.run_progress import RunProgress
+from cloudtrain.runs.utilization import RoleUse, Utilization
 from cloudtrain.state import Records
 
 NOW = time.mktime((2026, 11, 23, 12, 0, 0, 0, 0, -1))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.errors import PermissionsError, UsageError
+from cloudtrain.core.errors import PermissionsError, UsageError
 from cloudtrain.providers.local import addresses, checks, environment
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.cluster.lost_nodes import TAKEN, lost_as_no_capacity, lost_nodes
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
     NodesError,
@@ -20,8 +20,8 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
-from cloudtrain.model import ON_DEMAND, SPOT, Node, NodeState
-from cloudtrain.retry import Clock
+from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState
+from cloudtrain.core.retry import Clock
 
 
 class Cluster:

@@ -8,9 +8,9 @@ import pytest
 
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.manifest import Manifest, to_bytes
-from cloudtrain.events import AttemptBegun, DownBegun, Event, RemovalBegun
-from cloudtrain.model import Artifact
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.events import AttemptBegun, DownBegun, Event, RemovalBegun
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 from tests.support.drift_parts import User, cloudtrain, user

@@ -18,9 +18,9 @@ from cloudtrain.artifacts.manifest import (
     read_manifest,
     to_json,
 )
-from cloudtrain.errors import StoreError
-from cloudtrain.model import Artifact
-from cloudtrain.paths import is_inside
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.paths import is_inside
 from cloudtrain.stores import open_store
 from tests.support.landing_parts import write_manifest
 

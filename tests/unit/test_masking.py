@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 import requests
 
-from cloudtrain import recorder
-from cloudtrain.masking import Masks
-from cloudtrain.recorder import Recorder, recorded, recording
+from cloudtrain.core import recorder
+from cloudtrain.core.masking import Masks
+from cloudtrain.core.recorder import Recorder, recorded, recording
 from tests.standins.refusals import CLOUDS
 from tests.standins.refusals import recorded as corpus
 from tests.support.recorded import answers, classified

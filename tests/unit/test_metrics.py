@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain import metrics
-from cloudtrain.metrics import GpuSample
+from cloudtrain.core import metrics
+from cloudtrain.core.metrics import GpuSample
 from cloudtrain.node import sampler
 
 LINE = (

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloudtrain import moments
+from cloudtrain.core import moments
+from cloudtrain.core.moments import OFF, SLOW, Moments
 from cloudtrain.identities import aws
-from cloudtrain.moments import OFF, SLOW, Moments
 from cloudtrain.state import clock
 from cloudtrain.stores import az, gs
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.cluster.billing_notice import billed
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.commands.billing_notice import billed
-from cloudtrain.errors import CapacityError, CloudError, NotFoundError, QuotaError
-from cloudtrain.events import UpCompleted
-from cloudtrain.model import ON_DEMAND, SPOT, Limits, Node, Plan, Train
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Run
+from cloudtrain.core.errors import CapacityError, CloudError, NotFoundError, QuotaError
+from cloudtrain.core.events import UpCompleted
+from cloudtrain.core.model import ON_DEMAND, SPOT, Limits, Node, Plan, Train
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Run
 from cloudtrain.runs.node_replacement import _queued_briefly, replace_lost_nodes
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

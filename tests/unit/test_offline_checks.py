@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.ahead.findings import found_ahead
 from cloudtrain.catalog.region_names import invalid_region
+from cloudtrain.checks.check import command, refuse_missing_script
+from cloudtrain.checks.findings import found_ahead
+from cloudtrain.checks.offline_checks import LONGEST, notes
+from cloudtrain.checks.script_code import missing_script
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import command, refuse_missing_script
-from cloudtrain.commands.offline_checks import LONGEST, notes
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.commands.script_code import missing_script
 from cloudtrain.config import load
-from cloudtrain.errors import CloudtrainError, ConfigError, PreflightError
-from cloudtrain.model import ClusterConfig
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CloudtrainError, ConfigError, PreflightError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Finding
 from tests.support.offline_checks_parts import written
 
 
@@ -63,7 +63,7 @@ def test_a_newer_one_is_left_to_the_package_index_and_noted(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index has it: tests/integration/test_network.py has one that lacks it."""
-    monkeypatch.setattr("cloudtrain.ahead.setup.missing_release", lambda version: None)
+    monkeypatch.setattr("cloudtrain.checks.setup.missing_release", lambda version: None)
     config = written(tmp_path, setup={"tensorflow": version})
     finding = setup_finding(config)
     assert finding.ok

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.commands import place_choice
-from cloudtrain.errors import CapacityError
-from cloudtrain.model import Node, Plan
-from cloudtrain.retry import Retry
+from cloudtrain.cluster import place_choice
+from cloudtrain.core.errors import CapacityError
+from cloudtrain.core.model import Node, Plan
+from cloudtrain.core.retry import Retry
 from tests.support.drift_parts import User, cloudtrain, user, worker
 from tests.support.fakes import FakeProvider
 

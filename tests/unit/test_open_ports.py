@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import config as configs
+from cloudtrain.checks.check import noted
+from cloudtrain.checks.offline_checks import notes
 from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import noted
-from cloudtrain.commands.offline_checks import notes
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 
 HOSTS = """\
 name: t

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.config import load
 from cloudtrain.config.other_tools import tool_of
-from cloudtrain.errors import ConfigError, UsageError
+from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers import Options, import_job
 
 SKY = "a SkyPilot task"

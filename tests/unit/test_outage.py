@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.land import not_landed
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,
     HostKeyMismatch,
@@ -22,9 +22,9 @@ from cloudtrain.errors import (
     StoreError,
     TransientError,
 )
-from cloudtrain.events import down_fault
-from cloudtrain.model import Plan
-from cloudtrain.retry import Clock
+from cloudtrain.core.events import down_fault
+from cloudtrain.core.model import Plan
+from cloudtrain.core.retry import Clock
 from cloudtrain.runs.outage import TRIES, passes, retry_outage
 from cloudtrain.state import Records
 from tests.support.fakes import make_plan

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.model import ClusterConfig
-from cloudtrain.run_record import Cause, Run
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.run_record import Cause, Run
 from cloudtrain.runs.own_code import with_own_code
 from tests.support.code_parts import write
 from tests.support.offline_checks_parts import written

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from cloudtrain import own_python
+from cloudtrain.core import own_python
 from tests.support.sources import walked
 from tests.unit.test_architecture import PACKAGE, modules
 
@@ -22,12 +22,12 @@ def is_executable(node: ast.AST) -> bool:
 
 def test_our_interpreter_is_started_by_one_module_alone() -> None:
     found = {own(path) for path in modules() if any(map(is_executable, walked(path)))}
-    assert found == {"own_python.py", *WITHOUT_STARTING, *ON_NODES}
+    assert found == {"core/own_python.py", *WITHOUT_STARTING, *ON_NODES}
 
 
 def test_whoever_starts_it_does_so_in_a_neutral_folder() -> None:
     users = [path for path in modules() if "own_python" in path.read_text()]
-    users = [path for path in users if own(path) not in {"own_python.py", "__main__.py"}]
+    users = [path for path in users if own(path) not in {"core/own_python.py", "__main__.py"}]
     starts = 0
     for path in users:
         for node in walked(path):

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cluster.ownership import current_owner, is_mine
-from cloudtrain.errors import TransientError
-from cloudtrain.model import Owner
-from cloudtrain.owner import digest, label, login, machine_id, matches_owner, owner_of
-from cloudtrain.protocols import Principal
+from cloudtrain.core.errors import TransientError
+from cloudtrain.core.model import Owner
+from cloudtrain.core.owner import digest, label, login, machine_id, matches_owner, owner_of
+from cloudtrain.core.protocols import Principal
+from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base import labels
 from cloudtrain.state import Records
-from cloudtrain.task_id import TaskId
 from tests.support.fakes import FakeProvider
 
 pytestmark = pytest.mark.usefixtures("own_home")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.checks.check import noted
+from cloudtrain.checks.path_notes import path_notes
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import noted
-from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from tests.support.offline_checks_parts import written
 
 PS = {"chief": {}, "worker": {"count": 2}, "ps": {"count": 2}}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.node.patterns import literal, matches, may_hold
-from cloudtrain.paths import is_inside, shown
 
 MEANT = [
     ("output/**", "output/a"),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cloud import clouds
 from cloudtrain.config import load
-from cloudtrain.model import (
+from cloudtrain.core.cloud import clouds
+from cloudtrain.core.model import (
     SPOT,
     ArtifactRules,
     ClusterConfig,

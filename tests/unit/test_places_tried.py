@@ -10,9 +10,9 @@ import pytest
 
 from cloudtrain.cluster.session import whereabouts
 from cloudtrain.config import to_json
-from cloudtrain.events import PlacementTried, UpBegun, places_tried
-from cloudtrain.model import ClusterConfig, NodeGroup
-from cloudtrain.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.events import PlacementTried, UpBegun, places_tried
+from cloudtrain.core.model import ClusterConfig, NodeGroup
+from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.state import Records
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.fetched import mark_as_fetched
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ArtifactRules
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ArtifactRules
+from cloudtrain.core.shell import script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import checkout, code, folder, scripts
-from cloudtrain.shell import script
-from cloudtrain.step import Step
 from tests.support.code_parts import config, names, write
 
 # ── a folder ─────────────────────────────────────────────────────────────────

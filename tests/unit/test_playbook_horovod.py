@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.ahead.findings import found_ahead
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.checks.findings import found_ahead
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Finding
 from cloudtrain.playbooks import horovod, tensorflow
-from cloudtrain.protocols import Finding
 from tests.support.horovod_parts import config
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.model import Accelerator, ClusterConfig
+from cloudtrain.core.model import Accelerator, ClusterConfig
 from cloudtrain.playbooks import nvidia, tensorflow_releases
 from tests.support.nodes_here import node
 from tests.support.nvidia_parts import config

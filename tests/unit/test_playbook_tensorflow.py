@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import Accelerator, ClusterConfig
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import Accelerator, ClusterConfig
+from cloudtrain.core.shell import command, script
+from cloudtrain.core.step import Step
 from cloudtrain.playbooks import scripts, tensorflow, tensorflow_releases
-from cloudtrain.shell import command, script
-from cloudtrain.step import Step
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import config, files
 

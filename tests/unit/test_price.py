@@ -10,17 +10,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.catalog import availability
+from cloudtrain.checks import check as verb
+from cloudtrain.checks import trial_machine
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
-from cloudtrain.commands import check as verb
-from cloudtrain.commands import trial_machine
+from cloudtrain.cluster.task_launch import gpu_environment
 from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import LeftoverError, QuotaError, StoreError, UsageError
-from cloudtrain.model import Plan
-from cloudtrain.protocols import Finding
-from cloudtrain.runs.task_launch import gpu_environment
+from cloudtrain.core.errors import LeftoverError, QuotaError, StoreError, UsageError
+from cloudtrain.core.model import Plan
+from cloudtrain.core.protocols import Finding
 from tests.support.fakes import FakeProvider
 
 

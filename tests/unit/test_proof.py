@@ -11,10 +11,10 @@ import pytest
 from cloudtrain import config
 from cloudtrain.catalog import gpu_rates, gpus
 from cloudtrain.cli.proof_lines import proof_lines
-from cloudtrain.codec import decode
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import Accelerator, Node
-from cloudtrain.run_record import NodeProof, Run, Task, run_to_json
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import Accelerator, Node
+from cloudtrain.core.run_record import NodeProof, Run, Task, run_to_json
 from cloudtrain.runs.proof import Member, proof_orders
 from cloudtrain.runs.proof_talk import ProofOrder
 

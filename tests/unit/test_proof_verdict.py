@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.run_record import NodeProof
+from cloudtrain.core.run_record import NodeProof
 from cloudtrain.runs.proof_verdict import Expected, Failure, Finding, judge
 
 TF = "tensorflow.python.framework.errors_impl"

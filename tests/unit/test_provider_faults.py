@@ -15,7 +15,7 @@ import libcloud.compute.types
 import pytest
 import requests.exceptions
 
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
     CloudError,

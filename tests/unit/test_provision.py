@@ -20,7 +20,7 @@ from cloudtrain.cluster.provision import (
 )
 from cloudtrain.cluster.session import Handle, Session, adopt_identity
 from cloudtrain.commands.down import destroy_cluster
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     CapacityError,
     NodesError,
     NodeUnreachable,
@@ -30,7 +30,7 @@ from cloudtrain.errors import (
     StepFailed,
     TransientError,
 )
-from cloudtrain.events import (
+from cloudtrain.core.events import (
     AttemptBegun,
     DownBegun,
     Event,
@@ -44,8 +44,8 @@ from cloudtrain.events import (
     pending_nodes,
     was_ready,
 )
-from cloudtrain.model import Node, Plan
-from cloudtrain.partial_list import NotAsked, Whereabouts
+from cloudtrain.core.model import Node, Plan
+from cloudtrain.core.partial_list import NotAsked, Whereabouts
 from cloudtrain.ssh import keys
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import cloud as cloud_facts
-from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cluster.drift import drift_by_record
 from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ON_DEMAND, SPOT, ClusterConfig, Market, Provisioning
+from cloudtrain.core import cloud as cloud_facts
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ON_DEMAND, SPOT, ClusterConfig, Market, Provisioning
+from cloudtrain.money.estimate import estimate
 from cloudtrain.providers.aws import facts as aws
 
 FILE = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.run_record import Run
+from cloudtrain.core.run_record import Run
 
 KEPT = Path(__file__).with_name("python_api.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"

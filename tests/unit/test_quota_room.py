@@ -9,10 +9,10 @@ import pytest
 from cloudtrain.cli.gpu_quota import cells, document, remarks
 from cloudtrain.commands.accounts import AccountRef, account_of
 from cloudtrain.commands.gpu_quota import AccountQuota
-from cloudtrain.errors import CredentialsError
-from cloudtrain.model import Accelerator, MachineType
-from cloudtrain.partial_list import NotAsked
-from cloudtrain.protocols import Allowance
+from cloudtrain.core.errors import CredentialsError
+from cloudtrain.core.model import Accelerator, MachineType
+from cloudtrain.core.partial_list import NotAsked
+from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.base.quota import Quotas, allowance
 
 T4 = Accelerator(kind="T4", count=2)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloudtrain import errors
-from cloudtrain.errors import CapacityError, CloudError
+from cloudtrain.core import errors
+from cloudtrain.core.errors import CapacityError, CloudError
 from cloudtrain.providers.aws import faults as aws
 from cloudtrain.providers.azure import faults as azure
 from cloudtrain.providers.base.faults import SHARED

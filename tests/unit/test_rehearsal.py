@@ -13,16 +13,15 @@ from typing import cast
 
 import pytest
 
-from cloudtrain import moments
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.lease import LASTS
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.fault_trial import Trial
 from cloudtrain.commands.rehearse import chosen
 from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import CloudtrainError, UsageError
-from cloudtrain.log_progress import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError, UsageError
+from cloudtrain.core.log_progress import (
     Line,
     counts,
     has_reached,
@@ -32,18 +31,19 @@ from cloudtrain.log_progress import (
     training,
     unit_of,
 )
-from cloudtrain.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.core.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Cause, Doubt, Run, RunAttempt, Task
+from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
 from cloudtrain.rehearsal.client_faults import CLIENT, JUMPS, jumping_clock, longest_silence
+from cloudtrain.rehearsal.fault_trial import Trial
 from cloudtrain.rehearsal.faults import FAULTS, LocalNodes, free_disk, given_up
 from cloudtrain.rehearsal.landed import Compared, compared
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
-from cloudtrain.retry import Clock
-from cloudtrain.run_record import Cause, Doubt, Run, RunAttempt, Task
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.state import Records
-from cloudtrain.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 STORE = "file:///tmp/rehearsal"

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cli import report as report_command
 from cloudtrain.cli.app import cli
-from cloudtrain.codec import decode
 from cloudtrain.console.times import exact_duration
-from cloudtrain.events import (
+from cloudtrain.core.codec import decode
+from cloudtrain.core.events import (
     AttemptBegun,
     AttemptStarted,
     DownBegun,
@@ -35,9 +35,11 @@ from cloudtrain.events import (
     UpCompleted,
     to_line,
 )
-from cloudtrain.log_progress import Line, repeated_of
-from cloudtrain.metrics import GpuSample, Sample
-from cloudtrain.model import Artifact
+from cloudtrain.core.log_progress import Line, repeated_of
+from cloudtrain.core.metrics import GpuSample, Sample
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.core.spent import CostSoFar
 from cloudtrain.report.build import build, reproduce
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, Report, Series
@@ -45,8 +47,6 @@ from cloudtrain.report.landed import to_json, warned, written
 from cloudtrain.report.log_curves import POINTS, charts_in, pace_of, stragglers
 from cloudtrain.report.page import page
 from cloudtrain.report.sources import Sources
-from cloudtrain.run_record import Cause, Run, RunAttempt, Task
-from cloudtrain.spent import CostSoFar
 from cloudtrain.state import Records
 from cloudtrain.stores.file import FileStore
 from tests.support.landing_parts import write_manifest

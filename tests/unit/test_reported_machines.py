@@ -9,8 +9,8 @@ import pytest
 
 from cloudtrain import catalog
 from cloudtrain.catalog import learned, reported, table
-from cloudtrain.model import ON_DEMAND, SPOT, Accelerator, NodeGroup, NodePlan
-from cloudtrain.protocols import MachineFacts
+from cloudtrain.core.model import ON_DEMAND, SPOT, Accelerator, NodeGroup, NodePlan
+from cloudtrain.core.protocols import MachineFacts
 
 T4, TWO = Accelerator(kind="T4", count=1), Accelerator(kind="T4", count=2)
 

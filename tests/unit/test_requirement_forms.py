@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.ahead.setup import setup_problems
-from cloudtrain.commands.offline_checks import notes
-from cloudtrain.model import Setup
+from cloudtrain.checks.offline_checks import notes
+from cloudtrain.checks.setup import setup_problems
+from cloudtrain.config import requirements
+from cloudtrain.core.model import Setup
 from cloudtrain.node.requirement_lines import decoded, lines
-from cloudtrain.playbooks import requirements
 from tests.support.tensorflow_parts import config
 
 

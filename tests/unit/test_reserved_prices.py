@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtrain.catalog.estimate import estimate
 from cloudtrain.cluster.plan import make_plan, plan_errors, plan_notes
-from cloudtrain.model import ON_DEMAND, ClusterConfig, NodeGroup, Plan, Provisioning
+from cloudtrain.core.model import ON_DEMAND, ClusterConfig, NodeGroup, Plan, Provisioning
+from cloudtrain.money.estimate import estimate
 
 BLOCK = Provisioning(market="capacity-block", name="cr-0123456789abcdef0")
 RESERVED = Provisioning(market="reservation", name="cr-0123456789abcdef0")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.run_record import Cause, Run, RunAttempt
+from cloudtrain.core.run_record import Cause, Run, RunAttempt
 from cloudtrain.runs.supervise import RESTART, failures_in_a_row
 
 

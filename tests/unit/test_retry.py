@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain import retry
-from cloudtrain.errors import RateError, TransientError
-from cloudtrain.retry import Clock, Retry, poll_until, report_wait, waits_reported_to
+from cloudtrain.core import retry
+from cloudtrain.core.errors import RateError, TransientError
+from cloudtrain.core.retry import Clock, Retry, poll_until, report_wait, waits_reported_to
 from tests.support import fake_account
 
 

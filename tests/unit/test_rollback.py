@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster import provision
-from cloudtrain.errors import NodeUnreachable, TransientError
+from cloudtrain.core.errors import NodeUnreachable, TransientError
 from cloudtrain.state import Records
 from tests.support.drift_parts import User, cloudtrain, user, worker
 

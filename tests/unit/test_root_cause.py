@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.run_record import Cause, Task
+from cloudtrain.core.run_record import Cause, Task
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.log_text import LINES_SHOWN, headline, last_lines, own_frame
 from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
     is_certain,
     is_retryable,
 )
+from cloudtrain.training.log_text import LINES_SHOWN, headline, last_lines, own_frame
 
 LOGS = Path(__file__).parents[1] / "data" / "failures"
 RAISED = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: no\n'

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import moments
 from cloudtrain.away.delivery import Process
 from cloudtrain.away.desk_cluster import desk_config
 from cloudtrain.away.orders import load_order_key
 from cloudtrain.away.published import AwayState, write_state
-from cloudtrain.away.record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands import run_away as away_command
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.errors import (
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
     LeasedError,
@@ -29,11 +28,12 @@ from cloudtrain.errors import (
     NotLanded,
     UsageError,
 )
-from cloudtrain.model import ArtifactRules, Away, ClusterConfig, Code, NodeGroup, Train
+from cloudtrain.core.model import ArtifactRules, Away, ClusterConfig, Code, NodeGroup, Train
+from cloudtrain.core.retry import Clock
 from cloudtrain.playbooks.archive import Archive
 from cloudtrain.playbooks.code import FolderCode
-from cloudtrain.retry import Clock
 from cloudtrain.state import Records
+from cloudtrain.state.away_record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.state.folder import ORDER_KEY
 from cloudtrain.stores import open_store
 from tests.support.desk_parts import desk_node, record_desk

@@ -21,13 +21,13 @@ from cloudtrain.artifacts.run_index import (
 )
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
-from cloudtrain.commands.find_run import find_run
 from cloudtrain.commands.status import status
 from cloudtrain.config import to_json
-from cloudtrain.errors import StoreError, UsageError
-from cloudtrain.model import ArtifactRules, ClusterConfig, NodeGroup
-from cloudtrain.protocols import ArtifactStore
-from cloudtrain.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.core.errors import StoreError, UsageError
+from cloudtrain.core.model import ArtifactRules, ClusterConfig, NodeGroup
+from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
+from cloudtrain.runs.find_run import find_run
 from cloudtrain.state import Records
 from tests.support.landing_parts import land_logs, land_logs_so_far
 from tests.support.run_index_parts import store

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.run_panel import EVERY, run_panel
-from cloudtrain.events import NodeCreated, NodeRequested, NodesPlaced
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.events import NodeCreated, NodeRequested, NodesPlaced
+from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.state import Records
 
 RUN = Run(

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
-from cloudtrain.commands.run_progress import LATEST_BYTES, RunProgress, latest_lines, progress_in
-from cloudtrain.log_progress import Line
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.log_progress import Line
+from cloudtrain.core.run_record import Run, RunAttempt, Task
+from cloudtrain.runs.run_progress import LATEST_BYTES, RunProgress, latest_lines, progress_in
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import index_of
 

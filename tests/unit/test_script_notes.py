@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from cloudtrain.checks.check import noted
+from cloudtrain.checks.path_notes import path_notes
+from cloudtrain.checks.script_notes import script_notes
 from cloudtrain.cli.plan import as_document
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.check import noted
-from cloudtrain.commands.path_notes import path_notes
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.commands.script_notes import script_notes
 from cloudtrain.config import load
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.script.strategy import strategy_in
-from cloudtrain.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES
 from tests.support.offline_checks_parts import written
 from tests.support.stranger_notes import Program, programs
 

@@ -9,8 +9,8 @@ import urllib3.util
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.cloud import cloud_of, clouds
-from cloudtrain.service_hosts import (
+from cloudtrain.core.cloud import cloud_of, clouds
+from cloudtrain.core.service_hosts import (
     host_of,
     is_below,
     is_link_local,

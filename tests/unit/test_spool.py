@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from cloudtrain.artifacts.spool import pending_spools, spool_name
-from cloudtrain.errors import PermissionsError
+from cloudtrain.core.errors import PermissionsError
+from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.node import archiver, listing
 from cloudtrain.node.formats import ARCHIVE_TAKEN
-from cloudtrain.run_record import RunAttempt
 from tests.support.landing_parts import RUN
 from tests.support.spool_parts import Yard, checkpoint, content, log, yard
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.checks.offline_checks import access_note
 from cloudtrain.cluster.drift import creation_facts_of
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.commands.offline_checks import access_note
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig, Network, Node, SshProxy
-from cloudtrain.partial_list import NotAsked, PartialList
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig, Network, Node, SshProxy
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.aws import ssh_service as ssm
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure import requests as azure
@@ -27,7 +27,7 @@ from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp import ssh_service as iap
 from cloudtrain.providers.gcp.requests import os_login
 from cloudtrain.ssh.keys import create_identity, ssh_config
-from cloudtrain.ssh_proxy import described, jump_command, own_command, program_of
+from cloudtrain.ssh.ssh_proxy import described, jump_command, own_command, program_of
 
 SUBNET = "subnet: /subscriptions/S/virtualNetworks/N/subnets/N, "
 GCP = "provider: gcp\nproject: p\nplacement: [us-central1-a]"

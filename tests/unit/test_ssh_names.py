@@ -14,9 +14,9 @@ from cloudtrain.commands.ssh_config import ssh_config
 from cloudtrain.config.access_fields import address, user
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
-from cloudtrain.errors import UsageError
-from cloudtrain.model import Node
-from cloudtrain.partial_list import PartialList
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import Node
+from cloudtrain.core.partial_list import PartialList
 from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import create_identity
 from cloudtrain.state import Records
@@ -80,7 +80,7 @@ def test_ssh_reaches_only_nodes_whose_host_key_is_on_record(
     words = shell_command("mnist", None, ["-oProxyCommand=touch x"])
     assert words[:2] == ["ssh", "-F"]
     assert words[3:] == ["--", "mnist-chief0", "'-oProxyCommand=touch x'"]
-    with pytest.raises(cloudtrain.errors.UsageError) as refused:
+    with pytest.raises(cloudtrain.core.errors.UsageError) as refused:
         shell_command("mnist", "worker0", [])
     assert "not of this machine's record: mnist-worker0" in (refused.value.hint or "")
     assert "mnist-worker0" not in ssh_config("mnist")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.errors import CredentialsError, PermissionsError
-from cloudtrain.model import ClusterConfig, Network, NodeGroup, Plan, SshProxy
-from cloudtrain.protocols import Finding
+from cloudtrain.core.errors import CredentialsError, PermissionsError
+from cloudtrain.core.model import ClusterConfig, Network, NodeGroup, Plan, SshProxy
+from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import quota, ssm_checks
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.events import nothing_moves
-from cloudtrain.metrics import GpuSample, Sample
-from cloudtrain.model import Accelerator, ClusterConfig, NodeGroup, Train
-from cloudtrain.protocols import Completed
-from cloudtrain.retry import CLOCK
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.events import nothing_moves
+from cloudtrain.core.metrics import GpuSample, Sample
+from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Train
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.retry import CLOCK
+from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.stacks import waits_in
 from cloudtrain.runs.stall_watch import (

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.codec import decode
-from cloudtrain.errors import CloudtrainError, ConfigError, UsageError
-from cloudtrain.events import DownBegun, LandingFailed, NodeDeletionBegun, NodeRequested, UpBegun
-from cloudtrain.run_record import Cause, Run, RunAttempt, Task, run_to_json
-from cloudtrain.shell import Secret
+from cloudtrain.core.codec import decode
+from cloudtrain.core.errors import CloudtrainError, ConfigError, UsageError
+from cloudtrain.core.events import (
+    DownBegun,
+    LandingFailed,
+    NodeDeletionBegun,
+    NodeRequested,
+    UpBegun,
+)
+from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task, run_to_json
+from cloudtrain.core.shell import Secret
 from cloudtrain.state import Records, home, known_clusters, resolve
 
 pytestmark = pytest.mark.usefixtures("own_home")

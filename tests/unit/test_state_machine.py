@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cloudtrain.model import ClusterConfig, NodeGroup, Train
-from cloudtrain.run_record import Task
+from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.cluster_formation import (
     detect_formation,
@@ -26,7 +27,6 @@ from cloudtrain.runs.state_machine import (
     tolerated_failures,
 )
 from cloudtrain.runs.task_commands import PortState
-from cloudtrain.wait_limits import JOINED_LATE
 
 COLLATERAL = b"tensorflow UnavailableError: Collective ops is aborted by: peer is unhealthy\n"
 

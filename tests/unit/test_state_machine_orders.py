@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import deciding_tasks, serving_tasks
-from cloudtrain.model import ClusterConfig, NodeGroup, Train
-from cloudtrain.run_record import Task
+from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.core.run_record import Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,

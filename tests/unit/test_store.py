@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain import stores
-from cloudtrain.errors import UsageError
-from cloudtrain.extras import install_hint
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.extras import install_hint
 from cloudtrain.stores import StoreKind, open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
 

@@ -12,8 +12,8 @@ import azure.storage.blob
 import pytest
 from azure.core.exceptions import HttpResponseError
 
-from cloudtrain.errors import StoreError
-from cloudtrain.shell import Secret
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.shell import Secret
 from cloudtrain.stores import az, open_store
 from cloudtrain.stores.presign import az as presign
 from cloudtrain.stores.presign import sas

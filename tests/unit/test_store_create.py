@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from cloudtrain.checks.check import store as check_store
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import up
-from cloudtrain.commands.check import store as check_store
 from cloudtrain.config import load
-from cloudtrain.errors import NoBucketError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import NoBucketError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.state import Records
 from tests.support.landing_parts import Heard
 

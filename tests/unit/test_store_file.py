@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.errors import PermissionsError, StoreError
+from cloudtrain.core.errors import PermissionsError, StoreError
 from cloudtrain.stores.file import PARTIAL, FileStore
 
 

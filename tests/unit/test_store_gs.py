@@ -10,7 +10,7 @@ import pytest
 import requests
 from google.api_core.exceptions import from_http_status
 
-from cloudtrain.errors import CredentialsError
+from cloudtrain.core.errors import CredentialsError
 from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.gs import region

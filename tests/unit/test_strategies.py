@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain import tf_config
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, serving_tasks, tasks
+from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.config import load
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Node, NodeGroup, Setup, Train
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, Setup, Train
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.playbooks import horovod, nvidia, tensorflow
-from cloudtrain.run_record import Run, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.state_machine import decide
-from cloudtrain.runs.task_launch import LaunchInputs, TaskLaunch, task_launches
-from cloudtrain.strategies import STRATEGIES, strategy_of
-from cloudtrain.strategies.strategy import Library, Strategy, requires
-from cloudtrain.task_id import ROLE_ORDER
+from cloudtrain.training import tf_config
+from cloudtrain.training.strategies import STRATEGIES, strategy_of
+from cloudtrain.training.strategy import Library, Strategy, requires
 
 ROOT = Path(__file__).parents[2]
 LAUNCHED = [strategy for strategy in STRATEGIES.values() if strategy.launched]
@@ -75,7 +75,7 @@ def written(folder: Path, strategy: Strategy, nodes: Mapping[str, int]) -> Clust
 def test_the_registry_has_it_by_its_name(strategy: Strategy) -> None:
     assert STRATEGIES[strategy.name] is strategy
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", strategy.name)
-    module = ROOT / "cloudtrain" / "strategies" / f"{strategy.name}.py"
+    module = ROOT / "cloudtrain" / "training" / f"{strategy.name}.py"
     assert f'name="{strategy.name}"' in module.read_text(encoding="utf-8")
 
 

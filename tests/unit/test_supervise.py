@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.errors import CloudError, CloudtrainError, NodeUnreachable, PreflightError
-from cloudtrain.model import Train
-from cloudtrain.retry import CLOCK
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.errors import CloudError, CloudtrainError, NodeUnreachable, PreflightError
+from cloudtrain.core.model import Train
+from cloudtrain.core.retry import CLOCK
+from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs import supervise
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan

@@ -10,8 +10,8 @@ import pytest
 from cloudtrain.artifacts.land import Pending
 from cloudtrain.cluster import provision
 from cloudtrain.cluster.ready_time import ready_time
-from cloudtrain.errors import CapacityError, NotLanded
-from cloudtrain.events import (
+from cloudtrain.core.errors import CapacityError, NotLanded
+from cloudtrain.core.events import (
     AttemptBegun,
     AttemptStarted,
     ClusterGone,
@@ -22,7 +22,7 @@ from cloudtrain.events import (
     nodes_leaving,
     was_ready,
 )
-from cloudtrain.model import SPOT, Accelerator, Limits, NodeGroup, Train
+from cloudtrain.core.model import SPOT, Accelerator, Limits, NodeGroup, Train
 from cloudtrain.runs import survivors
 from cloudtrain.runs.node_replacement import replace_lost_nodes
 from cloudtrain.runs.survivors import AT_LEAST, keeping

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from cloudtrain import layout
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.codec import decode
+from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.commands.logs import logs
-from cloudtrain.model import Node
-from cloudtrain.protocols import Completed
-from cloudtrain.run_record import Run, RunAttempt, Task, run_to_json
-from cloudtrain.runs.log_text import reduces_over_grpc
+from cloudtrain.core import layout
+from cloudtrain.core.codec import decode
+from cloudtrain.core.model import Node
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.run_record import Run, RunAttempt, Task, run_to_json
+from cloudtrain.core.shell import Command
 from cloudtrain.runs.monitor import (
     monitor,
     new_attempt_state,
@@ -30,12 +31,11 @@ from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
 from cloudtrain.runs.tail import AttemptEnded, DiskFilling, LogBytes, append
 from cloudtrain.runs.task_commands import AttemptEnd, DiskLow
-from cloudtrain.runs.task_launch import TaskLaunch
 from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
 from cloudtrain.runs.work_folders import set_work_aside
-from cloudtrain.shell import Command
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
+from cloudtrain.training.log_text import reduces_over_grpc
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 

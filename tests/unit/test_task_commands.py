@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cloudtrain.errors import NodeError
-from cloudtrain.protocols import Completed
+from cloudtrain.core.errors import NodeError
+from cloudtrain.core.protocols import Completed
 from cloudtrain.runs import task_commands
 
 

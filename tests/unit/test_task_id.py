@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.model import Node, NodePlan
-from cloudtrain.run_record import Task
-from cloudtrain.task_id import ROLE_ORDER, TaskId
+from cloudtrain.core.model import Node, NodePlan
+from cloudtrain.core.run_record import Task
+from cloudtrain.core.task_id import ROLE_ORDER, TaskId
 
 roles = st.from_regex(r"[a-z]([a-z-]{0,8}[a-z])?", fullmatch=True)
 clusters = st.from_regex(r"[a-z][a-z0-9-]{0,29}", fullmatch=True)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.cluster.plan import deciding_tasks, make_plan, start_order, tasks
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig, Network, NodeGroup, Train
-from cloudtrain.run_record import Run
-from cloudtrain.runs.task_launch import LaunchInputs, fill, path_prefix, task_launch
+from cloudtrain.cluster.task_launch import LaunchInputs, fill, path_prefix, task_launch
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig, Network, NodeGroup, Train
+from cloudtrain.core.run_record import Run
 
 
 def config(**fields: Any) -> ClusterConfig:

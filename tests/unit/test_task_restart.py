@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.errors import (
+from cloudtrain.core.errors import (
     AddressTakenError,
     CapacityError,
     CloudConfigError,
@@ -18,17 +18,17 @@ from cloudtrain.errors import (
     NodeError,
     NodeUnreachable,
 )
-from cloudtrain.events import pending_nodes
-from cloudtrain.model import Limits, Node, Train
-from cloudtrain.protocols import Completed
-from cloudtrain.retry import Retry
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.events import pending_nodes
+from cloudtrain.core.model import Limits, Node, Train
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.retry import Retry
+from cloudtrain.core.run_record import Run, RunAttempt, Task
+from cloudtrain.core.shell import Command
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.monitor import give_up_restarts, is_unstarted, new_attempt_state, take
 from cloudtrain.runs.tail import AttemptEnded
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart
-from cloudtrain.shell import Command
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
 from tests.support.landing_parts import Heard

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.model import ClusterConfig, NodeGroup, Setup, Train
-from cloudtrain.run_record import Task
-from cloudtrain.tf_config import tf_config, tf_config_for, wants_tf_config
+from cloudtrain.core.model import ClusterConfig, NodeGroup, Setup, Train
+from cloudtrain.core.run_record import Task
+from cloudtrain.training.tf_config import tf_config, tf_config_for, wants_tf_config
 from tests.support.tf_config_parts import addresses_of, tasks_of
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import catalog
-from cloudtrain.catalog import estimate, tpus
-from cloudtrain.cloud import TpuFamily, cloud_of, clouds
+from cloudtrain.catalog import tpus
 from cloudtrain.cluster.plan import make_plan, plan_notes
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.cloud import TpuFamily, cloud_of, clouds
+from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.money import estimate
 from cloudtrain.playbooks import tensorflow, tensorflow_releases
 
 FILE = """\

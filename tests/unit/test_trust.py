@@ -15,13 +15,13 @@ import yaml
 from click.testing import CliRunner, Result
 
 import cloudtrain
+from cloudtrain.checks.rights_notes import open_notes
 from cloudtrain.cli import confirm, consent
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster
-from cloudtrain.commands.rights_notes import open_notes
 from cloudtrain.config import load
-from cloudtrain.errors import ConfigError, CredentialsError, UntrustedError
-from cloudtrain.model import ClusterConfig, Endpoints, Network
+from cloudtrain.core.errors import ConfigError, CredentialsError, UntrustedError
+from cloudtrain.core.model import ClusterConfig, Endpoints, Network
 from cloudtrain.providers.gcp.credentials import Credentials
 from cloudtrain.state import Records
 from cloudtrain.trust.consent import open_facts, refuse_untrusted

@@ -14,8 +14,8 @@ from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster, recorded_config, refuse_other_folder
 from cloudtrain.commands.init import cluster_name
 from cloudtrain.config import load, to_json
-from cloudtrain.errors import UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import UsageError
+from cloudtrain.core.model import ClusterConfig
 from cloudtrain.state import Records, known_clusters
 from tests.support.fakes import FakeProvider, make_plan
 

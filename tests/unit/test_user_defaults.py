@@ -14,8 +14,8 @@ from cloudtrain.config.fields import nearest
 from cloudtrain.config.location import place_in_file
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.user_defaults import FIELDS, ONLY_TYPED
-from cloudtrain.errors import ConfigError, UsageError
-from cloudtrain.model import ClusterConfig
+from cloudtrain.core.errors import ConfigError, UsageError
+from cloudtrain.core.model import ClusterConfig
 
 GCP = """\
 provider: gcp

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cli.status_lines import utilization_lines
-from cloudtrain.commands.utilization import (
+from cloudtrain.core.metrics import GpuSample, Sample
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.runs.utilization import (
     LatestUse,
     Utilization,
     task_use,
     utilization_in,
     utilization_of,
 )
-from cloudtrain.metrics import GpuSample, Sample
-from cloudtrain.run_record import Run, Task
 from cloudtrain.state import Records
 
 

@@ -20,7 +20,7 @@ UNLIMITED = {
     ("commands/logs.py", ""): "logs -f: until the run or its follower has ended, or Ctrl-C",
     ("commands/idle.py", ""): "limits.idle: its pauses grow to half an hour; `down` ends it",
     # only a pace: the limit is added where it is used
-    ("commands/place_choice.py", ""): "within --wait",
+    ("cluster/place_choice.py", ""): "within --wait",
     ("runs/node_replacement.py", ""): "within limits.wait, deadline and the nodes' life (`_until`)",
     (
         "runs/restart_alone.py",
@@ -32,21 +32,21 @@ UNLIMITED = {
     ("runs/tail.py", ""): "until the attempt's end closes the follower; LOST_AFTER decides before",
     # an end that is near, as something else is over
     ("commands/down.py", "deletion_progress"): "the thread looks at its event every second",
-    ("commands/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
+    ("rehearsal/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
     ("rehearsal/client_faults.py", "inject"): "`over` is set when the trial's run has ended",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
     ("commands/tensorboard.py", "serving"): "the process was killed just before",
     ("providers/local/spawn.py", "ForkServer.__exit__"): "the process was killed just before",
     # work whose every request or answer has a limit of its own
-    ("parallel.py", "_Batch.answer"): "after all work is done",
-    ("parallel.py", "_Batch._wait"): "the work's own limits",
+    ("core/parallel.py", "_Batch.answer"): "after all work is done",
+    ("core/parallel.py", "_Batch._wait"): "the work's own limits",
     ("artifacts/direct_upload.py", "_Exchange.settle"): "a store's request (docs/architecture.md)",
     ("artifacts/relay.py", "upload_via_client"): "a command with NODE_SILENT",
     ("artifacts/relay.py", "_Receiver.write"): "a store's request",
     ("artifacts/relay.py", "_Receiver.finish"): "a store's request",
     ("artifacts/relay.py", "_Receiver._settle"): "a store's request",
     ("stores/az.py", "_Container._staged"): "a store's request",
-    ("environments/sharing.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
+    ("setup/sharing.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
     ("runs/monitor.py", "until_decided"): "the transfer in flight: NODE_SILENT",
     ("runs/periodic_sync.py", "PeriodicSync.wait"): "the transfer in flight: NODE_SILENT",
     ("runs/proof_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
@@ -71,7 +71,7 @@ WAITS = ("wait", "join", "get", "acquire", "communicate", "result")
 
 def test_every_wait_without_a_limit_has_a_stated_end() -> None:
     found = set(unlimited())
-    assert found - UNLIMITED.keys() == set(), "add a limit (cloudtrain/wait_limits.py), or its end"
+    assert found - UNLIMITED.keys() == set(), "add a limit (core/wait_limits.py), or its end"
     assert UNLIMITED.keys() - found == set(), "these wait no more"
 
 

@@ -16,20 +16,20 @@ from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.commands.logs import logs
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.commands.train import refuse_second_run
-from cloudtrain.errors import LockedError, NodeUnreachable, TransientError, UsageError
-from cloudtrain.model import Node, NodeState
-from cloudtrain.protocols import Completed
-from cloudtrain.retry import AWAY, Clock
-from cloudtrain.run_record import Run, RunAttempt, Task
+from cloudtrain.core.errors import LockedError, NodeUnreachable, TransientError, UsageError
+from cloudtrain.core.model import Node, NodeState
+from cloudtrain.core.protocols import Completed
+from cloudtrain.core.retry import AWAY, Clock
+from cloudtrain.core.run_record import Run, RunAttempt, Task
+from cloudtrain.core.shell import command
+from cloudtrain.core.wait_limits import NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER
 from cloudtrain.runs import node_replacement
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.monitor import Probes
 from cloudtrain.runs.tasks import task_statuses
-from cloudtrain.shell import command
 from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND, PASSING
-from cloudtrain.wait_limits import NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
 

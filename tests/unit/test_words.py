@@ -3,8 +3,8 @@
 import paramiko
 import pytest
 
-from cloudtrain.ssh_words import in_words
-from cloudtrain.words import some
+from cloudtrain.core.words import some
+from cloudtrain.ssh.ssh_words import in_words
 
 
 @pytest.mark.parametrize(

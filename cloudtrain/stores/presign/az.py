@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
-from cloudtrain.retry import Clock
-from cloudtrain.shell import Secret
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Secret
 from cloudtrain.stores.presign.sas import READ, VERSION, WRITE, AccountKey, DelegationKey, blob_sas
 
 SMALL = 16 << 20

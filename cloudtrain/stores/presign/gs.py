@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
-from cloudtrain.shell import Secret
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.core.shell import Secret
 from cloudtrain.stores.presign.gs_tokens import DownscopedTokens
 
 SMALL = 16 << 20

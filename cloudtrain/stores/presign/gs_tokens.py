@@ -12,8 +12,8 @@ from datetime import timezone
 from functools import partial
 from typing import Any
 
-from cloudtrain import moments
-from cloudtrain.shell import Secret
+from cloudtrain.core import moments
+from cloudtrain.core.shell import Secret
 
 ROLE = "inRole:roles/storage.objectCreator"
 """Role that can only create objects. It cannot read, list, delete or replace them (replacing needs

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from cloudtrain import moments
-from cloudtrain.presign import PresignedRequest, PresignedUpload, UploadedPart
-from cloudtrain.shell import Secret
+from cloudtrain.core import moments
+from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedPart
+from cloudtrain.core.shell import Secret
 from cloudtrain.stores.presign.s3_reads import ReadUrls
 
 SMALL = 16 << 20

@@ -16,8 +16,8 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlencode
 
-from cloudtrain import moments
-from cloudtrain.shell import Secret
+from cloudtrain.core import moments
+from cloudtrain.core.shell import Secret
 
 VERSION = "2020-12-06"
 """Version of the service. Since 2019-12-12, a request may have 5,000 MiB and a block 4,000 MiB."""

@@ -3,7 +3,7 @@
 from datetime import date
 from pathlib import Path
 
-from cloudtrain.cloud import Cloud, DiskPrice, NodeParts, Preemption
+from cloudtrain.core.cloud import Cloud, DiskPrice, NodeParts, Preemption
 
 FACTS = Cloud(
     name="toy",

@@ -11,16 +11,16 @@ from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
-from cloudtrain.errors import CapacityError, CloudError, CredentialsError, TransientError
-from cloudtrain.events import ResourceRequested
-from cloudtrain.model import ClusterConfig, MachineType, Node, Plan
-from cloudtrain.partial_list import NotAsked, PartialList
-from cloudtrain.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.errors import CapacityError, CloudError, CredentialsError, TransientError
+from cloudtrain.core.events import ResourceRequested
+from cloudtrain.core.model import ClusterConfig, MachineType, Node, Plan
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.spot_evidence import SpotEvidence
 
 ERRORS = {401: CredentialsError, 507: CapacityError}
 

@@ -1,0 +1,1 @@
+"""Everything about a config that can be found out before a node exists."""

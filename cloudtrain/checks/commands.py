@@ -1,0 +1,126 @@
+"""Command lines that no shell could start, and misspelt placeholders in them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterator
+
+from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.training.strategies import strategy_of
+
+_PART = (
+    r"(?:[\w@%+=:,./{}\[\]-]|'[^']*'|\"(?:[^\"$`\\]|\$\w+|\$\{\w+\})*\""
+    r"|\$\w+|\$\{\w+(?::-[\w./-]*)?\}|\\[\s\S])"
+)
+_SIMPLE = re.compile(rf"\s*{_PART}(?:\s|{_PART})*(?:\s(?:&&|\|\||\||;)\s+{_PART}(?:\s|{_PART})*)*")
+"""Lines that a shell can parse for certain: words, quotes, variables and whole commands."""
+_KEYWORDS = frozenset(
+    ("if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac")
+) | frozenset(("select", "function", "time", "{", "}", "[["))
+_SECONDS = 10.0
+
+
+def command_problems(config: ClusterConfig) -> tuple[Problem, ...]:
+    """Each line of `train.command` and `setup.run` that bash cannot parse, and each `{word}` in a
+    command that looks like a placeholder, but is none.
+    """
+    lines = config.train.lines()
+    setup = {f"setup.run[{at}]": line for at, line in enumerate(config.setup.run)}
+    found: list[Problem] = []
+    for field, line in (*lines.items(), *setup.items()):
+        why = syntax_error(line)
+        if why:
+            found.append(Problem(file=config.source, line=None, field=field, text=why))
+    for field, line in lines.items():
+        for word, meant in misspelt(config, line):
+            text = (
+                f"{{{word}}} is no placeholder: did you mean {{{meant}}}? (\\{{{word}}} keeps it)"
+            )
+            found.append(Problem(file=config.source, line=None, field=field, text=text))
+    return tuple(found)
+
+
+def placeholder_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """A note for each misspelt placeholder in `train.env`, where no shell could keep the braces."""
+    known = placeholders(config)
+    return tuple(
+        f"train.env.{name}: {{{word}}} is no placeholder: did you mean {{{meant}}}?"
+        for name, value in config.train.env.items()
+        for word, meant in _misspelt_in(value, known)
+    )
+
+
+def syntax_error(line: str) -> str | None:
+    """What bash says of a line that it cannot parse; None if it can, or is not on this machine."""
+    if not line.strip() or (_SIMPLE.fullmatch(line) and not _KEYWORDS & set(line.split())):
+        return None
+    import subprocess  # slow: most lines need none
+
+    try:
+        done = subprocess.run(
+            ["bash", "-n", "-c", line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_SECONDS,
+            env={"LC_ALL": "C", "PATH": os.defpath},
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode == 0:
+        return None
+    said = [re.sub(r"^bash: (-c: )?", "", each) for each in done.stderr.splitlines()]
+    return f"bash cannot parse it: {said[0] if said else 'syntax error'}"
+
+
+_WORD = re.compile(r"(?<![\\${])\{([A-Za-z][A-Za-z0-9_.-]*)\}")
+_PLAIN = re.compile(r"[\w./:=@%+{}\\-]+")
+"""An argument that is hardly a program or a template of another tool."""
+_PROGRAMS = frozenset(("awk", "gawk", "mawk", "jq", "sed", "perl", "-c", "-e", "find", "xargs"))
+_NEAR = 0.8
+
+
+def misspelt(config: ClusterConfig, line: str) -> Iterator[tuple[str, str]]:
+    """Each `{word}` in a plain argument that is nearly a placeholder, and the one that is meant."""
+    known = placeholders(config)
+    try:
+        words = shlex.split(line.replace("\\{", "\\\\{"))
+    except ValueError:
+        return
+    for before, word in zip(["", *words], words, strict=False):
+        if before not in _PROGRAMS:
+            yield from _misspelt_in(word, known)
+
+
+def _misspelt_in(word: str, known: frozenset[str]) -> Iterator[tuple[str, str]]:
+    if _PLAIN.fullmatch(word):
+        for name in _WORD.findall(word):
+            meant = _meant(name, known)
+            if meant is not None:
+                yield name, meant
+
+
+def placeholders(config: ClusterConfig) -> frozenset[str]:
+    """What `cluster/task_launch.placeholders` fills in for the tasks of a config."""
+    own = strategy_of(config).placeholders
+    roles = {f"{role}.hosts" for role in config.nodes}
+    chief = {"chief.ip"} if "chief" in config.nodes else set()
+    data = {f"data.{name}" for name in config.data}
+    return frozenset({"output", "role", "index", "run", *own, *roles, *chief, *data})
+
+
+def _meant(name: str, known: frozenset[str]) -> str | None:
+    if name in known:
+        return None
+    plain = {re.sub(r"[._-]", "", each).lower(): each for each in sorted(known)}
+    bare = re.sub(r"[._-]", "", name).lower()
+    near = difflib.get_close_matches(bare, plain, n=1, cutoff=_NEAR)
+    if near:
+        return plain[near[0]]
+    head = re.fullmatch(r"(\w+?)[_.-](?:dir|path|folder|directory)", name)
+    return head[1] if head and head[1] in known else None

@@ -1,0 +1,255 @@
+"""Tries the choices of a cluster with candidates (`any_of`, `ordered`) until one has room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from cloudtrain.cluster.budget_check import least_seconds
+from cloudtrain.cluster.cluster_offers import choices, standing
+from cloudtrain.cluster.on_demand import SpotFallback
+from cloudtrain.cluster.session import Handle, account, recorded_config
+from cloudtrain.config import with_candidate
+from cloudtrain.console.times import duration
+from cloudtrain.console.waiting import WaitingConsole
+from cloudtrain.core import moments
+from cloudtrain.core.errors import (
+    CapacityError,
+    CloudError,
+    CloudtrainError,
+    CredentialsError,
+    NodesError,
+    PermissionsError,
+    QuotaError,
+    exit_code,
+    if_told,
+    of_kind,
+)
+from cloudtrain.core.events import (
+    BudgetContinued,
+    ClusterGone,
+    made_here,
+    nodes_standing,
+    not_given_back,
+    pending_nodes,
+    to_line,
+    was_ready,
+)
+from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.money.estimate import budget_seconds, estimate
+from cloudtrain.money.node_hours import charged_hours
+from cloudtrain.money.prices import per_hour
+from cloudtrain.state import Records
+
+T = TypeVar("T")
+
+NO_ROOM = (CapacityError, QuotaError)
+NOT_HERE = (*NO_ROOM, CredentialsError, PermissionsError)
+"""Errors after which another choice may have room; nothing may stay behind."""
+
+ROUNDS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
+"""Pauses between the rounds of `--wait`, in each of which every choice is tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A choice that was not taken, and why."""
+
+    place: str
+    error: CloudtrainError
+
+    def __str__(self) -> str:
+        """For want of room its last place is enough: each was reported when it was tried."""
+        text = self.error.message
+        if isinstance(self.error, NO_ROOM):
+            text = text.splitlines()[-1].strip()
+        return f"{self.place}: {text}".replace("\n", "\n  ")
+
+
+def in_first_with_room(
+    handle: Handle,
+    accept: Callable[[Handle, Console], None],
+    attempt: Callable[[Handle, Console], T],
+    console: Console,
+    *,
+    wait: float | None = None,
+    clock: Clock = CLOCK,
+) -> T:
+    """Attempt in each choice until one has room for all nodes; the holder of the lock calls it.
+
+    `accept` raises what rules a choice out before anything is created there, `attempt` may create
+    something: before the next choice in another account all of it is deleted. An existing cluster
+    stays where it is. `wait`: seconds in which all choices are tried again; if there is only one,
+    its missing spot nodes on demand after `train.spot_retries` rounds. Raises the one error of all
+    choices, or one with the text of each and the exit code for capacity if it is among them.
+    """
+    since, fallback = budget_since(handle.records), SpotFallback(console, _over_budget)
+    if wait is None:
+        return _one_round(handle, accept, attempt, console, since, fallback)
+    heard, until = console, clock.now() + wait
+
+    def round_of_all() -> T:
+        return _one_round(handle, accept, attempt, heard, since, fallback)
+
+    def refused(error: CloudError, pause: float, _: float) -> None:
+        nonlocal heard
+        heard = WaitingConsole(console)
+        only = _to_try(handle.config)
+        if len(only) == 1:
+            here = Handle(only[0])
+            fallback.refused(here.plan, lambda: _missing(here))
+        last = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+        console.warn(
+            f"no room: {error.message.splitlines()[-1].strip()}; trying again in {pause:.0f} s, "
+            f"until {last}; {_billed_meanwhile(handle)}; Ctrl-C ends the wait"
+        )
+
+    rounds = replace(ROUNDS, within=wait)
+    return rounds.call(round_of_all, on=NO_ROOM, before_pause=refused, clock=clock)
+
+
+def _over_budget(plan: Plan) -> str | None:
+    bill, limits = estimate(plan), plan.config.limits
+    seconds = budget_seconds(bill, plan.config) if bill is not None else None
+    if seconds is None or seconds >= least_seconds(limits):
+        return None
+    return f"limits.budget of {limits.budget:g} $ would pay for {duration(seconds)} of it"
+
+
+def _missing(handle: Handle) -> list[str]:
+    """The plan's nodes that do not exist; none if the cloud does not answer."""
+
+    def ask() -> list[str]:
+        there = {node.name for node in handle.provider.nodes(handle.config.name)}
+        return [name for name in handle.plan.names if name not in there]
+
+    return if_told(ask, [])
+
+
+def _billed_meanwhile(handle: Handle) -> str:
+    names = nodes_standing(handle.records.events())
+    return f"billed meanwhile: {', '.join(names)}" if names else "nothing is billed meanwhile"
+
+
+def _one_round(
+    handle: Handle,
+    accept: Callable[[Handle, Console], None],
+    attempt: Callable[[Handle, Console], T],
+    console: Console,
+    since: float,
+    fallback: SpotFallback,
+) -> T:
+    to_try = _to_try(handle.config)
+    if len(to_try) == 1:
+        here = handle if to_try[0] == handle.config else Handle(to_try[0])
+        here.on_demand = fallback.names
+        accept(here, console)
+        return attempt(here, console)
+    refusals: list[Refusal] = []
+    for number, config in enumerate(to_try):
+        here, place = Handle(config), f"{config.provider} {', '.join(config.placement)}"
+        price = per_hour(estimate(here.plan))
+        console.say(f"trying {place}, {price}: {number + 1} of {len(to_try)}")
+        try:
+            accept(here, console)
+        except CloudtrainError as error:
+            refusals.append(Refusal(place=place, error=error))
+            console.warn(f"not in {refusals[-1]}")
+            continue
+        _leave_other_account(here.records, config, console)
+        continue_budget(here, since)
+        try:
+            return attempt(here, console)
+        except NOT_HERE as error:
+            refusals.append(Refusal(place=place, error=error))
+            console.warn(f"not in {refusals[-1]}")
+            _clear(here, error, console)
+    _leave_other_account(handle.records, None, console)
+    raise _no_choice(refusals)
+
+
+def budget_since(records: Records) -> float:
+    """Unix time from which the cluster's budget counts: its first node, or now."""
+    spans = charged_hours(records.events()) if records.is_open() else ()
+    return min((span.begin for span in spans), default=moments.now())
+
+
+def continue_budget(here: Handle, since: float) -> None:
+    """Count what earlier candidates, which are given up, have cost since then against the same
+    budget.
+    """
+    records, continued = here.records, BudgetContinued(since=since)
+    if here.config.limits.budget is None or records.is_open():
+        return
+    after = [to_line(event, time=moments.now(), pid=0) for event in (ClusterGone(), continued)]
+    if charged_hours((*records.events(), *after)):
+        records.create()
+        records.journal(continued)
+
+
+def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
+    """The choices in their order. What an interrupted `up` began comes first, and is the only one
+    if its nodes were ready once.
+    """
+    found = choices(config)
+    there = standing(config)
+    events = Handle(config).records.events() if there is not None else ()
+    if there is None or not made_here(events):
+        return found
+    begun = with_candidate(config, there)
+    if was_ready(events):
+        return (begun,)
+    return (begun, *(each for each in found if not _is_part(each, begun)))
+
+
+def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
+    """True for a choice of the candidate that `whole` has with all places."""
+    same_nodes = account(choice) == account(whole) and choice.nodes == whole.nodes
+    return same_nodes and set(choice.placement) <= set(whole.placement)
+
+
+def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
+    """Delete nodes that a refused attempt may have left: its rollback failed, or nobody knows."""
+    events = here.records.events()
+    if pending_nodes(events) or not_given_back(events):
+        try:
+            _leave(here, console)
+        except CloudtrainError as second:
+            raise NodesError({"up": error, "roll back": second}) from error
+
+
+def _leave_other_account(records: Records, config: ClusterConfig | None, console: Console) -> None:
+    """Delete all that the record knows in another account than the config's (None: in any), before
+    the record may name that one.
+    """
+    if not records.is_open() or not made_here(records.events()):
+        return
+    recorded = recorded_config(records)
+    if config is None or account(recorded) != account(config):
+        _leave(Handle(recorded), console)
+
+
+def _leave(handle: Handle, console: Console) -> None:
+    """Delete everything of the cluster in this account; the cloud is asked what is left."""
+    records, provider = handle.records, handle.provider
+    with console.stage(f"roll back on {provider.name}", 1):
+        provider.destroy(handle.config.name, records.journal, pending_nodes(records.events()))
+    records.close()
+
+
+def _no_choice(refusals: Sequence[Refusal]) -> CloudtrainError:
+    """One error for all choices; one for capacity if waiting may help in any of them."""
+    errors = [refusal.error for refusal in refusals]
+    if len({error.message for error in errors}) == 1:
+        return errors[0]
+    for_room = [error for error in errors if isinstance(error, NO_ROOM)]
+    worst = max(map(type, for_room or errors), key=exit_code)
+    text = "\n".join(["no candidate can provide the nodes:", *map(str, refusals)])
+    hint = next((error.hint for error in errors if error.hint and error not in for_room), None)
+    if for_room:
+        hint = "`--wait 6h` tries all of them again until one has room; or add candidates"
+    return of_kind(worst, text, hint)

@@ -1,0 +1,64 @@
+"""Finds URIs of buckets in a run's command and variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from cloudtrain.core.model import ClusterConfig
+
+_URI = re.compile(
+    r"(?<![\w+.-])(?P<scheme>gs|s3a?|az|abfss?|wasbs?)://(?P<rest>[^\s'\"`;|&<>(),\\]*)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketUri:
+    """One URI, and the config field that has it."""
+
+    field: str
+    uri: str
+    scheme: str
+    """In lower case: `gs`, `s3`, `s3a`, `az`, `abfs`, `abfss`, `wasb` or `wasbs`."""
+    rest: str
+    """What follows `://`."""
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket, or of the storage account on Azure, whose URIs have three forms:
+        `az://ACCOUNT/CONTAINER/…`, `az://ACCOUNT.blob.core.windows.net/CONTAINER/…` (TensorFlow
+        I/O) and `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…` (Hadoop).
+        """
+        authority = self.rest.partition("/")[0]
+        if self.scheme in ("gs", "s3", "s3a"):
+            return authority
+        return authority.rpartition("@")[2].partition(".")[0]
+
+
+def uris_in(text: str, field: str) -> Iterator[BucketUri]:
+    """Yield each URI in a text once, in order."""
+    seen = set()
+    for found in _URI.finditer(text):
+        if found[0] not in seen:
+            seen.add(found[0])
+            scheme = found["scheme"].lower()
+            yield BucketUri(field=field, uri=found[0], scheme=scheme, rest=found["rest"])
+
+
+def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
+    """Return the URIs in `train.command`, then those in `train.env`."""
+    found = [uri for field, line in config.train.lines().items() for uri in uris_in(line, field)]
+    for name, value in config.train.env.items():
+        found += uris_in(value, f"train.env.{name}")
+    return tuple(found)
+
+
+def own_uris(config: ClusterConfig, schemes: Collection[str]) -> tuple[BucketUri, ...]:
+    """Return the URIs of the config with one of these schemes, one for each bucket.
+
+    Without `artifacts.store`: nodes upload to it by requests that this machine signs.
+    """
+    found = {uri.bucket: uri for uri in reversed(uris_of(config)) if uri.scheme in schemes}
+    return tuple(reversed(found.values()))

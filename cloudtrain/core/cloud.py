@@ -1,0 +1,457 @@
+"""Facts about each provider that are needed before it is opened.
+
+They are `FACTS` in `providers/<name>/facts.py`, which imports no SDK and no libcloud, so that
+`--help`, `plan` and the config reader stay fast. `providers/__init__.py` names the providers.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+from cloudtrain.core.model import Market, Provisioning
+
+EVERYWHERE: tuple[Market, ...] = ("on-demand", "spot")
+EVERY_WAY: tuple[Market, ...] = (*EVERYWHERE, "flex-start", "reservation")
+WAITED_FOR: tuple[Market, ...] = ("spot", "flex-start", "reservation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Machines that are not simply sold on demand and as spot; with the source and the date on
+    which it was read."""
+
+    machines: str
+    """Pattern of the machine types; empty for a GPU that was attached to machines still on sale."""
+    shown: str
+    kind: str
+    markets: tuple[Market, ...] = EVERYWHERE
+    retired: date | None = None
+    """First day on which they are no longer offered. None with no markets: long ago."""
+    instead: str = ""
+    """Current equivalent: a machine type, or an accelerator."""
+    unfit: str = ""
+    """Why cloudtrain cannot use it with the cloud's own images."""
+    arm: bool = False
+    source: str
+    read: date
+
+    def gone(self, day: date) -> bool:
+        return not self.markets or (self.retired is not None and day >= self.retired)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TpuFamily:
+    """One generation of TPUs. Its types are named `<prefix>-<size>`; a type is a slice of one or
+    several hosts, which is created and deleted as a whole."""
+
+    prefix: str
+    cores_per_chip: int
+    """What a type's size counts for each chip: 2 if it counts TensorCores, 1 if it counts chips."""
+    one_host: int
+    """Most chips of a slice with a single host."""
+    per_host: int = 4
+    """Chips of each host of a larger slice."""
+    most: int
+    """Chips of the largest slice."""
+    zones: tuple[str, ...]
+    prices: Mapping[str, tuple[float, float | None]]
+    """Region → $ per chip and hour, on demand and as spot (None: not known)."""
+    priced: date
+    """Day of the prices, or a day on which they already were so."""
+    runtime: str
+    """Software version of its hosts with nothing but the driver (`image: auto`)."""
+    source: str
+    read: date
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetadataQuery:
+    """How a node asks its metadata service: an HTTP GET of `address` + `path`."""
+
+    address: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token_path: str = ""
+    """Path at which a PUT with `token_headers` returns a token, to be sent as `token_header`."""
+    token_headers: Mapping[str, str] = field(default_factory=dict)
+    token_header: str = ""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preemption(MetadataQuery):
+    """How a node queries for its preemption notice.
+
+    A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
+    text that fully matches the pattern `answer`.
+    """
+
+    answer: str = ""
+    event_type: str = ""
+    seconds: float
+    """From the notice to the node's end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenQuery(MetadataQuery):
+    """How a node gets a token of its identity: the JSON answer has it under `key`."""
+
+    key: str
+    listed: bool = False
+    """The answer of `path` is a name; the JSON is below it."""
+    scopes_path: str = ""
+    """Path at which a GET lists the scopes of the token, which must include `scope`."""
+    scope: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceName:
+    """What a field takes on a cloud that names one of the account's own resources, with its
+    source."""
+
+    word: str
+    """In words, with its article: `the name or ARN of an instance profile`."""
+    example: str
+    pattern: str
+    """Pattern of the value, without regard to case. Equal groups mean the same resource."""
+    source: str
+
+    def accepts(self, value: str) -> bool:
+        return re.fullmatch(self.pattern, value, re.IGNORECASE) is not None
+
+    def same(self, one: str | None, other: str | None) -> bool:
+        """True if both name the same resource; None and "" name none."""
+        if not one or not other:
+            return not one and not other
+        return self._key(one) == self._key(other)
+
+    def _key(self, value: str) -> tuple[str, ...]:
+        found = re.fullmatch(self.pattern, value, re.IGNORECASE)
+        return tuple(each.lower() for each in found.groups() if each) if found else (value,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyFault:
+    """What a command of `network.ssh_proxy` writes to stderr when it fails, and what to do."""
+
+    written: str
+    """Pattern in what it has written, without regard to case."""
+    hint: str
+    lasting: bool = True
+    """Whether it fails alike until somebody has done that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshService:
+    """A cloud's own service that connects to the SSH port of nodes without a public address."""
+
+    field: str
+    """Its field in `network.ssh_proxy`."""
+    programs: Mapping[str, str]
+    """Programs that must be installed → where they are to be had."""
+    versions: tuple[str, ...]
+    """Command that prints a version, or fails if a part of the program is missing."""
+    faults: tuple[ProxyFault, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeIdentity(ResourceName):
+    """What `identity:` takes."""
+
+    token: TokenQuery
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagRules:
+    """What a cloud accepts in `tags:`, with its source."""
+
+    name: str
+    """Pattern of a tag's name."""
+    value: str
+    """Pattern of a tag's value."""
+    words: str
+    """Both patterns in words, after "must have"."""
+    most: int
+    """Maximum number of the user's own tags: the cloud's limit less those of cloudtrain."""
+    reserved: tuple[str, ...] = ()
+    """Beginnings of names that the cloud keeps for itself, in lower case."""
+    taken: tuple[str, ...] = ()
+    """Names of tags that cloudtrain sets itself."""
+    ignores_case: bool = False
+    """True if names that differ only in case are the same tag."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationName(ResourceName):
+    """What `reservation:` or `capacity_block:` takes. Two values name the same one if the named
+    groups that both have are equal: a longer form adds groups.
+    """
+
+    def same(self, one: str | None, other: str | None) -> bool:
+        parts = [re.fullmatch(self.pattern, value or "", re.IGNORECASE) for value in (one, other)]
+        if parts[0] is None or parts[1] is None:
+            return one == other
+        mine, theirs = parts[0].groupdict(), parts[1].groupdict()
+        return all(
+            mine[name].lower() == theirs[name].lower()
+            for name in mine
+            if mine[name] is not None and theirs[name] is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPrice:
+    """List price of one kind of disk that nodes get, in the cloud's `first_region`."""
+
+    kind: str
+    machines: str = ".*"
+    """Pattern of the machine types whose nodes get it."""
+    gpus: bool | None = None
+    """Only with (True) or without (False) GPUs; None: both."""
+    per_gb: float = 0.0
+    """$ for each GB and month."""
+    fixed: float = 0.0
+    """$ a month for each disk besides, such as for throughput."""
+    steps: tuple[tuple[int, float], ...] = ()
+    """(GiB, $ a month): price of a disk up to that size, ascending; instead of `per_gb`."""
+
+    def serves(self, machine: str, *, gpus: bool) -> bool:
+        right = self.gpus is None or self.gpus == gpus
+        return right and re.fullmatch(self.machines, machine, re.IGNORECASE) is not None
+
+    def per_month(self, gb: int) -> float | None:
+        """$ a month in the first region; None for a disk larger than the steps."""
+        if not self.steps:
+            return self.per_gb * gb + self.fixed
+        return next((price for size, price in self.steps if gb <= size), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeParts:
+    """Prices of what is billed beside a node's machine: its root disk and its public address."""
+
+    disks: tuple[DiskPrice, ...]
+    """The first that serves a machine counts."""
+    address: float
+    """$ an hour of a public IPv4 address that is in use."""
+    regions: Mapping[str, float]
+    """Region → its disk prices as a multiple of those of the first region."""
+    elsewhere: float
+    """The same for all other regions: an upper bound."""
+    gpu_disk_gb: int = 0
+    """GB that count for a disk without `disk_gb` with GPUs, where its image decides: an upper
+    bound. 0: the cloud's `gpu_disk_gb`."""
+    source: str
+    read: date
+
+
+@dataclass(frozen=True, kw_only=True)
+class Egress:
+    """$ for each GB that leaves a store of the cloud; within one region it is free.
+
+    List prices of the first paid tier in North America and Europe: an estimate.
+    """
+
+    regions: float
+    """To another region of the cloud."""
+    internet: float
+    """To anywhere else."""
+    areas: Mapping[str, str] = field(default_factory=dict)
+    """Locations of buckets that cover several regions: location → pattern of those regions."""
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderFacts:
+    """Facts about any provider. Only those that are neither on this machine nor `hosts:` bill."""
+
+    name: str
+    """Name in the config, and of the module in providers/."""
+    packages: tuple[str, ...] = ()
+    """Packages that it imports when opened; the extra of its name in pyproject.toml has them."""
+    on_this_machine: bool = False
+    """All nodes of all clusters share this machine, its disk and its ports."""
+    takes_hosts: bool = False
+    """Its machines are exactly those of the config's `hosts:`."""
+
+    @property
+    def free(self) -> bool:
+        return self.on_this_machine or self.takes_hosts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud(ProviderFacts):
+    """A provider that rents machines over an account and an API.
+
+    Patterns are matched against the whole name; those of machines without regard to case.
+    """
+
+    title: str
+    vendor: str
+    project_word: str
+    """The cloud's word for what `project:` names."""
+    project_variable: str
+    """Environment variable that is the default of `project:`."""
+    store_scheme: str
+    """URI scheme of its own artifact store."""
+    bucket_schemes: tuple[str, ...] = ()
+    """URI schemes under which scripts name buckets of this cloud."""
+    identity: NodeIdentity | None = None
+    """None: nodes cannot get an identity."""
+    resource_group: ResourceName | None = None
+    """What `resource_group:` takes; None: the cloud has no such groups."""
+    disk_key: ResourceName | None = None
+    """What `disk_key:` takes; `{region}` in a value is the region of the node."""
+    vpc: ResourceName | None = None
+    """What `network.vpc` takes; None: `network.subnet` names the subnet itself."""
+    firewall: ResourceName | None = None
+    """What `network.firewall` takes for an existing one."""
+    most_firewalls: int = 1
+    """Maximum number of these on a node."""
+    firewalls_of_subnets: bool = False
+    """True if the rules of a network or subnet can hold for nodes to which nothing is attached."""
+    tags: TagRules | None = None
+    """None: its resources have no tags."""
+    ssh_proxy: SshService | None = None
+    """Its own service for nodes without a public address."""
+    os_login: bool = False
+    """Whether `network.os_login` is for it."""
+    machines: Path
+    """Dated table of its machine types and prices, written by tools/catalog.py."""
+    gpuhunt: str = ""
+    """Its name in gpuhunt's catalog, the source of newer prices; "": not in it."""
+    default_machine: str
+    """Machine type of a node with neither `machine` nor `accelerator`: 4 vCPUs, 16 GiB."""
+    markets: tuple[Market, ...] = EVERYWHERE
+    """Values of `provisioning:` that its driver can request."""
+    usual_markets: tuple[Market, ...] = EVERYWHERE
+    """How machines without GPUs are sold, and those with GPUs that no row of `families` names."""
+    run_times: Mapping[Market, tuple[float, float]] = field(default_factory=dict)
+    """Seconds between which `limits.max_lifetime` must be for machines of that market."""
+    reservations: Mapping[Market, ReservationName] = field(default_factory=dict)
+    """Names of its reservations, by the market that needs one; without a row any text is taken."""
+    desk_machine: str
+    """Machine type that attends to `run --away`: 2 vCPUs and at least 4 GiB, for this program, SSH
+    to all nodes and what is uploaded through it."""
+    project_is_local: bool = False
+    """Whether `project:` names something on this machine, which another one does not have."""
+    address_variables: tuple[str, ...] = ()
+    """Environment variables with addresses of its services, and no credential, that its SDKs or we
+    read: a desk gets them."""
+    desk_variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of a desk itself."""
+    credential_hosts: tuple[str, ...] = ()
+    """Hosts of its own that get credentials without a question; `.example.com` is also all below
+    it. No customer of the cloud can have a machine under one of these names."""
+    signs_by_host: bool = False
+    """True if credentials only sign requests, and a signature holds for the host that it was made
+    for: another host learns nothing that it could use elsewhere."""
+    gpu_machines: str
+    """Pattern of the machines with GPUs, including those that the table lacks."""
+    attaches: str = ""
+    """Prefix of the machines to which accelerators are attached; "": they are built in."""
+    families: tuple[Family, ...] = ()
+    first_region: str
+    """Region in which prices are compared if there is no placement."""
+    zone: str
+    """Pattern of its zones; the first group is the region."""
+    zone_names: str = ""
+    """Pattern of the zones that there may be, narrower than what is read of the cloud; "": any."""
+    region: str = ""
+    """Pattern of its regions, including those that the table lacks; "": none."""
+    region_likeness: float
+    """Minimum similarity (0 to 1) to a known region's name for a "did you mean"."""
+    preemption: Preemption | None = None
+    """None: nodes get no notice before a preemption."""
+    fixed_end: str = ""
+    """Why the expiry of a running node cannot be changed; "": it can."""
+    stopped_keeps_address: bool = False
+    """Whether a stopped node's public address is billed."""
+    parts: NodeParts
+    """Prices of disks and addresses."""
+    keeps_parts: bool = False
+    """Whether an expired node's disk and address stay, billed until `down`."""
+    end_takes: float
+    """Seconds at most from a node's expiry until nothing of its machine is billed any more."""
+    soonest_end: float = 60.0
+    """Least seconds between now and an expiry that the cloud can hold."""
+    egress: Egress | None = None
+    """None: not known."""
+    disk_gb: int = 0
+    """Size in GB of a root disk without `disk_gb`, 0 if not known; images may make it larger."""
+    gpu_disk_gb: int = 0
+    """The same of a node with GPUs."""
+    scratch_machines: str = ""
+    """Pattern of the machines that may have local disks of their own, which their images or
+    playbooks/local_disks mount."""
+    infiniband: str = ""
+    """Pattern of the machines whose InfiniBand does not connect single VMs."""
+    no_driver: Mapping[str, str] = field(default_factory=dict)
+    """Accelerators that the data centre driver does not support: kind → why."""
+    tpus: tuple[TpuFamily, ...] = ()
+    """Its TPUs; empty: none."""
+    tpu_end: str = ""
+    """Why a TPU does not end by itself at `limits.max_lifetime`; "": it does."""
+
+    def same_purchase(self, one: Provisioning, other: Provisioning) -> bool:
+        """True if both buy in the same way, however the reservation is spelled."""
+        if one.market != other.market or one.market not in self.reservations:
+            return one == other
+        return self.reservations[one.market].same(one.name, other.name)
+
+    @functools.cached_property
+    def family_of(self) -> dict[str, Family | None]:
+        """Families of the machine types that were asked for (`availability.family`)."""
+        return {}
+
+    def region_of(self, place: str) -> str:
+        """Region of a zone; a region is returned unchanged."""
+        found = re.fullmatch(self.zone, place)
+        return found[1] if found else place
+
+
+def providers() -> tuple[ProviderFacts, ...]:
+    """All providers, clouds first."""
+    names: tuple[str, ...] = _module("cloudtrain.providers").NAMES
+    return tuple(_row(name) for name in names)
+
+
+def clouds() -> tuple[Cloud, ...]:
+    return tuple(row for row in providers() if isinstance(row, Cloud))
+
+
+def facts_of(provider: str) -> ProviderFacts:
+    """Facts of a provider; empty ones for an unknown name (a record of another version)."""
+    known = provider in _module("cloudtrain.providers").NAMES
+    return _row(provider) if known else ProviderFacts(name=provider)
+
+
+def cloud_of(provider: str | None) -> Cloud | None:
+    """The cloud of that name; None if it is no cloud."""
+    row = facts_of(provider or "")
+    return row if isinstance(row, Cloud) else None
+
+
+def is_cloud(provider: str | None) -> bool:
+    return cloud_of(provider) is not None
+
+
+def _row(name: str) -> ProviderFacts:
+    row = _module(f"cloudtrain.providers.{name}.facts").FACTS
+    assert isinstance(row, ProviderFacts)
+    return row
+
+
+@functools.cache
+def _module(name: str) -> ModuleType:
+    """`gpus` asks for each offer's cloud, and import_module takes as long as all the rest."""
+    return importlib.import_module(name)

@@ -1,1 +1,0 @@
-"""Environments that travel: one node creates them, others get archives of them."""

@@ -1,0 +1,1 @@
+"""What a cluster costs: prices, hours and budgets."""

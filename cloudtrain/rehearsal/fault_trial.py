@@ -1,0 +1,213 @@
+"""One run of a rehearsal on local nodes, with at most one fault."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cloudtrain.artifacts.manifest import Manifest, read_manifest
+from cloudtrain.checks.script_code import facts_in, scripts_of
+from cloudtrain.cluster.session import Handle
+from cloudtrain.console.forwarding import ForwardingConsole
+from cloudtrain.core import moments
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.log_progress import Line, Unit, has_reached, span_of, training, unit_of
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run, Task
+from cloudtrain.rehearsal import client_faults, faults
+from cloudtrain.rehearsal.checkpoints import saving_in
+from cloudtrain.rehearsal.landed import compared
+from cloudtrain.rehearsal.report import Fault, Outcome, judged
+from cloudtrain.state import Records
+
+POLL = 0.05
+"""Seconds between two looks at the log, for the first step."""
+
+
+@dataclass
+class Trial:
+    """One run of the job, with at most one fault, and what its log showed when."""
+
+    config: ClusterConfig
+    console: Console
+    run_job: Callable[[Console], Run]
+    """Creates the cluster, runs the job on it and deletes the cluster."""
+    down: Callable[[bool], None]
+    """Deletes what is there of the cluster: True discards what has not landed."""
+    fault: Fault | None = None
+    training: float = 0.0
+    """Seconds of training of the undisturbed run; measured by `run`."""
+    unit: Unit | None = None
+    """What the script counts by, as the undisturbed run has shown; measured by `run`."""
+    span: tuple[int, int] | None = None
+    """First and last number that it counted; measured by `run`."""
+    landed: Manifest | None = None
+    """What the undisturbed run has landed; read by `run`."""
+    doubts: tuple[str, ...] = ()
+    """Why its success may be none; read by `run`."""
+    lines: list[Line] = field(default_factory=list)
+    hit: float | None = None
+    """When the fault came, Unix time."""
+    unmade: str | None = None
+    """Why the fault could not be made, or undone."""
+    orphan: str | None = None
+    """What a node that came back did wrong: its old task went on beside a later attempt, or `down`
+    failed."""
+
+    def run(self) -> Run:
+        """Raises RunFailed and what `run` raises."""
+        seen = Watching(self.console, self.lines)
+        over = threading.Event()
+        hitting = threading.Thread(target=self._hit, args=(over,), daemon=True)
+        hitting.start()
+        try:
+            with disks_in_memory(self.fault is not None and self.fault.kind == "disk"):
+                done = self.run_job(seen)
+        finally:
+            over.set()
+            hitting.join()
+            self._land_what_came_back()
+            self.down(True)
+        if self.fault is None:
+            self.unit = unit_of(self.lines)
+            steps = training(self.lines, self.unit)
+            self.span = span_of(self.lines, self.unit)
+            self.training = steps[-1].seen - steps[0].seen if steps else 0.0
+            self.landed = read_manifest(Handle(self.config).store, done.id)
+            self.doubts = tuple(doubt.text for doubt in done.doubts)
+        return done
+
+    def outcome(self) -> Outcome:
+        """Run it, and judge how it went. Raises LeftoverError, and why no run has begun."""
+        assert self.fault is not None
+        error: CloudtrainError | None = None
+        before = Records(self.config.name).latest_run()
+        try:
+            self.run()
+        except CloudtrainError as failure:
+            error = failure
+        run = Records(self.config.name).latest_run()
+        if error is not None and run == before:
+            raise error
+        assert run is not None
+        tolerated = {cause.task for cause in run.attempts[-1].tolerated} if run.attempts else ()
+        found = read_manifest(Handle(self.config).store, run.id)
+        return judged(
+            self.config,
+            self.fault,
+            run,
+            self.lines,
+            self.hit,
+            error,
+            saving=saving_in(facts_in(scripts_of(self.config).values())),
+            orphan=self.orphan,
+            unmade=self.unmade,
+            landed=compared(self.landed, found, without=tolerated),
+            doubted=self.doubts,
+        )
+
+    def _land_what_came_back(self) -> None:
+        """`down` for the nodes that a run without the silent one has kept: it must lose nothing."""
+        away = self.fault is not None and self.fault.kind == "away" and self.hit is not None
+        if not away:
+            return
+        try:
+            self.down(False)
+        except CloudtrainError as error:
+            self.orphan = f"the node came back, and `down` failed: {error.message}"
+
+    def _hit(self, over: threading.Event) -> None:
+        if self.fault is None:
+            return
+        while not (begun := training(list(self.lines), self.unit)):
+            if over.wait(POLL):
+                return
+        if not self._await_moment(self.fault, begun[0].seen, over):
+            return
+        handle = Handle(self.config)
+        run = handle.records.active_run()
+        name = self.fault.task
+        of_client = name == client_faults.CLIENT
+        tasks = [task for task in run.tasks if of_client or task.name == name] if run else []
+        if run is None or not any(faults.processes_of(run, task) for task in tasks):
+            return  # it has ended: there is nothing to break
+        task = tasks[0]
+        self.hit = moments.now()
+        self.console.warn(f"{self.fault.kind} {name}: {faults.FAULTS[self.fault.kind]}")
+        try:
+            if of_client:
+                client_faults.inject(self.fault.kind, self.config.train, over)
+            else:
+                faults.inject(self.fault.kind, handle, run, task, over)
+        except (CloudtrainError, OSError) as error:
+            self.unmade = f"the fault could not be made: {error}"
+            return
+        if self.fault.kind == "away" and self._ran_on(handle, run, task, over):
+            self.orphan = f"the node came back, and its old {task.name} ran beside a later attempt"
+
+    def _await_moment(self, fault: Fault, begun: float, over: threading.Event) -> bool:
+        """Wait for the fault's share of the training, by the clock or, if that is sooner, by what
+        the script counts: it may be faster than the undisturbed run was. False if it ends before.
+        """
+        lasts = faults.NOTICE if fault.kind == "preempt" else 0.0
+        due = begun + min(fault.share * self.training, self.training - lasts)
+        looked = 0
+        while moments.now() < due:
+            new = self.lines[looked:]
+            looked += len(new)
+            if has_reached(new, self.unit, self.span, fault.share):
+                return True
+            if over.wait(POLL):
+                return False
+        return True
+
+    def _ran_on(self, handle: Handle, run: Run, task: Task, over: threading.Event) -> bool:
+        """Whether the task of the attempt that was given up lives when a later one has started."""
+        while faults.processes_of(run, task):
+            now = handle.records.latest_run()
+            again = (
+                next((each for each in now.tasks if each.name == task.name), task) if now else task
+            )
+            if again.attempt > task.attempt and faults.processes_of(run, again):
+                return bool(faults.processes_of(run, task))
+            if over.wait(POLL):
+                return False
+        return False
+
+
+@contextmanager
+def disks_in_memory(wanted: bool) -> Iterator[None]:
+    """Give each node that is created a disk of its own, unless the user has chosen its size."""
+    if not wanted or faults.DISK_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[faults.DISK_VARIABLE] = faults.DISK
+    try:
+        yield
+    finally:
+        del os.environ[faults.DISK_VARIABLE]
+
+
+class Watching(ForwardingConsole):
+    """Passes everything on to a console, and keeps every line of the tasks with its time."""
+
+    def __init__(self, console: Console, lines: list[Line]) -> None:
+        super().__init__(console)
+        self._lines = lines
+        self._rest: dict[str, bytes] = {}
+
+    def task_output(self, task: str, data: bytes) -> None:
+        now = moments.now()
+        *whole, self._rest[task] = (
+            (self._rest.get(task, b"") + data).replace(b"\r", b"\n").split(b"\n")
+        )
+        self._lines += (
+            Line(task=task, seen=now, text=line.decode("utf-8", "replace"))
+            for line in whole
+            if line
+        )
+        super().task_output(task, data)

@@ -1,0 +1,1 @@
+"""Prepares the nodes of a cluster; one node creates an environment, the others get its archive."""

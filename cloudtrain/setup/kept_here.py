@@ -1,0 +1,257 @@
+"""What this machine keeps for later runs: environments, Pythons, data, folders of local nodes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from cloudtrain.cluster.session import open_provider, recorded_config
+from cloudtrain.core.cloud import facts_of, is_cloud
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.folders import cache_folder
+from cloudtrain.core.model import ClusterConfig
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.state import Records, home, known_clusters
+
+Kind = Literal["environment", "Python", "data", "wheels", "nodes"]
+
+NODE = b"CLOUDTRAIN_NODE="
+"""In the environment of every process of a local node: `<digest>/<cluster>/<node>`."""
+PROC = Path("/proc")
+_ALL = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One thing that is kept. `used_by` says what needs it; empty: nothing does."""
+
+    kind: Kind
+    name: str
+    path: Path
+    lock: Path | None = None
+    size: int = 0
+    """Bytes on the disk."""
+    last_use: float = 0.0
+    """Unix time; to the day where the disk keeps access times (relatime)."""
+    used_by: str = ""
+
+
+def kept_here() -> tuple[Kept, ...]:
+    """All of it, largest first."""
+    users = _Users()
+    found = []
+    for each in (*_in_cache(cache_folder()), *_nodes(home() / "local")):
+        locked = "another process has it locked" if _is_locked(each.lock) else ""
+        found.append(replace(_measured(each), used_by=locked or users.of(each)))
+    used = [each.path for each in found if each.kind == "environment" and each.used_by]
+    found = [replace(each, used_by=each.used_by or _base_of(each, used)) for each in found]
+    return tuple(sorted(found, key=lambda each: -each.size))
+
+
+def remove(kept: Kept) -> str:
+    """Delete it, unless something uses it by now; returns why not, or nothing."""
+    with _locked(kept.lock) as is_free:
+        if not is_free:
+            return "another process has it locked"
+        environments = [
+            each.path for each in _in_cache(cache_folder()) if each.kind == "environment"
+        ]
+        if why := _Users().of(kept) or _base_of(kept, environments):
+            return why
+        doomed = kept.path.with_name(f".{kept.path.name}.removed-{os.getpid()}")
+        try:
+            kept.path.rename(doomed)
+            _make_writable(doomed)
+            shutil.rmtree(doomed)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+# ── what there is ────────────────────────────────────────────────────────────
+
+
+def _in_cache(folder: Path) -> Iterator[Kept]:
+    venvs = folder / "venvs"
+    for left in venvs.glob(".*.removed-*"):
+        yield Kept(kind="environment", name=left.name, path=left)
+    for left in venvs.glob(".*.new-*"):
+        lock = venvs / f"{left.name[1:].rpartition('.new-')[0]}.lock"
+        yield Kept(kind="environment", name=left.name, path=left, lock=lock)
+    for settings in sorted(venvs.glob("*/pyvenv.cfg")):
+        path = settings.parent
+        if path.name != "uv" and not path.name.startswith("."):
+            lock = path.with_name(f"{path.name}.lock")
+            yield Kept(kind="environment", name=path.name, path=path, lock=lock)
+    for name, lock in (("uv", venvs / "uv.lock"), ("micromamba", venvs / "micromamba/lock")):
+        if (venvs / name).is_dir():
+            yield Kept(kind="Python", name=name, path=venvs / name, lock=lock)
+    for path in _folders(folder / "data"):
+        yield Kept(kind="data", name=path.name, path=path)
+    if (folder / "wheels").is_dir():
+        yield Kept(kind="wheels", name="wheels", path=folder / "wheels")
+    for own in _folders(folder / "own"):  # of local nodes, by their config's folder
+        yield from _in_cache(own)
+
+
+def _nodes(folder: Path) -> Iterator[Kept]:
+    for path in _folders(folder):
+        yield Kept(kind="nodes", name=path.name, path=path)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return []
+
+
+def _measured(kept: Kept) -> Kept:
+    size, seen, latest = 0, set(), 0.0
+    for folder, _, files in os.walk(kept.path):
+        for name in (".", *files):
+            with suppress(OSError):
+                facts = os.lstat(os.path.join(folder, name))  # noqa: PTH118
+                if (facts.st_dev, facts.st_ino) not in seen:
+                    seen.add((facts.st_dev, facts.st_ino))
+                    size += facts.st_blocks * 512
+                latest = max(latest, facts.st_mtime if kept.kind != "environment" else 0.0)
+    for name in ("pyvenv.cfg", ".complete"):
+        with suppress(OSError):
+            facts = (kept.path / name).stat()
+            latest = max(latest, facts.st_atime, facts.st_mtime)
+    return replace(kept, size=size, last_use=latest)
+
+
+# ── what uses it ─────────────────────────────────────────────────────────────
+
+
+class _Users:
+    """Open clusters with nodes here, and processes: as far as this user may see them."""
+
+    def __init__(self) -> None:
+        self._clusters = _open_here()
+        self._needed = {name: _needed(config) for name, config in self._clusters.items()}
+        self._texts: dict[int, bytes] = {}
+        self._running: set[str] = set()
+        for path in PROC.glob("[0-9]*"):
+            if int(path.name) != os.getpid():
+                self._look(path)
+
+    def _look(self, process: Path) -> None:
+        text = b"\0".join(_read(process / name) for name in ("environ", "cmdline", "maps"))
+        self._texts[int(process.name)] = text
+        for name in re.findall(rb"(?:^|\0)%s[^\0/]*/([^\0/]+)/" % NODE, text):
+            self._running.add(name.decode("utf-8", "replace"))
+
+    def of(self, kept: Kept) -> str:
+        """What uses it; empty if nothing does."""
+        inside = os.fsencode(kept.path) + b"/"
+        if pids := sorted(pid for pid, text in self._texts.items() if inside in text):
+            return f"process {', '.join(map(str, pids[:3]))}"
+        if kept.kind == "nodes":
+            is_open = kept.name in known_clusters() and Records(kept.name).is_open()
+            if is_open or kept.name in self._running:
+                return f"cluster {kept.name}: `cloudtrain down {kept.name}`"
+            return ""
+        if kept.kind == "Python":
+            return ""
+        for name, config in self._clusters.items():
+            names = self._needed[name]
+            needed = kept.name in names or _ALL in names
+            if kept.kind == "data":
+                needed = config is None or bool(config.data)
+            if needed or kept.kind == "wheels":
+                return f"cluster {name}, which is up"
+        for name in sorted(self._running - self._clusters.keys()):
+            return f"local cluster {name}, which has no record here"
+        return ""
+
+
+def _open_here() -> dict[str, ClusterConfig | None]:
+    """Clusters that are up and may have nodes on this machine; None for an unreadable config."""
+    found: dict[str, ClusterConfig | None] = {}
+    for name in known_clusters():
+        if not Records(name).is_open():
+            continue
+        try:
+            config = recorded_config(Records(name))
+        except CloudtrainError:
+            found[name] = None
+        else:
+            if not is_cloud(config.provider):
+                found[name] = config
+    return found
+
+
+def _needed(config: ClusterConfig | None) -> set[str]:
+    """Names of the environments of its nodes; all of them, if its nodes cannot be listed."""
+    if config is None:
+        return {_ALL}
+    if facts_of(config.provider).takes_hosts:
+        here = re.compile(rf"localhost|127\..*|::1|{re.escape(socket.gethostname())}(\..*)?")
+        return {_ALL} if any(here.fullmatch(host.address) for host in config.hosts) else set()
+    try:
+        nodes = open_provider(config).nodes(config.name)
+        folders = [tensorflow.environment_folder(config, node) for node in nodes]
+    except CloudtrainError:
+        return {_ALL}
+    return {Path(folder).name for folder in folders if folder}
+
+
+def _base_of(kept: Kept, environments: Iterable[Path]) -> str:
+    """The environment that a Python here was made for, and goes on with."""
+    if kept.kind != "Python":
+        return ""
+    for folder in environments:
+        with suppress(OSError, ValueError):
+            text = (folder / "pyvenv.cfg").read_text()
+            base = re.search(r"^home\s*=\s*(.+?)\s*$", text, re.MULTILINE)
+            if base and Path(base[1]).is_relative_to(kept.path):
+                return f"environment {folder.name}"
+    return ""
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_locked(lock: Path | None) -> bool:
+    with _locked(lock) as is_free:
+        return not is_free
+
+
+@contextmanager
+def _locked(lock: Path | None) -> Iterator[bool]:
+    """Hold the lock that creating it takes; yields False if another process holds it."""
+    if lock is None or not lock.exists():
+        yield True
+        return
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def _make_writable(root: Path) -> None:
+    """Folders of packages may be read-only, and then no file in them can be deleted."""
+    for folder, _, _ in os.walk(root):
+        with suppress(OSError):
+            Path(folder).chmod(stat.S_IRWXU)

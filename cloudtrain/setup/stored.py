@@ -1,0 +1,139 @@
+"""Keeps archives in the store of the artifacts, and lets nodes read them.
+
+Nodes upload the parts to a folder of that upload alone. Only this machine writes to the folder from
+which later clusters read: it copies the parts there inside the store once all have arrived.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from cloudtrain.artifacts.direct_upload import upload_from_node
+from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.artifacts.upload import Upload
+from cloudtrain.core import moments
+from cloudtrain.core.errors import StoreError
+from cloudtrain.core.model import Artifact
+from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.protocols import ArtifactStore, DataStore, StoredObject, Transport
+from cloudtrain.datasets.dataset import DataFile
+from cloudtrain.node.listing import File
+from cloudtrain.setup import saved
+from cloudtrain.setup.archive import Archive, Part, StorePlace
+from cloudtrain.setup.programs import OnNode
+from cloudtrain.stores.data import open_data
+
+FOLDER = ".environments"
+"""In the store, beside the runs: no run's id begins with a dot."""
+
+AT_ONCE = 16
+
+
+def store_archive(
+    packed: OnNode, place: StorePlace, store: ArtifactStore, transport: Transport, stop: Stop
+) -> Archive:
+    """Upload the parts from their node, copy them to their place, and record the archive here.
+
+    `store` is the one at `place`. Raises StoreError, NodeUnreachable.
+    """
+    archive = packed.archive
+    staging = saved.Staging(
+        id=uuid.uuid4().hex,
+        store=place,
+        folder=f"{FOLDER}/staging-{uuid.uuid4().hex}",
+        begun=moments.now(),
+    )
+    saved.save_staging(staging)
+    final = folder_of(archive)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        due = {
+            f"{staging.folder}/{part.name}": File(part.name, part.name, part.size, "")
+            for part in archive.parts
+        }
+        upload = Upload(transport=transport, store=store, pool=pool, stop=stop)
+        sent = upload_from_node(packed.node, f"{packed.folder}/parts", due, upload)
+        for part in archive.parts:
+            refuse_other(part, sent.arrived.get(part.name), sent.why)
+        names = [part.name for part in archive.parts]
+        stop.check()
+        kept = replace(archive, store=place, folder=final, created=moments.now())
+        # Recorded before the first copy: a killed one is found by `gc`. Without versions it is
+        # not used.
+        saved.save_archive(kept)
+        copies = [(f"{staging.folder}/{name}", f"{final}/{name}") for name in names]
+        list(pool.map(lambda copy: store.copy(*copy), copies))
+        list(pool.map(lambda copy: store.delete(copy[0]), copies))
+    kept = replace(kept, parts=tuple(listed(kept, archive_data(place, kept))), used=moments.now())
+    saved.save_archive(kept)
+    saved.forget_staging(staging)
+    return kept
+
+
+def folder_of(archive: Archive) -> str:
+    return f"{FOLDER}/{archive.key}/{archive.sha256[:32]}"
+
+
+def refuse_other(part: Part, arrived: Artifact | None, why: str | None) -> None:
+    """Raise StoreError unless the part has arrived as it was packed."""
+    if arrived is None:
+        raise StoreError(f"{part.name} was not uploaded: {why or 'it changed'}")
+    if (arrived.size, arrived.sha256) != (part.size, part.sha256):
+        raise StoreError(f"{part.name} was changed between packing and uploading")
+
+
+def listed(archive: Archive, data: DataStore) -> Iterator[Part]:
+    """The parts with their objects and versions as the store lists them. Raises StoreError."""
+    found = {each.key.rpartition("/")[2]: each for each in data.objects()}
+    for part in archive.parts:
+        yield _stored(part, found.get(part.name))
+
+
+def _stored(part: Part, stored: StoredObject | None) -> Part:
+    if stored is None or stored.size != part.size:
+        raise StoreError(f"{part.name}: the store does not list it with {part.size:,} bytes")
+    return replace(part, object=stored.key, version=stored.version)
+
+
+class StoreSigner:
+    """Signs the downloads of an archive's parts in a store, for the versions that were listed."""
+
+    def __init__(self, archive: Archive, data: DataStore) -> None:
+        self._objects = {part.name: part for part in archive.parts}
+        self._data = data
+
+    def sign(self, file: DataFile, *, expires_in: float) -> PresignedRequest | None:
+        part = self._objects[file.path]
+        return self._data.sign(part.object, part.version, expires_in=expires_in)
+
+    def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
+        part = self._objects[file.path]
+        if offset < part.size:
+            yield from self._data.read(part.object, part.version, offset)
+
+
+def delete_archive(archive: Archive, store: ArtifactStore) -> None:
+    """Delete all its parts, and then its record. Raises StoreError."""
+    _delete(archive.folder, store)
+    saved.forget_archive(archive)
+
+
+def delete_staging(staging: saved.Staging, store: ArtifactStore) -> None:
+    """Delete what an ended upload has left, and then its record. Raises StoreError."""
+    _delete(staging.folder, store)
+    saved.forget_staging(staging)
+
+
+def _delete(folder: str, store: ArtifactStore) -> None:
+    if not folder.startswith(f"{FOLDER}/"):
+        raise StoreError(f"{folder!r} is not the folder of an environment")
+    for file in list(store.list(f"{folder}/")):
+        store.delete(file.path)
+
+
+def archive_data(place: StorePlace, archive: Archive) -> DataStore:
+    """Reads the archive's folder in the store."""
+    uri = f"{place.uri.rstrip('/')}/{folder_of(archive)}/"
+    return open_data(uri, endpoint=place.endpoint, project=place.project)

@@ -1,0 +1,151 @@
+"""Commands whose stdin and stdout are a connection to a node's SSH port (OpenSSH's ProxyCommand).
+
+They are lists of words: no shell takes part, so that no value has to be quoted.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from cloudtrain.core.cloud import ProxyFault, clouds
+from cloudtrain.core.model import SshProxy
+
+PLACEHOLDERS = ("address", "port", "name", "id", "zone", "region", "project")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
+
+JUMP_OPTIONS = (
+    # No prompt: connections to many nodes are opened side by side, without a terminal.
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=15"),
+    # A dead jump host ends the connection, which TCP alone does not notice.
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+    *("-a", "-x"),  # neither the agent nor a display is forwarded to the jump host
+)
+
+
+def placeholders_in(word: str) -> tuple[str, ...]:
+    return tuple(_PLACEHOLDER.findall(word))
+
+
+def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
+    """Return `ssh -W` through the jump hosts, by the user's own OpenSSH config and agent.
+
+    ProxyJump would pass on the config file in which it stands (`-F`), and so hide the user's own:
+    https://github.com/openssh/openssh-portable/blob/V_9_2_P1/ssh.c#L1301 (read).
+    """
+    *before, last = jump.split(",")
+    user, _, place = last.rpartition("@")
+    host, colon, given = place.rpartition(":")
+    if not colon or given.endswith("]"):
+        host, given = place, ""
+    words = ["ssh", *JUMP_OPTIONS]
+    words += ["-J", ",".join(before)] if before else []
+    words += ["-l", user] if user else []
+    words += ["-p", given] if given else []
+    return (*words, "-W", f"[{address}]:{port}", "--", host.strip("[]"))
+
+
+def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words of the user's command, with placeholders filled in each word by itself."""
+
+    def filled(word: str) -> str:
+        return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
+
+    return tuple(filled(word) for word in shlex.split(template))
+
+
+def anywhere(proxy: SshProxy, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command of `jump` or `command`; () for a cloud's own service. `values`: those of
+    PLACEHOLDERS."""
+    if proxy.jump:
+        return jump_command(proxy.jump, values["address"], int(values["port"]))
+    return own_command(proxy.command, values) if proxy.command else ()
+
+
+class ProxyFailed(Exception):
+    """A command gave no connection. `lasting`: it will not without somebody's help."""
+
+    def __init__(self, text: str, *, hint: str | None = None, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.text, self.hint, self.lasting = text, hint, lasting
+
+
+def program_of(words: Sequence[str]) -> str:
+    """Name of the program and what it was asked to do, such as `gcloud compute start-iap-tunnel`.
+
+    A wrapper of ours is passed over: the words after its `--` count.
+    """
+    words = words[words.index("--") + 1 :] if "--" in words and words[0] != "ssh" else words
+    named = [words[0].rpartition("/")[2]]
+    for word in words[1:]:
+        if not re.fullmatch(r"[a-z][a-z-]*", word):
+            break
+        named.append(word)
+    return " ".join(named)
+
+
+def not_started(words: Sequence[str], error: OSError) -> ProxyFailed:
+    name = words[0]
+    if isinstance(error, FileNotFoundError):
+        hint = where_to_get(name)
+        return ProxyFailed(f"{name}: command not found", hint=hint, lasting=True)
+    return ProxyFailed(f"{name} cannot be started: {error.strerror or error}", lasting=True)
+
+
+def where_to_get(program: str) -> str:
+    for cloud in clouds():
+        if cloud.ssh_proxy is not None and program in cloud.ssh_proxy.programs:
+            return cloud.ssh_proxy.programs[program]
+    return "install the OpenSSH client" if program == "ssh" else f"install {program}"
+
+
+def described(text: str, written: str) -> ProxyFailed:
+    """Return the failure, with the hint for what the program has written to stderr."""
+    for each in _faults():
+        if re.search(each.written, written, re.IGNORECASE):
+            return ProxyFailed(text, hint=each.hint, lasting=each.lasting)
+    return ProxyFailed(text)
+
+
+def _faults() -> Iterator[ProxyFault]:
+    for cloud in clouds():
+        if cloud.ssh_proxy is not None:
+            yield from cloud.ssh_proxy.faults
+    yield from _OF_SSH
+
+
+_OF_SSH = (
+    # Messages of OpenSSH 9.2: channels.c, clientloop.c, sshconnect2.c (tests/integration)
+    ProxyFault(
+        written=r"administratively prohibited",
+        hint="the jump host does not allow forwarding to the node (AllowTcpForwarding, PermitOpen)",
+    ),
+    ProxyFault(
+        written=r"open failed: connect failed|stdio forwarding failed",
+        hint="the jump host does not reach the node: it may be starting, or its firewall may not "
+        "have the jump host's address (`network.ssh_from`)",
+        lasting=False,
+    ),
+    ProxyFault(
+        written=r"Host key verification failed",
+        hint="log in to the jump host once by `ssh`, to accept its host key",
+    ),
+    ProxyFault(
+        written=r"Permission denied|Too many authentication failures",
+        hint="the jump host accepts none of your keys: `ssh` to it must work without a prompt (an "
+        "agent with your key, or ControlMaster in ~/.ssh/config)",
+    ),
+    ProxyFault(
+        written=r"Could not resolve hostname",
+        hint="check the jump host's name in `network.ssh_proxy`",
+        lasting=False,
+    ),
+    ProxyFault(
+        written=r"kex_exchange_identification|Connection reset by|Connection closed by",
+        hint="the jump host accepts no more logins for now: raise its MaxStartups, or share one "
+        "connection by ControlMaster in ~/.ssh/config",
+        lasting=False,
+    ),
+)

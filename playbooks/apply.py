@@ -1,0 +1,259 @@
+"""Runs playbook steps on all nodes side by side: check, run what is missing, check again."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from cloudtrain.core.errors import StepFailed
+from cloudtrain.core.model import Node
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Stage, Transport
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.shell import Command
+from cloudtrain.core.step import Step
+from cloudtrain.playbooks.reboot import Reboots
+
+KEPT_LINES = 20
+SHOWN_LINES = 4
+HINT = "hint: "
+"""Prefix of a line of a failing step that becomes the error's hint."""
+NOTE = "note: "
+"""Prefix of a line that stays on the screen."""
+
+
+class Sharing(Protocol):
+    """Lets nodes get what a step creates from other nodes."""
+
+    def provide(
+        self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
+    ) -> bool:
+        """Get the folder from elsewhere, or `create` it, on this node or another that has its
+        name. False if others have failed at it.
+        """
+
+    def interrupt(self) -> None: ...
+
+
+def apply(
+    steps: Callable[[Node], Sequence[Step]],
+    nodes: Sequence[Node],
+    transport: Transport,
+    stage: Stage,
+    *,
+    sharing: Sharing | None = None,
+    clock: Clock | None = None,
+    note: Callable[[str], None] | None = None,
+) -> None:
+    """Run steps on every node until all their checks pass; steps that already pass are skipped.
+
+    `note` gets what steps have to say for longer than a progress line lasts.
+    A node that lacks nothing costs one round trip. Raises StepFailed, or NodesError with every
+    node's failure. Ctrl-C closes the transport, so that a long step is not waited for.
+    """
+    interrupted = threading.Event()
+    hosts = _Hosts()
+    clock = clock or Clock(sleep=interrupted.wait)
+    reboots = Reboots(transport=transport, stage=stage, clock=clock)
+
+    def ready(node: Node) -> None:
+        work = _Work(node, transport, stage, hosts, reboots, clock, sharing, note)
+        work.do(steps(node))
+
+    def interrupt() -> None:
+        interrupted.set()
+        if sharing is not None:
+            sharing.interrupt()
+        transport.close()
+
+    fan_out(nodes, ready, name=lambda node: node.name, on_interrupt=interrupt)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One node's progress through its steps."""
+
+    node: Node
+    transport: Transport
+    stage: Stage
+    hosts: _Hosts
+    reboots: Reboots
+    clock: Clock
+    sharing: Sharing | None
+    note: Callable[[str], None] | None
+
+    def do(self, steps: Sequence[Step]) -> None:
+        started = self.clock.monotonic()
+        missing = self._missing(steps)
+        for step in missing:
+            # Of a home that machines share, each step changes what is the others', too.
+            together = step.once_per_host or bool(self.node.home)
+            done = self._in_turn(step) if together else self._run(step)
+            if not done:
+                return
+        took = f"{len(missing)} of {len(steps)} steps, {_seconds(self.clock.monotonic() - started)}"
+        self.stage.done(self.node.name, took if missing else "nothing to do")
+
+    def _missing(self, steps: Sequence[Step]) -> list[Step]:
+        """Run all checks in one round trip: one character each, in order."""
+        checks = [step.unless for step in steps if step.unless is not None]
+        if not checks:
+            return list(steps)
+        answer = self.transport.ask(self.node, "\n".join(map(_check, checks)))
+        states = answer.stdout.decode("ascii", "replace").strip()
+        if answer.exit_code != 0 or len(states) != len(checks) or set(states) - {"y", "n"}:
+            words = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
+            raise StepFailed(
+                self.node.name,
+                f"cannot run the steps' checks: exit {answer.exit_code}: {words}",
+                step_exit_code=answer.exit_code,
+            )
+        there = iter(states)
+        return [step for step in steps if step.unless is None or next(there) == "n"]
+
+    def _in_turn(self, step: Step) -> bool:
+        """Run a step on one node of a host after another, and only on those that still lack it.
+
+        False if it failed on one of them: that node's error is raised, once.
+        """
+        host = self.hosts.of(self.node)
+        if host.lock.locked():
+            self.stage.node(self.node.name, f"{step.name}: waiting for another node of this host")
+        with host.lock:
+            if step.run in host.failed:
+                return False
+            if step.run in host.tried and not self._missing([step]):
+                return True
+            host.tried.add(step.run)
+            try:
+                return self._run(step)
+            except BaseException:
+                host.failed.add(step.run)
+                raise
+
+    def _run(self, step: Step) -> bool:
+        """Do a step. False if it was not tried, since it has failed on other nodes."""
+        if step.shared is None or self.sharing is None:
+            self._create(step)
+            return True
+        say = partial(self._say, step)
+
+        def create(on: Node) -> None:
+            replace(self, node=on)._create(step)
+
+        return self.sharing.provide(self.node, step.shared, create, say)
+
+    def _say(self, step: Step, text: str) -> None:
+        if text.startswith(NOTE) and self.note is not None:
+            self.note(f"{self.node.name}: {step.name}: {text.removeprefix(NOTE)}")
+        self.stage.node(self.node.name, f"{step.name}: {text}")
+
+    def _create(self, step: Step) -> None:
+        started = self.clock.monotonic()
+        self.stage.node(self.node.name, step.name)
+        output = self._output_of(step)
+        if step.reboots and self._missing([step]):
+            self.reboots.reboot(self.node)
+            if self._missing([step]):
+                output = self._output_of(step)
+        if step.unless is not None and self._missing([step]):
+            raise self._failed(step, "command succeeded, but its check still fails", 0, output)
+        self.stage.node(self.node.name, f"{step.name} {_seconds(self.clock.monotonic() - started)}")
+
+    def _output_of(self, step: Step) -> _Output:
+        output = _Output(partial(self._say, step))
+        done = self.transport.run(
+            self.node,
+            step.run,
+            stdin=step.stdin() if step.stdin else b"",
+            on_stdout=output.stdout,
+            on_stderr=output.stderr,
+            timeout=step.timeout,
+        )
+        output.end()
+        if done.exit_code != 0:
+            raise self._failed(step, f"exit {done.exit_code}", done.exit_code, output)
+        return output
+
+    def _failed(self, step: Step, what: str, exit_code: int, output: _Output) -> StepFailed:
+        hints = [line.removeprefix(HINT) for line in output.lines if line.startswith(HINT)]
+        lines = tuple(line for line in output.lines if not line.startswith(HINT))
+        return StepFailed(
+            self.node.name,
+            "\n  ".join([f"{step.name}: {what}", *tail_for_error(lines)]),
+            hint=hints[-1] if hints else None,
+            step=step.name,
+            step_exit_code=exit_code,
+            last_lines=lines,
+        )
+
+
+@dataclass
+class _Host:
+    """Shared by the nodes of one host or home: one runs a step at a time, and its outcome is
+    known to all.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    tried: set[Command] = field(default_factory=set)
+    failed: set[Command] = field(default_factory=set)
+
+
+class _Hosts:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, _Host] = {}
+
+    def of(self, node: Node) -> _Host:
+        with self._lock:
+            return self._known.setdefault(node.storage, _Host())
+
+
+@dataclass
+class _Output:
+    """A step's output as lines: each is shown as it arrives, the last ones are kept."""
+
+    show: Callable[[str], None]
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    _begun: dict[str, bytes] = field(default_factory=dict)
+
+    def stdout(self, data: bytes) -> None:
+        self._take("stdout", data)
+
+    def stderr(self, data: bytes) -> None:
+        self._take("stderr", data)
+
+    def end(self) -> None:
+        for stream in tuple(self._begun):
+            self._take(stream, b"\n")
+
+    def _take(self, stream: str, data: bytes) -> None:
+        *whole, begun = (self._begun.get(stream, b"") + data.replace(b"\r", b"\n")).split(b"\n")
+        self._begun[stream] = begun[-4096:]
+        for raw in whole:
+            line = "".join(c if c.isprintable() else " " for c in raw.decode("utf-8", "replace"))
+            if line.strip():
+                self.lines.append(line.strip())
+                self.show(line.strip())
+
+
+def tail_for_error(lines: Sequence[str]) -> Sequence[str]:
+    """The lines that show what went wrong: from the first that pip marks, else the last ones.
+
+    Below its first error pip lists the conflicting packages, and then much advice.
+    """
+    marked = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
+    start = marked[0] if marked else max(0, len(lines) - SHOWN_LINES)
+    return lines[start : start + SHOWN_LINES]
+
+
+def _check(check: Command) -> str:
+    return f"if ( {check.shell()} ) </dev/null >/dev/null 2>&1; then printf y; else printf n; fi"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
