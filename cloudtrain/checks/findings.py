@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cloudtrain.checks.code import code
 from cloudtrain.checks.commands import command_problems
 from cloudtrain.checks.fill_in import unfilled
 from cloudtrain.checks.setup import setup
@@ -13,6 +12,8 @@ from cloudtrain.config.location import placed
 from cloudtrain.core.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.protocols import Finding
+from cloudtrain.playbooks import code as code_playbook
+from cloudtrain.playbooks import git_needs
 
 
 def found_ahead(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -52,3 +53,21 @@ def _refused(
     if problems:
         text = "\n".join(str(placed(config, problem)) for problem in problems)
         yield Finding(what=what, ok=False, text=text, hint=hint, error=UsageError)
+
+
+# Reads the code as delivery does: a folder to its last byte, a private repository with its
+# submodules and files in Git LFS
+
+
+def code(config: ClusterConfig) -> str:
+    """What is delivered, in words. Raises CloudtrainError for what cannot be."""
+    source = code_playbook.resolve(config)
+    if isinstance(source, code_playbook.FolderCode):
+        return str(source.root)
+    if isinstance(source, code_playbook.PrivateCode):
+        source.archive.make()
+        return f"{config.code.git} at {source.digest[:10]}, fetched by this machine"
+    if isinstance(source, code_playbook.GitCode):
+        git_needs.refuse_unreadable(config, source.url, source.digest)
+        return f"{config.code.git} at {source.digest[:10]}, fetched by each node"
+    return "none"

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from cloudtrain.checks.node_notes import without_end
-from cloudtrain.cli.event_lines import told_events
 from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.status_lines import (
@@ -27,7 +27,8 @@ from cloudtrain.cli.status_lines import (
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import printable
 from cloudtrain.console.times import duration
-from cloudtrain.core import moments
+from cloudtrain.core import events, moments
+from cloudtrain.core.events import Event, Line
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.state import Records
@@ -250,3 +251,55 @@ def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
 def idle_words(notes: Sequence[str]) -> list[str]:
     """Notes without figures that change with every look."""
     return [note for note in notes if "idle GPU" in note]
+
+
+# Events of a cluster's journal as lines for people: those that matter to somebody who watches
+
+
+def told_events(lines: Sequence[Line]) -> list[tuple[float, str]]:
+    """Time (Unix) and text of each event that has a text, in order."""
+    found = (events.from_line(line) for line in lines)
+    return [
+        (event.time or 0.0, text)
+        for event in found
+        if event is not None and (text := told(event)) is not None
+    ]
+
+
+def told(event: Event) -> str | None:
+    """None for an event of single nodes or resources: a large cluster has hundreds of them."""
+    words = TEXTS.get(type(event))
+    return None if words is None else words.format(**_facts(event))
+
+
+def _facts(event: Event) -> dict[str, Any]:
+    facts = dict(vars(event))
+    for name in ("why", "text"):
+        facts[name] = str(facts.get(name, "")).partition("\n")[0]
+    if "nodes" in facts:
+        facts["nodes"] = len(facts["nodes"])
+    return facts
+
+
+TEXTS: dict[type[Event], str] = {
+    events.UpBegun: "up: {nodes} nodes",
+    events.UpCompleted: "up: every node is ready",
+    events.SpotOrderChosen: "spot: {text}",
+    events.PlacementTried: "creating nodes in {placement}",
+    events.PlacementRefused: "refused in {placement}: {error} {text}",
+    events.CleanupFailed: "a rollback failed: {text}",
+    events.RequestDenied: "denied: {text}",
+    events.AttemptBegun: "run {run}: starting attempt {attempt}",
+    events.AttemptStarted: "run {run}: attempt {attempt} started",
+    events.TasksJoined: "run {run}: cluster formed after {after:g} s",
+    events.TaskRestartBegun: "run {run}: restarting {task} (attempt {attempt} of its own)",
+    events.NothingMoves: "run {run}: nothing moves: {text}",
+    events.MovesAgain: "run {run}: moves again",
+    events.RunEnded: "run {run}: {state}",
+    events.LandingFailed: "run {run}: artifacts not landed: {why}",
+    events.RemovalBegun: "deleting {nodes} nodes",
+    events.DownBegun: "down: {nodes} nodes",
+    events.DownFailed: "not down yet: {why}",
+    events.DownOrdered: "down goes on in the background: {why}",
+    events.ClusterGone: "down: nothing is left",
+}

@@ -14,6 +14,15 @@ from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import ClusterConfig, Plan
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from cloudtrain.cli.confirm import on_terminal
+
+if TYPE_CHECKING:
+    from cloudtrain.core.model import ClusterConfig
 
 
 class ClusterTarget(NamedTuple):
@@ -31,8 +40,6 @@ def target_of(
     """
     target = read_target(argument)
     if target.config is not None:
-        from cloudtrain.cli.consent import consent_to
-
         consent_to(used(target.config) if used else target.config)
     return target
 
@@ -189,3 +196,29 @@ def is_file(argument: str) -> bool:
     if "/" in argument or is_yaml(argument):
         return True
     return argument not in known_clusters() and Path(argument).is_file()
+
+
+# ── Asks once about a config file that would use rights of the user's ─────────────────────────
+
+
+def consent_to(config: ClusterConfig) -> None:
+    """Return if the user agrees, or agreed, to all that the file does.
+
+    Raises UntrustedError without a terminal.
+    """
+    from cloudtrain.trust.consent import open_facts, untrusted
+
+    given = given_settings()
+    found = () if given.trust else open_facts(config, given.trusted_hosts)
+    if not found:
+        return
+    refusal = untrusted(config, found)
+    if not on_terminal():
+        raise refusal
+    from cloudtrain.console.lines import printable
+
+    sys.stderr.write(printable(f"{refusal.message}\n"))
+    click.confirm("Is that what you want?", abort=True, err=True)
+    from cloudtrain.trust.record import remember
+
+    remember(config.source, found)

@@ -6,24 +6,27 @@ nodes cannot reach is read here and sent over SSH.
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cloudtrain.artifacts.inventory import SILENCE, Stop
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import NodeUnreachable
-from cloudtrain.core.model import Node
+from cloudtrain.core.model import DataSource, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import DataStore, Stage
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.ship import program
-from cloudtrain.datasets.dataset import Dataset, parts
+from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
 from cloudtrain.datasets.listing import list_dataset, opened_source
-from cloudtrain.datasets.saved import load_listing, save_listing
 from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.state.files import write_whole
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
 """Folders on local disks that playbooks/local_disks or images of clouds mount, faster than the disk
@@ -152,3 +155,36 @@ def roots_of(session: Session, node: Node) -> tuple[str, ...]:
     everything in their cache.
     """
     return (*(SCRATCH if is_cloud(session.config.provider) else ()), node.cache)
+
+
+# Keeps a run's listing of a dataset, so that all its attempts and nodes use the same objects
+
+
+def save_listing(path: Path, dataset: Dataset) -> None:
+    """Write the listing, whole after a crash."""
+    facts = {
+        "source": dataset.source.source,
+        "base": dataset.base,
+        "single": dataset.single,
+        "files": [
+            [file.path, file.size, file.version, file.md5, file.crc32c] for file in dataset.files
+        ],
+    }
+    write_whole(path, gzip.compress(json.dumps(facts).encode("ascii"), 6))
+
+
+def load_listing(path: Path, name: str, source: DataSource) -> Dataset | None:
+    """Read it; None if there is none of this source, or it is damaged."""
+    try:
+        facts = json.loads(gzip.decompress(path.read_bytes()))
+        if facts["source"] != source.source:
+            return None
+        files = tuple(
+            DataFile(path=path, size=size, version=version, md5=md5, crc32c=crc32c)
+            for path, size, version, md5, crc32c in facts["files"]
+        )
+        return Dataset(
+            name=name, source=source, files=files, base=facts["base"], single=facts["single"]
+        )
+    except (OSError, EOFError, ValueError, LookupError, TypeError):
+        return None

@@ -231,7 +231,7 @@ CHANGED = "start another run, which lists the data again, once nothing writes to
 
 
 def _mtime(file: DataFile) -> int:
-    """Modification time in ns from the version of a file of this machine (stores/file_data.py)."""
+    """Modification time in ns from the version of a file of this machine (stores/data.py)."""
     return int(file.version.partition("-")[0])
 
 

@@ -13,17 +13,25 @@ from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
-from cloudtrain.core.log_progress import Line
+from cloudtrain.core.log_progress import Line, counts, repeated_of, unit_of
 from cloudtrain.core.metrics import Sample
 from cloudtrain.core.run_record import Cause, Run, Task, published, resumed
 from cloudtrain.core.shell import command
-from cloudtrain.core.spent import total
+from cloudtrain.core.spent import CostSoFar, total
 from cloudtrain.core.version import __version__
 from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
 from cloudtrain.report.event_curves import charts_of_events
-from cloudtrain.report.facts import Chart, LandedFile, LogTail, Pace, Report, TaskUse
+from cloudtrain.report.facts import (
+    Chart,
+    LandedFile,
+    LogTail,
+    LostWork,
+    Pace,
+    Phase,
+    Report,
+    TaskUse,
+)
 from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
-from cloudtrain.report.lost_work import lost_work
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
 from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
 from cloudtrain.report.utilization import charts_of, use_of
@@ -255,3 +263,46 @@ def _masked_run(run: Run) -> Run:
     run = published(run)
     commands = {role: _masked(line) for role, line in run.commands.items()}
     return replace(run, command=_masked(run.command), commands=commands)
+
+
+# What the restarts of a run cost: steps that were done again, and the time between attempts
+
+
+def lost_work(
+    run: Run, logs: Sequence[Sequence[Line]], pace: Pace | None, phases: Sequence[Phase]
+) -> LostWork | None:
+    """`logs`: those of one task, by attempt; `pace`: its time for a step. None without restarts."""
+    if len(run.attempts) < 2:
+        return None
+    first = run.attempts[0].started
+    between = [each for each in phases if each.begin >= first and _is_between(each.name)]
+    unit = unit_of(line for lines in logs for line in lines)
+    repeated = None if unit is None else repeated_of([counts(lines, unit) for lines in logs])
+    each = pace.seconds if pace is not None and pace.unit == unit else None
+    seconds = None if each is None or repeated is None else repeated * each
+    return LostWork(
+        restarts=len(run.attempts) - 1,
+        unit=unit or "",
+        repeated=repeated,
+        repeated_seconds=seconds,
+        repeated_cost=None if seconds is None else _cost(seconds, phases),
+        between_seconds=sum(phase.seconds for phase in between),
+        between_cost=total(phase.cost for phase in between) if between else None,
+    )
+
+
+def _is_between(phase: str) -> bool:
+    again = phase.startswith("start attempt ") and phase != "start attempt 1"
+    return again or phase == "before the next attempt"
+
+
+def _cost(seconds: float, phases: Sequence[Phase]) -> CostSoFar | None:
+    """$ for so much of the time in which attempts ran."""
+    ran = [phase for phase in phases if phase.name.startswith("attempt ")]
+    whole = sum(phase.seconds for phase in ran)
+    if not whole:
+        return None
+    cost, share = total(phase.cost for phase in ran), seconds / whole
+    return CostSoFar(
+        least=cost.least * share, most=None if cost.most is None else cost.most * share
+    )

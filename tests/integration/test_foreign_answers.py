@@ -21,7 +21,7 @@ from cloudtrain.providers.aws import xml
 from cloudtrain.providers.azure.http import ArmResponse
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.gcp.http import GcpResponse
+from cloudtrain.providers.gcp.client import GcpResponse
 from tests.support import aws_parts, azure_parts, gcp_parts
 from tests.support.fakes import make_identity, no_journal
 from tests.support.lanes import Cases

@@ -19,7 +19,7 @@ from cloudtrain.checks.findings import found_ahead
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Setup, Train
 from cloudtrain.core.protocols import Finding
-from cloudtrain.playbooks import checkout
+from cloudtrain.playbooks import code
 from tests.support.code_parts import config, git, write
 from tests.support.git_private_parts import private, user
 from tests.support.git_server import GitServer, git_server
@@ -215,14 +215,14 @@ def test_files_in_lfs_are_missed_before_a_node_waits_for_them(
 def test_what_was_fetched_to_be_checked_is_what_is_delivered(tmp_path: Path) -> None:
     wanted = of_git(tmp_path, pytest.MonkeyPatch())
     assert bad(wanted) == []
-    (kept,) = checkout._fetched.values()
-    assert kept is checkout.archive(*_archived(wanted))
+    (kept,) = code._fetched.values()
+    assert kept is code.archive(*_archived(wanted))
 
 
-def _archived(wanted: ClusterConfig) -> tuple[checkout.Access, str, str, str]:
-    url, commit, pointers = next(iter(checkout._fetched))
+def _archived(wanted: ClusterConfig) -> tuple[code.Access, str, str, str]:
+    url, commit, pointers = next(iter(code._fetched))
     assert url == wanted.code.git
-    return checkout.Access({}), url, commit, pointers
+    return code.Access({}), url, commit, pointers
 
 
 # ── lines ────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ from cloudtrain.core.retry import waits_reported_to
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.gcp.http import GcpConnection
+from cloudtrain.providers.gcp.client import GcpConnection
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 from tests.support.fakes import make_identity

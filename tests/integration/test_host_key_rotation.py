@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cluster.host_key_rotation import RELOADED, SECOND_WAY, rotate_host_key
+from cloudtrain.cluster.bootstrap import RELOADED, SECOND_WAY, rotate_host_key
 from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable, StepFailed
 from cloudtrain.core.model import HostKey, Identity
 from cloudtrain.core.retry import Clock

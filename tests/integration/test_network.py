@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.checks.package_index import missing_release
+from cloudtrain.checks.setup import missing_release
 from cloudtrain.core import network
 from cloudtrain.core.errors import CloudError, NoNetworkError, StoreError
 from cloudtrain.core.network import no_network

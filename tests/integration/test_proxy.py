@@ -24,7 +24,7 @@ from cloudtrain.node import web
 from cloudtrain.playbooks import git
 from cloudtrain.ssh import node_proxy
 from cloudtrain.stores import open_store
-from cloudtrain.stores.https_data import HttpsData
+from cloudtrain.stores.data import HttpsData
 from tests.standins import serve, stores
 from tests.standins.cloud import DESCRIPTIONS, ENVIRONMENTS, Cloud, endpoints
 from tests.standins.faults import Faults

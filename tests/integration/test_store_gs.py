@@ -39,7 +39,7 @@ from cloudtrain.node.unpacker import Stream
 from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
-from cloudtrain.stores.presign.gs_tokens import SPARE, DownscopedTokens
+from cloudtrain.stores.presign.gs import SPARE, DownscopedTokens
 from cloudtrain.stores.wishes import Wishes
 from tests.standins.serve import serving
 from tests.standins.stores import KINDS

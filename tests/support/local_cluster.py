@@ -119,6 +119,6 @@ def local_cluster(
 
 
 def own_port(folder: Path) -> int:
-    """Below the ephemeral ports; spares are 1000 above (providers/local/ports.py)."""
+    """Below the ephemeral ports; spares are 1000 above (providers/local/fork_server.py)."""
     digest = hashlib.sha256(os.fsencode(folder)).digest()
     return 12_000 + int.from_bytes(digest[:4], "big") % 1_100 * 16

@@ -8,7 +8,7 @@ import pytest
 
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.runs.own_code import with_own_code
+from cloudtrain.runs.supervise import with_own_code
 from tests.support.code_parts import write
 from tests.support.offline_checks_parts import written
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.fetched import mark_as_fetched
+from cloudtrain.artifacts.download import mark_as_fetched
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ArtifactRules
 from cloudtrain.core.shell import script
 from cloudtrain.core.step import Step
-from cloudtrain.playbooks import checkout, code, folder, scripts
+from cloudtrain.playbooks import code, folder, scripts
 from tests.support.code_parts import config, names, write
 
 # ── a folder ─────────────────────────────────────────────────────────────────
@@ -170,7 +170,7 @@ def test_files_of_keys_are_not_delivered_of_a_repository_that_this_machine_reads
     write(tmp_path, {**KEYS, **NO_KEYS, ".cloudtrainignore": "!deploy\n"})
     keys: list[folder.LeftOut] = []
     with tarfile.open(tmp_path.parent / "packed.tar", "w") as tar:
-        checkout._add(tar, tmp_path, keys)
+        code._add(tar, tmp_path, keys)
         packed = {
             member.name.removeprefix("code/") for member in tar.getmembers() if member.isreg()
         }

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain import config
 from cloudtrain.catalog import gpu_rates, gpus
-from cloudtrain.cli.proof_lines import proof_lines
+from cloudtrain.cli.status_lines import proof_lines
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Accelerator, Node

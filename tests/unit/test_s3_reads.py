@@ -10,7 +10,7 @@ from botocore.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.stores.presign.s3_reads import ReadUrls
+from cloudtrain.stores.presign.s3 import ReadUrls
 
 KEYS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 ETAGS = st.from_regex(r'"[0-9a-f]{32}(-[0-9]{1,4})?"', fullmatch=True)

@@ -16,7 +16,6 @@ from cloudtrain.core.protocols import Completed
 from cloudtrain.core.retry import CLOCK
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
-from cloudtrain.runs.stacks import waits_in
 from cloudtrain.runs.stall_watch import (
     PEER_GONE,
     STILL,
@@ -25,6 +24,7 @@ from cloudtrain.runs.stall_watch import (
     described,
     idle_gpus,
     still,
+    waits_in,
 )
 from cloudtrain.runs.task_commands import Process
 from cloudtrain.state import Records

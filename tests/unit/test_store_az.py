@@ -16,8 +16,7 @@ from cloudtrain.core.errors import StoreError
 from cloudtrain.core.shell import Secret
 from cloudtrain.stores import az, open_store
 from cloudtrain.stores.presign import az as presign
-from cloudtrain.stores.presign import sas
-from cloudtrain.stores.presign.sas import Key, blob_sas
+from cloudtrain.stores.presign.az import Key, blob_sas
 from tests.standins.stores import ACCOUNT, KEY
 from tests.support.azurite_parts import HOUR, Identity
 
@@ -39,7 +38,7 @@ def test_the_signature_is_the_one_that_the_sdk_makes_for_that_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = azure.storage.blob._shared_access_signature
-    monkeypatch.setattr(module, "X_MS_VERSION", sas.VERSION)
+    monkeypatch.setattr(module, "X_MS_VERSION", presign.VERSION)
     expires = datetime(2027, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     theirs = azure.storage.blob.generate_blob_sas(
         ACCOUNT,
@@ -75,7 +74,7 @@ class Lender:
 
 def test_a_key_is_asked_for_once_and_is_good_for_as_long_as_what_it_signs() -> None:
     lender, now = Lender(), [1e9]
-    keys = sas.DelegationKey(lender, clock=lambda: now[0])
+    keys = presign.DelegationKey(lender, clock=lambda: now[0])
     first = keys.key(HOUR)
     for _ in range(24):
         now[0] += HOUR
@@ -90,7 +89,7 @@ def test_a_key_is_asked_for_once_and_is_good_for_as_long_as_what_it_signs() -> N
 
 def test_a_refusal_stands_for_all_files_and_is_asked_about_again_a_minute_later() -> None:
     lender, now = Lender(), [1e9]
-    keys = sas.DelegationKey(lender, clock=lambda: now[0])
+    keys = presign.DelegationKey(lender, clock=lambda: now[0])
     lender.refusal = HttpResponseError("no")
     for _ in range(64):
         with pytest.raises(HttpResponseError, match="no"):

@@ -14,7 +14,7 @@ from cloudtrain.core.errors import CredentialsError
 from cloudtrain.stores import open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.gs import region
-from cloudtrain.stores.presign.gs_tokens import within
+from cloudtrain.stores.presign.gs import within
 
 # ── The right that a node gets ───────────────────────────────────────────────
 
