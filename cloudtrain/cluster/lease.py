@@ -104,6 +104,18 @@ def boot_id() -> str:
 
 
 @contextlib.contextmanager
+def holding_cluster(
+    handle: Handle, doing: str, console: Console, *, wait: float = 0.0, breaks: str = ""
+) -> Iterator[None]:
+    """Hold the cluster's lock on this machine, and its lease against others (`holding_lease`)."""
+    with (
+        handle.records.lock(doing, wait=wait),
+        holding_lease(handle, doing, console, breaks=breaks),
+    ):
+        yield
+
+
+@contextlib.contextmanager
 def holding_lease(
     handle: Handle, doing: str, console: Console, *, must: bool = True, breaks: str = ""
 ) -> Iterator[None]:

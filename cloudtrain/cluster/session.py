@@ -291,6 +291,15 @@ def recorded_config(records: Records) -> ClusterConfig:
     return with_environment_defaults(from_json(records.config()))
 
 
+def refuse_other_use(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
+    """Raise UsageError if the record is of a cluster that a desk attends to, that is in another
+    account, or that another project's file has created.
+    """
+    refuse_away(records)
+    refuse_other_account(config, records)
+    refuse_other_folder(config, records, adopt=adopt)
+
+
 def refuse_other_account(config: ClusterConfig, records: Records) -> None:
     """Raise UsageError for a cluster name that is still in use in another account: one record
     has the keys of one cluster.

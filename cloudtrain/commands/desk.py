@@ -11,7 +11,7 @@ from typing import Any
 from cloudtrain.away.job import REQUIREMENTS, DeskPaths, Job, from_bytes, secrets_in
 from cloudtrain.away.outcome import Outcome, record_outcome, recorded_outcome
 from cloudtrain.away.reporter import Reporter
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.ownership import act_for
 from cloudtrain.cluster.session import Handle, open_provider
 from cloudtrain.commands.down import destroy_cluster
@@ -100,7 +100,7 @@ def attend(job: Job, records: Records, console: Console, describe: Describe) -> 
     try:
         if records.run_ids() and records.active_run() is None:
             handle = Handle(job.config)
-            with records.lock("down"), holding_lease(handle, "down", console):
+            with holding_cluster(handle, "down", console):
                 destroy_cluster(handle, discard=False, console=console)
             last = records.latest_run()
             return Outcome(exit_code=(last.exit_code or 0) if last is not None else 0)
@@ -154,7 +154,7 @@ def keep_until_destroyed(
                 return outcome
             reporter.down.clear()
         try:
-            with records.lock("down"), holding_lease(handle, "down", console):
+            with holding_cluster(handle, "down", console):
                 destroy_cluster(handle, discard=False, console=console)
             reporter.kept = ""
             return outcome

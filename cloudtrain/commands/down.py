@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.land import not_landed
 from cloudtrain.away.away_down import end_desk, report_end
 from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.creations import refuse_being_created
-from cloudtrain.cluster.lease import EVERY, LASTS, holding_lease
+from cloudtrain.cluster.lease import EVERY, LASTS, holding_cluster
 from cloudtrain.cluster.ownership import (
     is_recorded,
     refuse_other_owners,
@@ -40,7 +41,7 @@ from cloudtrain.core.errors import (
     raise_all,
 )
 from cloudtrain.core.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
-from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
 from cloudtrain.core.retry import CLOCK, Clock, Retry
@@ -72,65 +73,54 @@ def down(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Delete everything of the cluster, after landing what is only on its nodes. `break_lease`: ID
-    of a lease that another machine holds.
+    """Delete everything of the cluster, after landing what is only on its nodes.
 
     A cluster with candidates that is not on record here is looked for in all their accounts. One
-    that is away is ended by its desk, which is then deleted too. Raises NotLanded (exit 5, nodes
-    kept) unless `discard`, also for an active run whose nodes were gone; LeftoverError (exit 6),
-    LockedError, CreatedAnewError.
+    that is away is ended by its desk, which is then deleted too. `break_lease`: ID of another
+    machine's lease. Raises NotLanded (exit 5, nodes kept) unless `discard`, also for an active run
+    whose nodes were gone; LeftoverError (exit 6), LockedError, CreatedAnewError.
     """
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
     desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
-    if desk is not None:
-        with (
-            desk.records.lock("down"),
-            holding_lease(desk, "down", console, breaks=break_lease),
-        ):
-            destroy_cluster(desk, discard=True, owner=owner, console=console)
-
-    def destroy() -> None:
-        with (
-            records.lock("down", wait=await_lock(records, console)),
-            holding_lease(Handle(config), "down", console, breaks=break_lease),
-        ):
-            _destroy_everywhere(
-                each_account(config), discard, owner, console, clock, desk_ended=desk is not None
-            )
-
+    everywhere = partial(
+        _destroy_everywhere, config, discard, owner, break_lease, desk is not None, console, clock
+    )
     if desk is None:
-        destroy()
-    else:
-        report_end(config, console, clock)  # before the order key is deleted
-        LEASE_OF_DESK.call(destroy, on=LeasedError, clock=clock)
+        return everywhere()
+    with holding_cluster(desk, "down", console, breaks=break_lease):
+        destroy_cluster(desk, discard=True, owner=owner, console=console)
+    report_end(config, console, clock)  # before the order key is deleted
+    return LEASE_OF_DESK.call(everywhere, on=LeasedError, clock=clock)
 
 
 def _destroy_everywhere(
-    configs: Sequence[ClusterConfig],
+    config: ClusterConfig,
     discard: bool,
     owner: str | None,
+    break_lease: str,
+    desk_ended: bool,
     console: Console,
     clock: Clock,
-    *,
-    desk_ended: bool,
 ) -> None:
-    """`down` in each of these accounts, even if one of them fails."""
+    """`down` in each account that may have some of it, even if it fails in one of them."""
+    wait = await_lock(Records(config.name), console)
     failures: dict[str, BaseException] = {}
-    for config in configs:
-        try:
-            destroy_at_last(
-                Handle(config),
-                discard=discard,
-                owner=owner,
-                desk_ended=desk_ended,
-                console=console,
-                clock=clock,
-            )
-        except CloudtrainError as error:
-            failures[config.provider] = error
+    with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
+        for each in each_account(config):
+            try:
+                destroy_at_last(
+                    Handle(each),
+                    discard=discard,
+                    owner=owner,
+                    desk_ended=desk_ended,
+                    console=console,
+                    clock=clock,
+                )
+            except CloudtrainError as error:
+                failures[each.provider] = error
     raise_all(failures)
 
 
@@ -201,37 +191,83 @@ def destroy_cluster(
     refuse_being_created(
         records, nodes, held, owner, console, discard=discard, desk_ended=desk_ended
     )
-    claimed = [generation for each in held for generation in each.generations]
     unseen = () if nodes or discard else places_that_may_hold_it(provider, nodes)
+    try:
+        land_first(handle, nodes, owner, console, discard=discard)
+    except _LostMeanwhile as lost:
+        console.warn(f"{lost} lost meanwhile: landing what the others hold")
+        return destroy_cluster(
+            handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
+        )
+    lost_run = None
+    if discard:
+        give_up_run(records, console)
+    else:
+        ingest_before_down(handle, console)
+        lost_run = end_lost_run(handle) if not nodes and not unseen else None
+    delete_all(handle, nodes, held, unseen, console)
+    if lost_run is not None:
+        raise lost_run
+    return None
+
+
+class _LostMeanwhile(Exception):
+    """Nodes that ended while the others' files were landed: their names."""
+
+
+def land_first(
+    handle: Handle,
+    nodes: PartialList[Node],
+    owner: str | None,
+    console: Console,
+    *,
+    discard: bool,
+) -> None:
+    """Land what is only on the nodes, unless that was done, or is to be discarded. Raises
+    NotLanded, LeftoverError, UsageError, and `_LostMeanwhile` for what may be tried again.
+    """
+    config, records = handle.config, handle.records
     landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
     step = next_step("down --discard" if discard else "down", seen)
     if step == "keep":
         raise unlandable(config, nodes, owner)
-    if step != "destroy":
-        try:
-            with open_session(handle, console, owner=owner) as session:
-                land_everything(session)
-        except UsageError:
-            raise
-        except CloudtrainError as error:
-            if lost := lost_meanwhile(provider, config.name, nodes):
-                console.warn(f"{', '.join(lost)} lost meanwhile: landing what the others hold")
-                destroy_cluster(
-                    handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
-                )
-                return
-            console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
-            raise not_landed(error) from error
-    lost_run = None
-    if not discard:
-        ingest_before_down(handle, console)
-        lost_run = end_lost_run(handle) if not nodes and not unseen else None
-    elif (active := records.active_run()) is not None:
+    if step == "destroy":
+        return
+    try:
+        with open_session(handle, console, owner=owner) as session:
+            land_everything(session)
+    except UsageError:
+        raise
+    except CloudtrainError as error:
+        if lost := lost_meanwhile(handle.provider, config.name, nodes):
+            raise _LostMeanwhile(", ".join(lost)) from error
+        console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
+        raise not_landed(error) from error
+
+
+def give_up_run(records: Records, console: Console) -> None:
+    """End the active run on record; what it has not landed is discarded with its nodes."""
+    active = records.active_run()
+    if active is not None:
         console.warn(f"ending active run {active.id}: what has not landed is lost")
         records.save_run(
             replace(active, state="stopped", ended=moments.now(), exit_code=RunFailed.exit_code)
         )
+
+
+def delete_all(
+    handle: Handle,
+    nodes: Sequence[Node],
+    held: Sequence[Holding],
+    unseen: Sequence[str],
+    console: Console,
+) -> None:
+    """Delete everything of the cluster but what is in places that could not be queried (`unseen`),
+    and close its record. Raises LeftoverError.
+    """
+    config, records, provider = handle.config, handle.records, handle.provider
+    claimed = [generation for each in held for generation in each.generations]
     expected = pending_nodes(records.events())
     if not unseen:  # else the next `down` has to land what those places hold
         records.journal(DownBegun(nodes=tuple(node.name for node in nodes)))
@@ -247,8 +283,6 @@ def destroy_cluster(
     if records.left_out:
         console.warn(f"{records.folder}: disk full: the record of this `down` is incomplete")
     console.say(f"{config.name}: {provider.name} lists nothing of it any more")
-    if lost_run is not None:
-        raise lost_run
 
 
 def lost_meanwhile(provider: Provider, cluster: str, before: Sequence[Node]) -> tuple[str, ...]:

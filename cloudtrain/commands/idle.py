@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.session import Handle, recorded_config
 from cloudtrain.commands.attend import attend
 from cloudtrain.commands.down import destroy_cluster
@@ -95,7 +95,7 @@ def finish(
             console.warn(error.message)
         return
     handle = Handle(recorded_config(records))
-    with records.lock(DOING), holding_lease(handle, DOING, console):
+    with holding_cluster(handle, DOING, console):
         # A command may have used it, or a shell been opened, before the lock was taken.
         spent, ordered = is_spent(records, clock), is_ordered(records)
         used = records.is_in_use() or last_use(records) != seen

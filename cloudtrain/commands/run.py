@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from cloudtrain.checks.check import refuse, refuse_missing_script
 from cloudtrain.cluster.billing_notice import report_billed
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.place_choice import in_first_with_room
 from cloudtrain.cluster.session import (
@@ -14,9 +15,7 @@ from cloudtrain.cluster.session import (
     Session,
     open_session,
     record_cluster,
-    refuse_away,
-    refuse_other_account,
-    refuse_other_folder,
+    refuse_other_use,
 )
 from cloudtrain.commands.down import destroy_at_last
 from cloudtrain.commands.spent_budget import is_spent
@@ -64,54 +63,61 @@ def run(
     in `up`. With candidates, a run that lost a node for which there is no capacity goes on in the
     next one, from its last landed checkpoint.
     """
-    handle, config = Handle(plan.config, plan), plan.config
-    records = handle.records
-    source: ResumedFrom | None = None
-    before = {run.id for run in records.runs()}
-
-    def accept(here: Handle, heard: Console) -> None:
-        refuse(here, heard, ignore)
-
-    def attempt(here: Handle, heard: Console) -> Run:
-        begun = lost_run(records, before)
-        begins_with = source if begun is None else where_it_was(here, begun, source, heard)
-        records.create()
-        with open_session(here, heard) as session:
-            decide_drift(session, NOTHING)
-        record_cluster(here.config, records)
-        make_store(here, heard)
-        try:
-            done = up_and_train(here, begins_with, arguments, heard)
-        except BaseException as error:
-            away = isinstance(error, NotLanded | StoreError) and passes(error)
-            if away and not keep_on_failure:
-                return landed_later(here, error, before, heard)
-            if keeps_nodes(error, keep_on_failure, config.name, heard):
-                report_billed(here.config, here.provider, heard)
-            else:
-                clean_up(here, heard, error)
-            raise
-        try:
-            destroy_at_last(here, console=heard)
-        except NotLanded:
-            report_billed(here.config, here.provider, heard)
-            raise
-        return done
-
-    with (
-        starting_idle_process(records),
-        records.lock("run"),
-        holding_lease(handle, "run", console),
-    ):
-        refuse_away(records)
-        refuse_other_account(config, records)
-        refuse_other_folder(config, records, adopt=adopt)
-        if records.active_run() is None:
-            refuse_missing_script(config)
-            source = resume_source(handle, resume, console) if resume is not None else None
-        elif resume is not None:
-            refuse_other_beginning(records)
+    handle = Handle(plan.config, plan)
+    before = frozenset(run.id for run in handle.records.runs())
+    with starting_idle_process(handle.records), holding_cluster(handle, "run", console):
+        refuse_other_use(handle.config, handle.records, adopt=adopt)
+        source = beginning(handle, resume, console)
+        attempt = partial(from_up_to_down, before, source, arguments, keep_on_failure)
+        accept = partial(refuse, ignore=ignore)
         return in_first_with_room(handle, accept, attempt, console, wait=wait)
+
+
+def beginning(handle: Handle, resume: str | None, console: Console) -> ResumedFrom | None:
+    """The checkpoint with which the run begins, if any. Raises UsageError, also if an active run,
+    which is joined, has begun otherwise.
+    """
+    if handle.records.active_run() is None:
+        refuse_missing_script(handle.config)
+        return resume_source(handle, resume, console) if resume is not None else None
+    if resume is not None:
+        refuse_other_beginning(handle.records)
+    return None
+
+
+def from_up_to_down(
+    before: Collection[str],
+    source: ResumedFrom | None,
+    arguments: Sequence[str],
+    keep_on_failure: bool,
+    handle: Handle,
+    console: Console,
+) -> Run:
+    """All of it in one place. Where this call has lost a run elsewhere, it goes on with that."""
+    begun = lost_run(handle.records, before)
+    begins_with = source if begun is None else where_it_was(handle, begun, source, console)
+    handle.records.create()
+    with open_session(handle, console) as session:
+        decide_drift(session, NOTHING)
+    record_cluster(handle.config, handle.records)
+    make_store(handle, console)
+    try:
+        done = up_and_train(handle, begins_with, arguments, console)
+    except BaseException as error:
+        away = isinstance(error, NotLanded | StoreError) and passes(error)
+        if away and not keep_on_failure:
+            return landed_later(handle, error, before, console)
+        if keeps_nodes(error, keep_on_failure, handle.config.name, console):
+            report_billed(handle.config, handle.provider, console)
+        else:
+            clean_up(handle, console, error)
+        raise
+    try:
+        destroy_at_last(handle, console=console)
+    except NotLanded:
+        report_billed(handle.config, handle.provider, console)
+        raise
+    return done
 
 
 def lost_run(records: Records, before: Collection[str]) -> str | None:

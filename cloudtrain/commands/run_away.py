@@ -33,7 +33,7 @@ from cloudtrain.away.published import AwayState, Published, Publisher
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.checks.check import refuse, refuse_missing_script
 from cloudtrain.cluster.creations import PROGRAM, is_recorded_desk
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.plan import make_plan
@@ -179,7 +179,7 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
     """
     desk, cluster = away.desk, records.name
     name = desk.config.name
-    with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+    with holding_cluster(desk, "run --away", console):
         refuse_taken_name(away)
         if desk.provider.find(name):
             if is_at_work(away, console):
@@ -395,7 +395,7 @@ def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseExce
     if not isinstance(error, CloudtrainError):
         console.warn(f"interrupted: deleting {desk.config.name}")
     try:
-        with desk.records.lock("run --away"), holding_lease(desk, "run --away", console):
+        with holding_cluster(desk, "run --away", console):
             refuse_taken_name(away)
             destroy_cluster(desk, discard=True, console=console)
         nodes = nodes_left(away.config)

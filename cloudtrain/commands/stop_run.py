@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloudtrain.away.away_orders import order_stop
 from cloudtrain.away.find_away import attended, find_away
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster, holding_lease
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.core.errors import LockedError, UsageError
 from cloudtrain.core.model import ClusterConfig
@@ -91,8 +91,7 @@ def stop_orphans(records: Records, console: Console) -> Run:
     handle = Handle(recorded_config(records))
     with (
         starting_idle_process(records),
-        records.lock("stop-run"),
-        holding_lease(handle, "stop-run", console),
+        holding_cluster(handle, "stop-run", console),
         open_session(handle, console) as session,
     ):
         steps = LandingSteps(session)

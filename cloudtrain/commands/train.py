@@ -6,12 +6,13 @@ import secrets
 import shlex
 import string
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from cloudtrain.checks.check import refuse_ahead
 from cloudtrain.checks.offline_checks import LONGEST
 from cloudtrain.cluster.billing_notice import report_billed_on_failure
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import await_known_states
 from cloudtrain.cluster.recorded_drift import override_notes
@@ -21,8 +22,7 @@ from cloudtrain.cluster.session import (
     open_session,
     record_cluster,
     recorded_config,
-    refuse_away,
-    refuse_other_folder,
+    refuse_other_use,
 )
 from cloudtrain.commands.spent_budget import down_when_spent
 from cloudtrain.config.as_written import written_lines
@@ -50,49 +50,63 @@ def train(
     resume: str | None = None,
     console: Console,
 ) -> Run:
-    """Launch a run and return it at its end, or once it has started if `detach`.
-
-    `resume`: the run whose landed checkpoint it begins with (`resume_source`). Raises RunFailed,
-    PreflightError, … KeyboardInterrupt is raised again after the run was handed to a background
-    process.
+    """Launch a run and return it at its end, or once it has started if `detach`. `resume`: the run
+    whose landed checkpoint it begins with. Raises RunFailed, PreflightError, …; KeyboardInterrupt,
+    once a background process attends to the run.
     """
     records = Records(name)
     config = config or recorded_config(records)
-    refuse_away(records)
-    refuse_other_folder(config, records, adopt=adopt)
+    refuse_other_use(config, records, adopt=adopt)
     refuse_ahead(config)
     handle = Handle(config)
-    run: Run | None = None
+    with (
+        attended_if_interrupted(records, console) as begun,
+        starting_idle_process(records),
+        holding_cluster(handle, "train", console),
+        down_when_spent(handle, console),
+        open_session(handle, console) as session,
+    ):
+        session = ready_for_a_run(session)
+        source = resume_source(handle, resume, console) if resume is not None else None
+        record_cluster(config, records)
+        run = begun(new_run(session, arguments, source))
+        with report_billed_on_failure(session):
+            run = start_detached(session, run) if detach else supervise_run(session, run)
+    if detach:
+        attend_in_background(records, run, console)
+    return run
+
+
+@contextmanager
+def attended_if_interrupted(records: Records, console: Console) -> Iterator[Callable[[Run], Run]]:
+    """Hand the run over to a background process on Ctrl-C, once the function yielded has it."""
+    begun: list[Run] = []
+
+    def keep(run: Run) -> Run:
+        begun.append(run)
+        return run
+
     try:
-        with (
-            starting_idle_process(records),
-            records.lock("train"),
-            holding_lease(handle, "train", console),
-            down_when_spent(handle, console),
-            open_session(handle, console) as session,
-        ):
-            for note in override_notes(config):
-                console.warn(note)
-            session = await_known_states(session)
-            if decide_drift(session, NOTHING).end is not None:
-                console.warn(
-                    "limits.max_lifetime or limits.budget differs from that of the existing nodes: "
-                    "`cloudtrain up` applies it"
-                )
-            refuse_second_run(session)
-            source = resume_source(handle, resume, console) if resume is not None else None
-            record_cluster(config, records)
-            run = new_run(session, arguments, source)
-            with report_billed_on_failure(session):
-                if not detach:
-                    return supervise_run(session, run)
-                run = start_detached(session, run)
+        yield keep
     except KeyboardInterrupt:
-        if run is not None:
+        for run in begun:
             attend_in_background(records, run, console)
         raise
-    attend_in_background(records, run, console)
-    return run
+
+
+def ready_for_a_run(session: Session) -> Session:
+    """The session whose nodes are those of the config and run. Raises UsageError."""
+    console = session.console
+    for note in override_notes(session.config):
+        console.warn(note)
+    session = await_known_states(session)
+    if decide_drift(session, NOTHING).end is not None:
+        console.warn(
+            "limits.max_lifetime or limits.budget differs from that of the existing nodes: "
+            "`cloudtrain up` applies it"
+        )
+    refuse_second_run(session)
+    return session
 
 
 def refuse_second_run(session: Session) -> None:

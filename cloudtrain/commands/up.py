@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from cloudtrain.checks.check import refuse
 from cloudtrain.checks.node_notes import without_end
@@ -11,7 +12,7 @@ from cloudtrain.checks.rights_notes import open_notes
 from cloudtrain.checks.script_code import missing_script
 from cloudtrain.cluster.budget_check import refuse_unpaid
 from cloudtrain.cluster.budget_end import paid_until
-from cloudtrain.cluster.lease import holding_lease
+from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.lifetime import (
     confirm_own_ends,
     moment,
@@ -30,9 +31,7 @@ from cloudtrain.cluster.session import (
     is_of_the_nodes_cloud,
     open_session,
     record_cluster,
-    refuse_away,
-    refuse_other_account,
-    refuse_other_folder,
+    refuse_other_use,
 )
 from cloudtrain.core import moments
 from cloudtrain.core.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
@@ -49,6 +48,7 @@ from cloudtrain.runs.replace_nodes import (
     delete_nodes,
 )
 from cloudtrain.setup.prepare import prepare_nodes
+from cloudtrain.state import Records
 
 
 def up(
@@ -69,41 +69,55 @@ def up(
     seconds to wait for capacity and quota, with nothing billed meanwhile.
     """
     handle, config = Handle(plan.config, plan), plan.config
+    create = partial(created, allowed=allowed, give_back=give_back)
+    with starting_idle_process(handle.records), holding_cluster(handle, "up", console):
+        refuse_other_use(config, handle.records, adopt=adopt)
+        warn_of_gaps(config, console)
+        cluster = in_first_with_room(handle, checked(ignore), create, console, wait=wait)
+    say_when_it_ends(config, handle.records, console)
+    return cluster
+
+
+def checked(ignore: Collection[str]) -> Callable[[Handle, Console], None]:
+    """What must hold in a place before anything is created there; raises what `check` finds."""
+
+    def accept(handle: Handle, console: Console) -> None:
+        with existing_reported(handle, console):
+            refuse(handle, console, ignore)
+
+    return accept
+
+
+def created(
+    handle: Handle, console: Console, *, allowed: AllowedChanges, give_back: bool
+) -> Cluster:
+    """The cluster in one place, created or repaired, and set up."""
     records = handle.records
+    records.create()
+    with open_session(handle, console) as session:
+        with existing_reported(handle, console):
+            settled = decide_drift(session, allowed)
+            record_cluster(handle.config, records)
+            make_store(handle, console)
+        with report_or_roll_back(session, settled.to_delete, rollback=give_back):
+            session = set_up(create_cluster(session, settled))
+        records.journal(UpCompleted())
+    return Cluster(name=handle.config.name, nodes=session.nodes)
 
-    def accept(here: Handle, heard: Console) -> None:
-        with existing_reported(here, heard):
-            refuse(here, heard, ignore)
 
-    def create(here: Handle, heard: Console) -> Cluster:
-        records.create()
-        with open_session(here, heard) as session:
-            with existing_reported(here, heard):
-                settled = decide_drift(session, allowed)
-                record_cluster(here.config, records)
-                make_store(here, heard)
-            with report_or_roll_back(session, settled.to_delete, rollback=give_back):
-                session = create_cluster(session, settled)
-                session = set_up(session)
-            records.journal(UpCompleted())
-        return Cluster(name=config.name, nodes=session.nodes)
-
-    with starting_idle_process(records), records.lock("up"), holding_lease(handle, "up", console):
-        refuse_away(records)
-        refuse_other_account(config, records)
-        refuse_other_folder(config, records, adopt=adopt)
-        for note in (*override_notes(config), *open_notes(config)):
+def warn_of_gaps(config: ClusterConfig, console: Console) -> None:
+    """Warn of variables that override the file, of open ports, and of a script that is missing."""
+    for note in (*override_notes(config), *open_notes(config), missing_script(config)):
+        if note is not None:
             console.warn(note)
-        missing = missing_script(config)
-        if missing is not None:
-            console.warn(missing)
-        cluster = in_first_with_room(handle, accept, create, console, wait=wait)
+
+
+def say_when_it_ends(config: ClusterConfig, records: Records, console: Console) -> None:
     spent = recorded_budget(records, moments.now())
     if spent is not None and spent.end is not None:
         console.say(f"{spent}; its rest lasts until {moment(spent.end)} (limits.budget)")
     if config.limits.idle is not None:
         console.say(f"taken down after {config.limits.idle:g} s without a run (limits.idle)")
-    return cluster
 
 
 def set_up(session: Session) -> Session:

@@ -34,6 +34,7 @@ from cloudtrain.away.published import Published, Publisher
 from cloudtrain.away.reporter import Reporter, phase_of
 from cloudtrain.away.store_paths import new_desk_id
 from cloudtrain.cli.errors import failure_of
+from cloudtrain.cluster import lease
 from cloudtrain.cluster.ownership import act_for, current_owner
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import record_cluster, refuse_away
@@ -356,7 +357,7 @@ def desk(store: ArtifactStore, home: Path, tmp_path: Path, monkeypatch: pytest.M
 
     provider = DeletingProvider(deleted)
     monkeypatch.setattr(desks, "open_provider", lambda config: provider)
-    monkeypatch.setattr(desks, "holding_lease", lambda *given: QuietLock())
+    monkeypatch.setattr(lease, "holding_lease", lambda *given, **named: QuietLock())
     return made
 
 

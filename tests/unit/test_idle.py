@@ -95,13 +95,12 @@ def test_it_is_looked_at_once_more_when_the_lock_is_held(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `train` may have come and gone between the look and the lock."""
-    lock = world.records.lock
+    lock = Records.lock
 
     def after_a_run(self: Records, doing: str, **options: float) -> object:
-        monkeypatch.undo()
-        monkeypatch.setattr(verb, "destroy_cluster", world.down)
+        monkeypatch.setattr(Records, "lock", lock)
         event_at(world, "ended")
-        return lock(doing, **options)
+        return lock(self, doing, **options)
 
     monkeypatch.setattr(Records, "lock", after_a_run)
     world.run_idle_process()
