@@ -10,14 +10,17 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from libcloud.common.aws import AWSRequestSignerAlgorithmV4
 from libcloud.compute.drivers.ec2 import EC2Connection, EC2Response
 
 from cloudtrain.core.errors import CloudConfigError, CloudError, CredentialsError, TransientError
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.moments import MOMENTS, OFF
 from cloudtrain.identities.aws import AwsIdentity, identity
 from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
@@ -181,7 +184,7 @@ class _Response(EC2Response):
 
     def parse_error(self) -> str:
         connection = self.connection
-        raise faults.of_answer(
+        refused = faults.of_answer(
             connection.asked,
             status=self.status,
             headers=self.headers,
@@ -189,6 +192,29 @@ class _Response(EC2Response):
             reach="zone" if connection.asked.startswith("RunInstances ") else "region",
             facts={"region": connection.driver.region_name},
         )
+        off = abs(MOMENTS.now() - connection.signer.dated) > OFF
+        if isinstance(refused, CredentialsError) and off:  # its answer has told the time
+            raise TransientError(refused.message, code="dated wrongly") from refused
+        raise refused
+
+
+class _Signer(AWSRequestSignerAlgorithmV4):
+    """Dates requests by `core/moments`: EC2 refuses those that are dated five minutes off, and this
+    machine's clock may be set while nodes are created or deleted.
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html
+    """
+
+    def get_request_headers(
+        self, params: Any, headers: Any, method: str = "GET", path: str = "/", data: Any = None
+    ) -> Any:
+        self.dated = MOMENTS.now()
+        now = datetime.fromtimestamp(self.dated, timezone.utc)
+        headers["X-AMZ-Date"] = now.strftime("%Y%m%dT%H%M%SZ")
+        headers["X-AMZ-Content-SHA256"] = self._get_payload_hash(method, data)  # type: ignore[no-untyped-call]
+        headers["Authorization"] = self._get_authorization_v4_header(  # type: ignore[no-untyped-call]
+            params=params, headers=headers, dt=now, method=method, path=path, data=data
+        )
+        return params, headers
 
 
 class _Connection(EC2Connection):
@@ -200,6 +226,7 @@ class _Connection(EC2Connection):
     asked = ""
     connection: Any
     driver: Any
+    signer: Any
 
     def __init__(
         self, region: str, url: str, ca_bundle: str | None, timeout: tuple[float, float]
@@ -217,6 +244,7 @@ class _Connection(EC2Connection):
             port=parts.port or (443 if secure else 80),
             signature_version="4",
         )
+        self.signer = _Signer("", "", self.version, self)  # type: ignore[no-untyped-call]
         self.request_path = parts.path
         self.driver = SimpleNamespace(region_name=region, name="cloudtrain")
         self.connect()  # type: ignore[no-untyped-call]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from cloudtrain.core import moments
 from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
@@ -53,6 +55,29 @@ def ec2_of(aws: Cloud, timing: Timing = FAST) -> Ec2Client:
 
 def actions(aws: Cloud) -> list[str]:
     return [call["action"] for call in aws.calls()]
+
+
+def test_a_clock_that_is_set_during_a_command_dates_no_request(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 refuses a request that is dated wrongly, the deletion of nodes too."""
+
+    class Set(datetime):
+        @classmethod
+        def utcnow(cls) -> datetime:
+            return datetime(2020, 1, 1)
+
+    monkeypatch.setattr("libcloud.common.aws.datetime", Set)
+    ec2_of(aws).ask("us-east-1", "DescribeRegions")
+    assert actions(aws) == ["DescribeRegions us-east-1"]
+
+
+def test_a_clock_that_was_wrong_all_along_costs_one_request(
+    aws: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moments.MOMENTS, "began", moments.MOMENTS.began - 7200)
+    ec2_of(aws).ask("us-east-1", "DescribeRegions")
+    assert actions(aws) == ["DescribeRegions us-east-1"] * 2
 
 
 def test_a_call_is_signed_for_the_region_that_it_is_for(aws: Cloud) -> None:
