@@ -47,7 +47,7 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
 os.environ["PATH"] = f"{sys.base_prefix}/bin:{os.environ['PATH']}"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile all that it imports
 sys.dont_write_bytecode = False
-gc.set_threshold(400_000)  # a quarter of the time of tests/unit otherwise
+gc.set_threshold(50_000)  # sockets in circles are closed by it
 
 # All stand-ins, stores and machines of the tests are here: no config needs trust for that.
 os.environ["CLOUDTRAIN_TRUST_ENDPOINT"] = "localhost"

@@ -45,7 +45,7 @@ def test_a_killed_up_leaves_nothing_that_down_up_or_gc_do_not_find(
 @pytest.mark.parametrize("fault", ["503", "reset after the work"])
 def test_calls_that_go_wrong_once_change_nothing(sweep: Sweep, fault: str) -> None:
     sweep.begin_anew()
-    assert sweep.faulty(fault) > 100
+    assert sweep.faulty(fault) > 80
 
 
 @pytest.mark.parametrize("cloud", ORDER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -169,6 +169,11 @@ class _Counting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def checksums(self, paths: Iterable[str]) -> dict[str, str]:
+        read = list(paths)
+        self._read += read
+        return self._store.checksums(read)  # type: ignore[attr-defined, no-any-return]
 
     def download(self, path: str) -> Iterator[bytes]:
         self._read.append(path)

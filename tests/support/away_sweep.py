@@ -47,7 +47,7 @@ LATER = """\
 import sys, time
 now = time.time
 time.time = lambda: now() + 600
-from cloudtrain import moments
+from cloudtrain.core import moments
 moments.hear = lambda *given, **named: None
 from cloudtrain.__main__ import main
 main()
