@@ -41,8 +41,8 @@ class Inventory:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which files of a task land: those that match a pattern, and, with a `limit` in bytes, what
-    the task made or changed besides. `sums`: such files are counted instead. `home`: also those in
+    """Files of a task that land: those that match a pattern and, with a `limit` in bytes, others
+    that the task made or changed. `sums`: these others are counted instead. `home`: also those in
     the node's home.
     """
 

@@ -111,7 +111,7 @@ class Closing:
 
     @property
     def manifest(self) -> Manifest:
-        """What has landed so far."""
+        """Manifest of what has landed so far."""
         return self._ledger.manifest
 
     def bring(self) -> Manifest:

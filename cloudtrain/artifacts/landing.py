@@ -1,4 +1,4 @@
-"""Which files of a cluster's runs land, from where and to where."""
+"""Decides which files of a cluster's runs land, from where and to where."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def own_manifests(records: Records) -> OwnManifests:
 
 
 def wanted(rules: ArtifactRules, more: tuple[str, ...] = (), *, home: bool = False) -> Wanted:
-    """Which files land. A task's output folder always does: what is only on a node is lost with
-    it.
+    """Files that land by these rules. A task's output folder always does: what is only on a node
+    is lost with that node.
     """
     is_auto = AUTO in rules.paths
     named = (path for path in rules.paths if path != AUTO)

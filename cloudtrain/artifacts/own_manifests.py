@@ -1,4 +1,4 @@
-"""Which manifests this machine has written: any other proves nothing of what has landed.
+"""Manifests that this machine has written: any other proves nothing of what has landed.
 
 Before nodes are deleted their files are compared with the manifest, and its with the store. Whoever
 may write to the store could write both. So this machine remembers what it wrote, and of a manifest

@@ -42,7 +42,7 @@ class StoredRun:
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordHead:
-    """What a record has beside the run's own keys."""
+    """Keys that a record has beside the run's own."""
 
     format: Literal[1]
     as_of: float | None = field(default=None, metadata=UNIX_TIME)

@@ -105,8 +105,8 @@ def is_working(state: AwayState, now: float) -> bool:
 
 
 def process_there(desk: Handle, console: Console) -> Process | None:
-    """Whether the desk's process runs, by the desk; None if this machine has no key to it, or it
-    does not answer.
+    """State of the desk's process, as the desk says; None if this machine has no key to the desk
+    or cannot reach it.
     """
     if not desk.records.has_keys():
         return None

@@ -77,7 +77,7 @@ def order_key(found: FoundAway, key_file: Path | None) -> SigningKey:
 
 
 def without_desk(found: FoundAway) -> str:
-    """How to end it with the rights of its account alone."""
+    """Hint on ending the cluster by rights in its account alone, without an order to its desk."""
     argument = found.name if found.record is not None else "FILE"
     return (
         f"`cloudtrain down {argument} --discard` deletes desk and nodes with your rights in the "
@@ -123,8 +123,8 @@ def follow_order(
 
 @dataclass(kw_only=True)
 class _Wait:
-    """What was seen so far of one order. Only what the run's desk has signed counts, and that the
-    account lists it no more.
+    """State of waiting for one order. All that counts is what the run's desk has signed, and that
+    the account no longer lists the desk.
     """
 
     found: FoundAway

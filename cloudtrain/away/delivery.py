@@ -21,8 +21,8 @@ Process = Literal["running", "ended", "none"]
 
 
 def code_on_desk(config: ClusterConfig, source: code_playbook.CodeSource) -> Code:
-    """Where the desk has the code: the commit of a repository that anybody can read, or a folder
-    that is delivered from here, so that no git credential leaves this machine.
+    """Source of the code for the desk: the commit of a repository that anybody can read, or a
+    folder that is delivered from here, so that no git credential leaves this machine.
     """
     if isinstance(source, code_playbook.NoCode):
         return Code()
@@ -74,7 +74,7 @@ def start(session: Session, job: Job, source: str) -> None:
 
 
 def process_of(session: Session, name: str) -> Process:
-    """Whether the desk's process runs, has ended, or was never started."""
+    """State of the desk's process: "none" if it was never started."""
     done = _run(session, "process", script(_PROCESS, DeskPaths(name=name, desk="").home))
     return cast("Process", done.strip() or "none")
 

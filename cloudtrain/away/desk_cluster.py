@@ -107,7 +107,7 @@ def desk_price(config: ClusterConfig) -> str:
 
 
 def away_notes(config: ClusterConfig) -> tuple[str, ...]:
-    """What `run --away` adds to the bill; nothing without `away:`."""
+    """Note on what `run --away` adds to the bill; none without `away:`."""
     if config.away.identity is None or config.limits.max_lifetime is None:
         return ()
     counted = ", for which limits.budget pays too" if config.limits.budget is not None else ""

@@ -1,7 +1,7 @@
-"""Which keys sign what a desk writes to its store.
+"""Keys that sign what a desk writes to its store.
 
 A desk's own key is made on it and never leaves it. Its public half comes back over SSH into the
-record of the machine that sends the run away, which signs it with the order key for all others: the
+record of the machine that sends the run away, which signs it with the order key for all others. The
 desk's label in the account has a hash of that key.
 """
 

@@ -75,7 +75,7 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
 
 
 def attended(found: FoundAway | None, now: float) -> AwayState | None:
-    """What the desk reports if it is still at work; None if it has ended.
+    """Last report of the desk if it is still at work; None if it has ended.
 
     The account has the last word on a desk that has not reported for long, and on an end that the
     run's desk has not signed.

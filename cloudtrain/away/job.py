@@ -1,4 +1,4 @@
-"""What a desk is to do: the file that it is given, and where it has its files."""
+"""Job of a desk: the file that says what the desk is to do, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DeskPaths:
 
     @property
     def output(self) -> str:
-        """What the process prints: nothing, unless it has a fault of its own."""
+        """Output of the process, which is empty unless the process has a fault of its own."""
         return f"{cluster_folder(self.name)}/output.log"
 
     @property

@@ -158,8 +158,8 @@ def _path(order: Order) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What became of an order: "received", then "done" or "failed"; or "refused" at once. Its nonce
-    is of that order alone, so that no other answer stands for it.
+    """Answer to an order: "received", then "done" or "failed"; or "refused" at once. Its nonce is
+    that of the order, so that the answer to another order is never taken for it.
     """
 
     nonce: str

@@ -1,4 +1,4 @@
-"""How the command on a desk ended, kept on its disk: a later process does not run it again."""
+"""Outcome of the command on a desk, kept on its disk: a later process does not run it again."""
 
 from __future__ import annotations
 

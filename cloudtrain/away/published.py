@@ -47,7 +47,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class AwayState:
-    """What a desk last reported."""
+    """Last report of a desk."""
 
     cluster: str
     desk: str
@@ -190,8 +190,8 @@ class Publisher:
 
 
 class Published:
-    """What a cluster's desk has written: the one with that id, or the one that the account lists,
-    or the latest. Others may write to a store too. Raises StoreError.
+    """Files that a cluster's desk has written: the desk with that id, or the one that the account
+    lists, or the latest. Others may write to a store too. Raises StoreError.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Published:
         return read
 
     def key_place(self) -> str:
-        """Where the private order key is: `laptop:/home/me/…/order_key.pem`; "" if not known."""
+        """Place of the private order key: `laptop:/home/me/…/order_key.pem`; "" if not known."""
         if self.desk is None:
             return ""
         data = read_small(self._store, f"{desks_in(self.cluster)}{self.desk}", LARGEST)

@@ -27,7 +27,7 @@ being deleted."""
 
 
 def phase_of(records: Records) -> Phase:
-    """What the desk does, by the record of the cluster."""
+    """Phase of the desk's work, by the record of the cluster."""
     run = records.active_run()
     if run is not None:
         return "landing" if run.state == "landing" else "training"

@@ -1,4 +1,4 @@
-"""Where the store has what a desk reports and is ordered, and how these small files are read.
+"""Paths of a desk's reports and orders in the store, and the reading of these small files.
 
     .away/CLUSTER/desks/DESK               one for each life of a desk, with the place of its order
                                            key; the last is the current one

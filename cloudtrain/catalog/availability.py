@@ -1,4 +1,4 @@
-"""How each cloud sells its GPU machines, and which it no longer sells.
+"""Ways in which each cloud sells its GPU machines, and the machines that it no longer sells.
 
 Families that a cloud's row of facts does not list are sold on demand and as spot; docs/machines.md
 shows the others (tools/generate_docs.py).
@@ -68,7 +68,7 @@ def _has(sold: Sequence[Market], market: Market) -> bool:
 
 
 def markets_of(cloud: Cloud, machine: str) -> tuple[Market, ...]:
-    """How the machine is sold; every way that the driver knows for an unknown one with GPUs."""
+    """Ways in which a machine is sold; all that the driver knows for an unknown one with GPUs."""
     row = family(cloud, machine)
     if row is not None:
         return row.markets

@@ -1,4 +1,4 @@
-"""How fast the nodes of a cluster can exchange data, by each cloud's table of machines."""
+"""Bandwidth between the nodes of a cluster, by each cloud's table of machines."""
 
 from __future__ import annotations
 

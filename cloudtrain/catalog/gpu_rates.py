@@ -1,4 +1,4 @@
-"""What a GPU should give: NVIDIA's figures, next to which a run's proof shows its own.
+"""Rates that a GPU should reach: NVIDIA's figures, next to which a run's proof shows its own.
 
 The documents (`source`) were read as others quote them: github.com/winston-zhang-orz/gpu-specs,
 github.com/kentjliu/acml-project1, glennklockwood.com/garden/processors. A10G: quotes of its sheet

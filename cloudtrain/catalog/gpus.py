@@ -153,7 +153,7 @@ def is_older(kind: str, architecture: str) -> bool:
 
 
 def fit(kind: str, version: str) -> Fit | None:
-    """How this TensorFlow runs on these GPUs; None if not known.
+    """Fit of this TensorFlow release for these GPUs; None if not known.
 
     `own`: has code for this GPU. `older`: runs, but a later release has code for this GPU. `ptx`:
     everything is compiled for the GPU at first use. `none`: cannot run.

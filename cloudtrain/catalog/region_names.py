@@ -39,7 +39,7 @@ def invalid_region(provider: str, place: str) -> str | None:
 
 
 def _may_be(cloud: Cloud, place: str) -> bool:
-    """Whether it has the form of this cloud's regions or zones."""
+    """True if the name has the form of this cloud's regions or zones."""
     return bool(cloud.region and re.fullmatch(cloud.region, cloud.region_of(place)))
 
 

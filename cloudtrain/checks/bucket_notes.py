@@ -106,6 +106,6 @@ def _shown(uris: Iterable[BucketUri]) -> str:
 
 
 def at_field(config: ClusterConfig, field: str) -> str:
-    """Where a note's field is: `gcp.yaml:9: train.command: `."""
+    """Beginning of a note, with the place of its field: `gcp.yaml:9: train.command: `."""
     place = place_in_file(config, field)
     return f"{field}: " if place == "the config" else f"{place}: {field}: "

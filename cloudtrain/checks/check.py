@@ -139,8 +139,8 @@ def least_policy(config: ClusterConfig) -> str:
 
 
 def drift_finding(plan: Plan) -> tuple[Finding, ...]:
-    """What `up` would refuse of a changed file, by the record here; none if no node is on
-    record.
+    """Finding on what `up` would refuse of a changed file, by the record here; none if no node is
+    on record.
     """
     if not on_record(plan):
         return ()
@@ -154,8 +154,8 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
 
 
 def end_findings(handle: Handle) -> tuple[Finding, ...]:
-    """What the cloud says of the ends of nodes that exist; none if no node is on record, or if it
-    does not answer, which other findings say.
+    """Finding on the ends of existing nodes, by the cloud; none if no node is on record, or if the
+    cloud does not answer, which other findings say.
     """
     provider = handle.provider if on_record(handle.plan) else None
     if not isinstance(provider, TellsEnds):

@@ -1,4 +1,4 @@
-"""What of a code folder goes to every node, and what stays here, by size."""
+"""Sizes of what goes from a code folder to every node, and of what stays here."""
 
 from __future__ import annotations
 

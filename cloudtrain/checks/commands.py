@@ -54,7 +54,7 @@ def placeholder_notes(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def syntax_error(line: str) -> str | None:
-    """What bash says of a line that it cannot parse; None if it can, or is not on this machine."""
+    """Bash's error on a line that it cannot parse; None if it can, or is not on this machine."""
     if not line.strip() or (_SIMPLE.fullmatch(line) and not _KEYWORDS & set(line.split())):
         return None
     import subprocess  # slow: most lines need none
@@ -106,7 +106,7 @@ def _misspelt_in(word: str, known: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 
 def placeholders(config: ClusterConfig) -> frozenset[str]:
-    """What `cluster/task_launch.placeholders` fills in for the tasks of a config."""
+    """Names that `cluster/task_launch.placeholders` fills in for the tasks of a config."""
     own = strategy_of(config).placeholders
     roles = {f"{role}.hosts" for role in config.nodes}
     chief = {"chief.ip"} if "chief" in config.nodes else set()

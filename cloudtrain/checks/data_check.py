@@ -26,7 +26,7 @@ RELAYED = "nodes cannot read it themselves: it goes through this machine"
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What all nodes together read of one dataset."""
+    """Data of one dataset that all nodes together read."""
 
     name: str
     uri: str
@@ -54,7 +54,7 @@ class _Checked:
 
 
 def egress_finding(config: ClusterConfig, traffic: Sequence[Traffic]) -> tuple[Finding, ...]:
-    """What reading this data in one candidate's place costs, and landing artifacts from there."""
+    """Finding on the cost, in one candidate's place, of reading this data and landing artifacts."""
     texts = [
         f"data.{each.name}: {cost}"
         for each in traffic

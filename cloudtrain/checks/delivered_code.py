@@ -28,11 +28,11 @@ class DeliveredCode:
         return self._contents.get(path)
 
     def excluded(self, path: str) -> str | None:
-        """Why a file that exists is not delivered; None if there is no such file."""
+        """Reason for which an existing file is not delivered; None if there is no such file."""
         raise NotImplementedError
 
     def executable(self, path: str) -> bool | None:
-        """Whether a file may be run as a program; None if that is not known."""
+        """True if a file may be run as a program; None if that is not known."""
         return None
 
     def _content(self, path: str) -> bytes | None:

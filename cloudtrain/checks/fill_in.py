@@ -1,4 +1,4 @@
-"""What `init` and `import` leave to fill in: lines with a mark, and values that are nobody's."""
+"""Finds what `init` and `import` left to fill in: lines with a mark, and placeholders."""
 
 from __future__ import annotations
 

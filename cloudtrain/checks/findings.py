@@ -1,4 +1,4 @@
-"""What `check`, `up`, `run` and `train` find out on this machine before anything is created."""
+"""Findings of `check`, `up`, `run` and `train` on this machine, before anything is created."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _refused(
 
 
 def code(config: ClusterConfig) -> str:
-    """What is delivered, in words. Raises CloudtrainError for what cannot be."""
+    """Text on the code that is delivered. Raises CloudtrainError for code that cannot be."""
     source = code_playbook.resolve(config)
     if isinstance(source, code_playbook.FolderCode):
         return str(source.root)

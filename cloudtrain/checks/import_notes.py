@@ -191,5 +191,5 @@ def provided(config: ClusterConfig) -> frozenset[str] | None:
 
 
 def package_of(module: str) -> str:
-    """What to list for a module, as far as it is known: `sklearn` → `scikit-learn`."""
+    """Package to list for a module, as far as it is known: `sklearn` → `scikit-learn`."""
     return _PACKAGES.get(module, module)

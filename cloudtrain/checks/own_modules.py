@@ -1,4 +1,4 @@
-"""Where the code has a module that a script of it does not find."""
+"""Finds modules of the code that a script cannot import, and a command with which it can."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def _packages(module: str, paths: Collection[str]) -> set[str]:
 
 
 def start_as_module(script: str, inside: str, folder: str) -> str | None:
-    """How to start a script so that it finds modules of a folder above it: `python -m a.b`, with
-    `train.dir` if that is not `inside`. None if the folder is not above.
+    """Command that starts a script so that it finds modules of a folder above it: `python -m a.b`,
+    with `train.dir` if that is not `inside`. None if the folder is not above the script, or if the
+    path between them cannot be a module's name.
     """
     script, folder = posixpath.normpath(script), posixpath.normpath(folder)
     if folder != "." and not script.startswith(f"{folder}/"):

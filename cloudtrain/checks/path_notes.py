@@ -53,7 +53,7 @@ class AbsolutePath:
 
 
 def says_written(option: str) -> bool:
-    """Whether the name of an option or variable says that the script writes there."""
+    """True if the name of an option or variable says that the script writes to its path."""
     return bool(_WRITTEN.search(option)) and not _READ.search(option)
 
 
@@ -98,7 +98,7 @@ def paths_of(config: ClusterConfig) -> Iterator[AbsolutePath]:
 
 
 def _note(config: ClusterConfig, each: AbsolutePath) -> str | None:
-    """What is wrong with it, and what to write instead; None if it may be right."""
+    """Note on a wrong path: the reason, and what to write instead; None if it may be right."""
     if _shared_here(config, each.path):
         return None
     if facts_of(config.provider).takes_hosts:
@@ -144,7 +144,7 @@ def _written(config: ClusterConfig) -> str:
 
 
 def _kind_here(path: str) -> Literal["file", "folder"] | None:
-    """What it is on this machine; None if there is none that this user can see."""
+    """Kind of file at this path on this machine; None if this user can see none."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:
@@ -153,8 +153,8 @@ def _kind_here(path: str) -> Literal["file", "folder"] | None:
 
 
 def _made_by_setup(config: ClusterConfig, path: str) -> bool:
-    """Whether a line of `setup.run` names it, or a folder above it: it may make, mount or fill
-    it.
+    """True if a line of `setup.run` names the path, or a folder above it, and so may make, mount
+    or fill it.
     """
     above = [str(each) for each in (Path(path), *Path(path).parents) if str(each) != "/"]
     return any(
@@ -185,7 +185,7 @@ def _inside_code(config: ClusterConfig, path: str) -> str | None:
 
 
 def _shared_here(config: ClusterConfig, path: str) -> bool:
-    """Whether local nodes see it, by CLOUDTRAIN_LOCAL_SHARED (docs/local.md)."""
+    """True if local nodes see the path, by CLOUDTRAIN_LOCAL_SHARED (docs/local.md)."""
     shared = os.environ.get("CLOUDTRAIN_LOCAL_SHARED", "").split(os.pathsep)
     return facts_of(config.provider).on_this_machine and any(
         each and Path(path).is_relative_to(each) for each in shared

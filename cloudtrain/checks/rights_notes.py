@@ -23,7 +23,7 @@ def rights_notes(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def open_notes(config: ClusterConfig) -> tuple[str, ...]:
-    """Who may try to log in, if that is more than a network; once for several candidates."""
+    """Notes on who may try to log in, if that is more than one network; each note once."""
     readings = [with_candidate(config, each) for each in config.candidates] or [config]
     return tuple(dict.fromkeys(note for each in readings for note in _open(each)))
 

@@ -66,7 +66,7 @@ def scripts_of(config: ClusterConfig) -> dict[str, StartedScript | None]:
 
 
 def facts_in(scripts: Iterable[StartedScript | None]) -> ScriptFacts | None:
-    """What those that can be read say together."""
+    """Facts of all scripts that can be read, together; None if none can be read."""
     facts = [script.facts for script in scripts if script and script.facts]
     return together(facts) if facts else None
 

@@ -173,7 +173,7 @@ def _own_addresses(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 
 def _saves_on_ps(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
-    """What was run with each way of saving: docs/artifacts.md."""
+    """Notes on ways of saving that fail with ps. Each way was run: docs/artifacts.md."""
     if "ps" not in config.nodes or any(
         use.name.endswith(".CheckpointOptions") for use in facts.names
     ):

@@ -1,4 +1,4 @@
-"""What is wrong with `setup:`, by the tables and the files that it names."""
+"""Faults in `setup:`, by the tables and the files that it names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cloudtrain.playbooks import code_packages, folder, horovod, tensorflow, ten
 
 
 def setup(config: ClusterConfig) -> str:
-    """What is installed, in words. Raises ConfigError, UsageError."""
+    """Text on what is installed. Raises ConfigError, UsageError."""
     wrong = setup_problems(config)
     if wrong:
         raise ConfigError(wrong)

@@ -1,4 +1,4 @@
-"""What `check` shows of spot capacity: evidence, which stops nothing."""
+"""Finding of `check` on spot capacity: evidence, which stops nothing."""
 
 from __future__ import annotations
 

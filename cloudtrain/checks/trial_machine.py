@@ -185,7 +185,7 @@ def prove(session: Session, tell: Tell) -> None:
 
 
 def end_of(session: Session) -> Finding:
-    """Whether the machine ends by itself, as the cloud and its own timer say."""
+    """Finding on the machine's own end, as the cloud and the timer on the machine say."""
     provider = session.provider
     if isinstance(provider, TellsEnds):
         session = replace(session, nodes=provider.nodes_and_ends(session.config.name))

@@ -1,4 +1,4 @@
-"""What accounts' quotas allow, as `gpus --cloud` shows it."""
+"""Text and JSON of `gpus --cloud` on what accounts' quotas allow."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _number(allowance: Allowance | None) -> str:
 
 
 def remarks(answers: Sequence[AccountQuota]) -> Iterator[str]:
-    """Which quotas allow none, which are not known, and which accounts and regions did not
-    answer.
+    """Remarks on quotas that allow no machine or are not known, and on accounts and regions that
+    did not answer.
     """
     for answer in answers:
         name = str(answer.account)

@@ -87,7 +87,9 @@ def command(
 def asked(
     report: GpuReport, provider: str | None, project: str | None, *, known: bool, every: bool
 ) -> tuple[AccountQuota, ...]:
-    """What the accounts allow of the machines that are shown. `known`: ask only their regions."""
+    """Quotas of the accounts for the machines that are shown. `known`: ask only regions that are
+    known to have them.
+    """
     from cloudtrain.commands.gpu_quota import account_quotas
 
     accounts = accounts_of(None, provider, project)
@@ -143,7 +145,7 @@ def text(
 def older_lines(
     report: GpuReport, prices: Sequence[tuple[str, tuple[Offer | None, Offer | None]]]
 ) -> Iterator[str]:
-    """What has an older price than its cloud's table, as that lacks it; by day."""
+    """Lines on machines with an older price than their cloud's table, which lacks them; by day."""
     older: dict[date, dict[str, None]] = {}
     for name, offers in prices:
         for offer in offers:
@@ -159,7 +161,7 @@ def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
 
 
 def quota_lines(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[str]:
-    """How many more machines the quotas of the accounts allow."""
+    """Table of how many more machines the quotas of the accounts allow, and remarks on it."""
     from cloudtrain.cli import gpu_quota
 
     rows = list(gpu_quota.cells(answers, every=every))
@@ -225,7 +227,7 @@ def without(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[st
 
 
 def other_markets(machines: Sequence[GpuMachine], width: int | None) -> Iterator[str]:
-    """How else the machines are sold: a line for each group with the same markets of a cloud."""
+    """Other ways in which machines are sold: a line for each group of one cloud with the same."""
     groups: dict[tuple[str, tuple[Market, ...]], dict[str, None]] = {}
     for machine in machines:
         others = tuple(dict.fromkeys(other for place in machine.places for other in place.others))
@@ -271,7 +273,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def price_lines(report: GpuReport) -> Iterator[str]:
-    """What prices include and, once for all of them, their day and age."""
+    """Lines on what prices include and, once for all of them, on their day and age."""
     from cloudtrain.money.estimate import STALE_AFTER
 
     yield "$/hour of a whole machine, without disks, addresses and traffic"

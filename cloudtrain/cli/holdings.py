@@ -1,4 +1,4 @@
-"""What accounts hold, as `ls --cloud` and `gc` show it."""
+"""Text and JSON of `ls --cloud` and `gc` on what accounts hold."""
 
 from __future__ import annotations
 

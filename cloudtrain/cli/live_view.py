@@ -206,7 +206,7 @@ def exceptions(cluster: ClusterStatus) -> Iterator[str]:
 
 
 class Changes:
-    """What is new since the last look, one line each: for a pipe, which nothing can redraw."""
+    """Changes since the last look, one line each: for a pipe, which nothing can redraw."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -241,7 +241,9 @@ class Changes:
 
 
 def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
-    """What the desk of a cluster that is away does, without figures that change with every look."""
+    """Line on what the desk of a cluster that is away does, without figures that change with every
+    look.
+    """
     if cluster.away is None:
         return []
     silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""

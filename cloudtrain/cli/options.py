@@ -140,7 +140,7 @@ trust_endpoint_option = click.option(
 
 
 class GivenSettings(NamedTuple):
-    """What the options of this command line say that complete a FILE."""
+    """Options of this command line that complete a FILE."""
 
     overrides: tuple[str, ...] = ()
     env_file: Path | None = None

@@ -98,7 +98,7 @@ def text(
 
 
 def landing_text(lands: dict[str, Any]) -> str:
-    """What is kept of what a task makes or changes."""
+    """Text on the files that are kept of those that a task makes or changes."""
     globs = [path for path in lands["paths"] if path != "auto"]
     if "auto" not in lands["paths"]:
         return f"{', '.join(dict.fromkeys(['output/**', *globs]))} and nothing else"
@@ -141,7 +141,7 @@ NAMED = 5
 
 
 def code_lines(code: dict[str, Any]) -> list[str]:
-    """What goes to every node by size, and what stays here and why."""
+    """Lines on what goes to every node, by size, and on what stays here and why."""
     from cloudtrain.core.words import some
 
     heavy = [each for each in code["places"] if each["bytes"] * 50 > code["bytes"] > 1_000_000]

@@ -85,7 +85,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 
 def desk_lines(state: AwayState, now: float) -> Iterator[str]:
-    """What the desk of a cluster that is away last reported; one line if it has ended."""
+    """Lines on the last report of the desk of a cluster that is away; fewer if it has ended."""
     from cloudtrain.commands.away_logs import silence
 
     ended = state.phase == "ended"
@@ -228,8 +228,8 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
 
 
 def failure_lines(run: Run) -> Iterator[str]:
-    """Why the run's last attempt failed, what it went on without, and why its success may be
-    none.
+    """Lines on why the run's last attempt failed, on what it went on without, and on reasons to
+    doubt that the run has done its work.
     """
     for doubt in run.doubts:
         yield f"warning: {doubt.text}"

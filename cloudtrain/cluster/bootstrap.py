@@ -229,8 +229,8 @@ def await_first_login(
 
 
 class _Presence:
-    """Whether the cloud still has the nodes, asked once for all that wait; one missing list may be
-    late, two are not.
+    """Lists of the nodes that the cloud still has, asked for once for all that wait. One list that
+    lacks a node may be late, two are not.
     """
 
     def __init__(self, listed: Callable[[], Iterable[Node]], clock: Clock) -> None:

@@ -45,7 +45,7 @@ def refuse_unpaid(session: Session, plan: Plan) -> None:
 
 
 def refusal(session: Session, plan: Plan) -> str | None:
-    """Why the budget does not allow these nodes; None if it does."""
+    """Reason for which the budget does not allow these nodes; None if it does."""
     try:
         _allowed_end(session, plan)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Where a cluster with candidates (`any_of`, `ordered`) can be: its offers, in their order."""
+"""Offers of a cluster with candidates (`any_of`, `ordered`): possible places, in their order."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def each_account(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
 
 
 def _likeness(candidate: Candidate, recorded: ClusterConfig) -> tuple[bool, bool]:
-    """How well a candidate of the recorded account fits the record: by machines, then places."""
+    """Likeness of a candidate in the recorded account to the record: by machines, then places."""
     places = set(recorded.placement) <= set(candidate.placement)
     return (candidate.nodes == recorded.nodes, places)
 

@@ -9,10 +9,10 @@ from cloudtrain.state import Records
 
 
 def describe_owner(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:
-    """What the provider reports of a cluster whose keys are not here, for its last check before
-    deletion.
+    """Lines on the owner of a cluster whose keys are not here, by its provider: the last check
+    before the cluster is deleted.
 
-    Raises UsageError if it belongs to another owner than us, or than `owner`.
+    Raises UsageError if the cluster belongs to another owner than us, or than `owner`.
     """
     records = Records(name)
     config = config or recorded_config(records)

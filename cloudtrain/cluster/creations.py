@@ -1,8 +1,8 @@
-"""Whether a command may be creating what an account lists of a cluster.
+"""Checks whether a command may be creating what an account lists of a cluster.
 
-Labels say until when one may be. Nobody is at work on what this machine's commands created: each
-holds the cluster's lock, which whoever deletes takes; unless it was created by a desk that was sent
-from here. Nobody else is asked: their owner, once named, is taken at their word.
+Labels say until when a command may be doing so. Nobody is at work on what this machine's commands
+created: each holds the cluster's lock, which whoever deletes takes; unless it was created by a desk
+that was sent from here. Nobody else is asked: their owner, once named, is taken at their word.
 """
 
 from __future__ import annotations

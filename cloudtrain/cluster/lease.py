@@ -91,7 +91,7 @@ class LeaseHolder:
 
 
 def _shown(text: str) -> str:
-    """What another machine wrote, on one line."""
+    """Text that another machine wrote, shortened to one line."""
     words = "".join(c if c.isprintable() else " " for c in text[: 2 * SHOWN])
     return " ".join(words.split())[:SHOWN]
 
@@ -250,7 +250,7 @@ class LeaseRenewer(threading.Thread):
                 store.swap(self._path, self._left(), self._version)
 
     def _left(self) -> bytes | None:
-        """What is left in the store: nothing, or the IDs of broken leases, as one that is over."""
+        """Content to leave in the store: none, or an ended lease with the IDs of broken ones."""
         over = replace(self._me, lasts=0.0)
         return _as_json(over) if self._me.broken else None
 

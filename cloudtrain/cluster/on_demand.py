@@ -68,7 +68,7 @@ def on_demand(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def fallback_price(plan: Plan) -> str:
-    """What `train.spot_retries` may make the cluster cost, in words; "" if nothing."""
+    """Text on what `train.spot_retries` may make the cluster cost; "" if nothing."""
     retries, spot = plan.config.train.spot_retries, [n.name for n in plan.nodes if n.spot]
     if retries is None or not spot:
         return ""

@@ -198,7 +198,7 @@ def create_nodes(session: Session, plan: Plan) -> Session:
 
 
 def _placed(config: ClusterConfig, made: Sequence[Node]) -> NodesPlaced:
-    """Where these nodes are, what they cost and when they end."""
+    """Event with the places of these nodes, their prices and their ends."""
     places = {node.name: node.placement for node in made}
     if not is_cloud(config.provider):
         free = dict.fromkeys(places, 0.0)

@@ -1,4 +1,4 @@
-"""How long it took to make a cluster ready, by its journal."""
+"""Time that it took to make a cluster ready, by its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When `up` fails: reports what is still billed, or deletes it."""
+"""Reports what is still billed after a failed `up`, or deletes it."""
 
 from __future__ import annotations
 

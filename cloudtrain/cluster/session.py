@@ -354,7 +354,7 @@ def refuse_away(records: Records) -> None:
 
 
 def account(config: ClusterConfig) -> tuple[str | None, ...]:
-    """Where a cluster is looked for: equal for two configs that mean the same one."""
+    """Account in which a cluster is looked for: equal for two configs that mean the same one."""
     return (config.provider, config.project, config.endpoints.compute, config.resource_group)
 
 

@@ -32,7 +32,7 @@ class TaskLaunch:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchInputs:
-    """What launches need to know of the nodes. Addresses and absolute work folders by node name."""
+    """Facts on the nodes that launches need. Addresses and absolute work folders by node name."""
 
     addresses: Mapping[str, str]
     work: Mapping[str, str]

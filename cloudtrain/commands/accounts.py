@@ -80,7 +80,7 @@ class HeldCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class DeletionScope:
-    """What `gc` is to delete besides what has expired or has no node."""
+    """Clusters that `gc` is to delete besides those that have expired or have no node."""
 
     name: str | None = None
     """This cluster alone, in whatever state; but not while it may be being created."""
@@ -253,7 +253,7 @@ def delete_leftovers(
 
 @dataclass(frozen=True, kw_only=True)
 class _Orphan:
-    """What is to be deleted, by the provider that listed it: that deletes nothing newer."""
+    """Holding to delete, with the provider that listed it: that one deletes nothing newer."""
 
     account: AccountRef
     provider: Provider

@@ -111,7 +111,7 @@ def follow_step(log: _DeskLog, shown: RoleFilter, clock: Clock) -> AwayState | N
 
 
 def silence(state: AwayState, now: float) -> str:
-    """What a desk's silence may mean, and what to do."""
+    """Text on what a desk's silence may mean, and what to do."""
     name, minutes = state.cluster, (now - state.as_of) / 60
     desk = f" as {state.node}" if state.node else ""
     return (

@@ -20,7 +20,7 @@ ENDED = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Environments:
-    """What this machine knows to be in stores: archives, and uploads that have not ended."""
+    """Archives that this machine knows to be in stores, and uploads that have not ended."""
 
     archives: tuple[Archive, ...] = field(default_factory=saved.archives)
     stagings: tuple[saved.Staging, ...] = field(default_factory=saved.stagings)

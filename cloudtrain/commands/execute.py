@@ -17,7 +17,7 @@ from cloudtrain.state import Records
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """What became of a command on the nodes."""
+    """Result of a command on the nodes."""
 
     exit_codes: Mapping[str, int]
     """By task; as a shell has it, 128 and more for one that a signal ended."""

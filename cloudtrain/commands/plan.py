@@ -69,7 +69,7 @@ class PlannedOffer:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
-    """What `up` and `train` would create and run, by the config, the tables and the record here."""
+    """Report on what `up` and `train` would do, by the config, the tables and the record here."""
 
     plan: Plan
     tasks: tuple[PlannedTask, ...]

@@ -76,7 +76,7 @@ credentials."""
 
 @dataclass(frozen=True, kw_only=True)
 class AwayPlan:
-    """What is settled before there is a desk."""
+    """Facts that are settled before there is a desk."""
 
     config: ClusterConfig
     desk: Handle
@@ -201,8 +201,8 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
 
 
 def is_at_work(away: AwayPlan, console: Console) -> bool:
-    """Whether the desk's process runs: by the desk, or where it does not answer, by its signed
-    report.
+    """True if the desk's process runs: as the desk says or, if it does not answer, as its signed
+    report does.
     """
     process = process_there(away.desk, console)
     if process is not None:
@@ -373,7 +373,9 @@ def ended_early(
 
 
 def why_ended(session: Session, name: str) -> str:
-    """Why the desk's process runs no more, "" if it does; its report is in the store by then."""
+    """Reason for which the desk's process has ended, "" if none is known. The desk's report is in
+    the store by then.
+    """
     try:
         if process_of(session, name) != "ended":
             return ""

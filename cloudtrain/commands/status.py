@@ -338,7 +338,9 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _idle(records: Records) -> IdleState | None:
-    """What `limits.idle` will do, if a process sees to it, and what a command tries again."""
+    """State of `limits.idle`; None if no process sees to it, unless it has failed: then without
+    `due`, as a command tries again.
+    """
     from cloudtrain.runs.idle import idle_state
 
     found = idle_state(records)

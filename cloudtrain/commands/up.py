@@ -79,7 +79,7 @@ def up(
 
 
 def checked(ignore: Collection[str]) -> Callable[[Handle, Console], None]:
-    """What must hold in a place before anything is created there; raises what `check` finds."""
+    """Check of a place before anything is created there; it raises what `check` finds."""
 
     def accept(handle: Handle, console: Console) -> None:
         with existing_reported(handle, console):

@@ -49,7 +49,7 @@ def _scalars(tree: Tree, path: Path) -> Iterator[tuple[Path, Scalar]]:
 
 
 def _in_record(path: Path) -> Path:
-    """Where ClusterConfig has a field of the file."""
+    """Path in ClusterConfig of a field of the file."""
     match path:
         case ("any_of" | "ordered", *rest):
             return ("candidates", *_in_record(tuple(rest)))

@@ -23,7 +23,7 @@ _TABLE = f"`cloudtrain docs import` has a table of what goes where; {_INIT}"
 
 @dataclass(frozen=True, kw_only=True)
 class OtherTool:
-    """What a file is, in words, and the way on."""
+    """File of another tool: text on what it is, and the way on."""
 
     what: str
     hint: str

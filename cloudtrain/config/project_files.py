@@ -39,7 +39,7 @@ def _of_project(text: str) -> str | None:
 
 
 def _of_uv(text: str) -> str | None:
-    """What `uv export --no-dev` writes: the packages that the project needs, and when.
+    """Requirements as `uv export --no-dev` writes them: the packages that are needed, and when.
 
     https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile; compared with uv's own export
     of revision 5 on 2026-11-26.
@@ -65,7 +65,7 @@ def _of_uv(text: str) -> str | None:
 
 
 def _needed(root: dict[str, Any], packages: list[dict[str, Any]]) -> dict[Key, list[Markers]]:
-    """When each package is needed: if all markers of one of its sets hold, which may be empty."""
+    """Conditions of each package, needed if all markers of one set hold. A set may be empty."""
     found: dict[Key, list[Markers]] = {}
     always: Markers = frozenset()
     todo = [(edge, always) for edge in root.get("dependencies", ())]

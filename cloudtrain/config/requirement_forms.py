@@ -1,4 +1,4 @@
-"""What of requirements pip could not install on a node, by its form alone: each with the user's
+"""Requirements that pip could not install on a node, by their form alone: each with the user's
 file and line, and what to write instead.
 """
 
@@ -84,7 +84,7 @@ _NO_LIST = (
 
 
 def _other_form(file: RequirementFile) -> str | None:
-    """What the whole file is, if it is no requirements file."""
+    """Text on what the whole file is, if it is not a requirements file."""
     name, text = file.path.name, file.text
     if name in (project_files.PROJECT, project_files.UV) and text:
         return None
@@ -155,7 +155,7 @@ _OTHERS = {
 
 
 def _line(line: str, config: ClusterConfig, *, of_code: bool) -> str | None:
-    """Why pip could not install a line on a node; None if nothing is certain."""
+    """Reason for which pip could not install a line on a node; None if nothing is certain."""
     if not line or other_file(line) is not None or "${" in line:  # pip fills in variables
         return None
     word = line.split("=", 1)[0].split()[0] if line.startswith("-") else line.split()[0]

@@ -49,7 +49,7 @@ class NodesEntry(Section):
 
 
 class SshProxySection(Section):
-    """What SSH connections to the nodes go through: one of these. `ssh_proxy: iap` and
+    """Proxy for SSH connections to the nodes: one of these. `ssh_proxy: iap` and
     `ssh_proxy: ssm` are short for `{iap: true}` and `{ssm: true}`."""
 
     of = model.SshProxy
@@ -434,7 +434,7 @@ Nodes = Annotated[
 
 
 class CandidateNodes(Section):
-    """What a candidate has otherwise for the nodes of one role."""
+    """Settings of a candidate that replace those of `nodes` for one role."""
 
     of = model.NodeGroup
     machine: kinds.Line | None = optional(

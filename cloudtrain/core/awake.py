@@ -57,8 +57,8 @@ def awake() -> float:
 
 
 def gaps() -> int:
-    """How often this process stood still since it first asked: what it knew of others may be old
-    after each, such as that a lease is its own.
+    """Number of times that this process stood still since it first asked. What it knew of others
+    may be old after each, such as that a lease is its own.
     """
     ticking = _ticking()
     ticking.now()

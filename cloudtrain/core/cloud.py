@@ -73,7 +73,7 @@ class TpuFamily:
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataQuery:
-    """How a node asks its metadata service: an HTTP GET of `address` + `path`."""
+    """Query of a node to its metadata service: an HTTP GET of `address` + `path`."""
 
     address: str
     path: str
@@ -87,7 +87,7 @@ class MetadataQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Preemption(MetadataQuery):
-    """How a node queries for its preemption notice.
+    """Query of a node for its preemption notice.
 
     A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
     text that fully matches the pattern `answer`.
@@ -101,7 +101,7 @@ class Preemption(MetadataQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenQuery(MetadataQuery):
-    """How a node gets a token of its identity: the JSON answer has it under `key`."""
+    """Query of a node for a token of its identity: the JSON answer has the token under `key`."""
 
     key: str
     listed: bool = False
@@ -113,7 +113,7 @@ class TokenQuery(MetadataQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceName:
-    """What a field takes on a cloud that names one of the account's own resources, with its
+    """Form of a value that names one of the account's own resources on a cloud, with its
     source."""
 
     word: str
@@ -139,7 +139,7 @@ class ResourceName:
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyFault:
-    """What a command of `network.ssh_proxy` writes to stderr when it fails, and what to do."""
+    """Failure of a command of `network.ssh_proxy`: what it writes to stderr, and what to do."""
 
     written: str
     """Pattern in what it has written, without regard to case."""
@@ -164,14 +164,14 @@ class SshService:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeIdentity(ResourceName):
-    """What `identity:` takes."""
+    """Values that `identity:` takes."""
 
     token: TokenQuery
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagRules:
-    """What a cloud accepts in `tags:`, with its source."""
+    """Rules of a cloud for `tags:`, with their source."""
 
     name: str
     """Pattern of a tag's name."""
@@ -192,8 +192,8 @@ class TagRules:
 
 @dataclass(frozen=True, kw_only=True)
 class ReservationName(ResourceName):
-    """What `reservation:` or `capacity_block:` takes. Two values name the same one if the named
-    groups that both have are equal: a longer form adds groups.
+    """Values that `reservation:` or `capacity_block:` takes. Two of them name the same one if the
+    named groups that both have are equal: a longer form adds groups.
     """
 
     def same(self, one: str | None, other: str | None) -> bool:

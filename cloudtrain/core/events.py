@@ -96,7 +96,7 @@ class RemovalBegun(Event, word="exchange"):
 
 @dataclass(frozen=True, kw_only=True)
 class DownFailed(Event, word="idle failed"):
-    """What an unattended process has tried, to land a run or to delete the cluster, failed."""
+    """Failure of an unattended process to land a run or to delete the cluster."""
 
     why: str
     again: float | None = field(default=None, metadata=UNIX_TIME)

@@ -22,7 +22,7 @@ PROJECT = folders.PACKAGE.resolve().parent
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """Where this package came from, and what its environment belongs to."""
+    """Origin of this package, and the tool to which its environment belongs."""
 
     editable: Path | None = None
     """A checkout that runs as it is."""
@@ -60,7 +60,7 @@ def _joined(names: list[str]) -> str:
 
 
 def _packages(found: Installed, extra: str) -> list[str]:
-    """What the extra adds, for tools that add packages and not extras."""
+    """Packages that the extra adds, for tools that add packages and not extras."""
     marked = re.compile(rf"(.+?)\s*;.*\bextra\s*==\s*['\"]{re.escape(extra)}['\"]")
     names = [match[1] for line in found.requires if (match := marked.match(line))]
     return [name.replace(" ", "") for name in names] or [f"{PACKAGE}[{extra}]"]
@@ -86,7 +86,7 @@ def _installed() -> Installed:
 
 
 def _owner(prefix: Path) -> tuple[str, str]:
-    """Who made the environment: each tool leaves a file of its own in it.
+    """Tool that made the environment, and the environment's name. Each tool leaves its own file.
 
     `pipx_metadata.json`: https://github.com/pypa/pipx/blob/main/src/pipx/pipx_metadata_file.py;
     `uv-receipt.toml`: https://docs.astral.sh/uv/concepts/tools/; `uv = VERSION` in pyvenv.cfg,
@@ -111,7 +111,7 @@ def _editable(direct: dict[str, object]) -> Path | None:
 
 
 def origin_of(direct: dict[str, object]) -> str:
-    """What pip was given, by its record
+    """Path or URL that pip was given, by its record
     (https://packaging.python.org/en/latest/specifications/direct-url/)."""
     url, git = str(direct.get("url", "")), direct.get("vcs_info")
     parts = urlsplit(url)

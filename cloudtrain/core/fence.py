@@ -1,8 +1,8 @@
-"""What is asked again right before a deletion: that what is deleted was seen a moment ago, and that
-the cluster is still this command's.
+"""Checks right before a deletion that what is deleted was seen a moment ago, and that the cluster
+is still this command's.
 
 A laptop whose lid was closed, or a process that was stopped, goes on with a deletion that was
-decided before: meanwhile another machine may have taken the cluster over, or made a new one of the
+decided before. Meanwhile another machine may have taken the cluster over, or made a new one of the
 same name. https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html calls it
 fencing.
 """

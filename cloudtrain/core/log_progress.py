@@ -30,7 +30,7 @@ class Line:
 
 
 def unit_of(lines: Iterable[Line]) -> Unit | None:
-    """What the script counts by: steps, if its log has any."""
+    """Unit in which the script counts: steps, if its log has any; None if it counts nothing."""
     found: Unit | None = None
     for line in lines:
         if _STEP.search(line.text):
@@ -60,7 +60,7 @@ def span_of(lines: Iterable[Line], unit: Unit | None) -> tuple[int, int] | None:
 def has_reached(
     lines: Iterable[Line], unit: Unit | None, span: tuple[int, int] | None, share: float
 ) -> bool:
-    """Whether a run has come to this share of what the undisturbed one counted."""
+    """True if a run has come to this share of what the undisturbed run counted."""
     if unit is None or span is None:
         return False
     first, last = span
@@ -78,8 +78,8 @@ def last_loss(lines: Iterable[Line]) -> float | None:
 
 
 def repeated_of(attempts: Iterable[list[int]]) -> int:
-    """How many steps or epochs attempts began that an earlier one had begun, by the numbers of
-    each.
+    """Number of steps or epochs that attempts began after an earlier attempt had begun them, by the
+    numbers of each.
     """
     found = reached = 0
     for numbers in attempts:

@@ -72,7 +72,7 @@ MARKETS: tuple[Market, ...] = get_args(Market)
 
 @dataclass(frozen=True, kw_only=True)
 class Provisioning:
-    """How machines are bought: `provisioning:` of a role."""
+    """Way in which machines are bought: `provisioning:` of a role."""
 
     market: Market = "on-demand"
     name: str = ""
@@ -113,7 +113,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class SshProxy:
-    """What SSH connections to the nodes go through; exactly one field is set."""
+    """Proxy for SSH connections to the nodes; exactly one field is set."""
 
     jump: str | None = None
     """Jump hosts as for `ssh -J`: `[user@]host[:port]`, separated by commas."""
@@ -583,7 +583,7 @@ def is_being_created(until: float | None, now: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What an account holds of one cluster, by labels alone; no record is needed."""
+    """Nodes and other resources of one cluster in an account, by labels alone, without a record."""
 
     cluster: str
     provider: str

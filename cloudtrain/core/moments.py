@@ -1,4 +1,4 @@
-"""What time it is: by this machine's clock as it was when this process began, by the time passed
+"""Tells the time: by this machine's clock as it was when this process began, by the time passed
 since, and by what clouds say.
 
 The only module that reads the wall clock (tests/unit/test_architecture.py), as a wall clock

@@ -23,11 +23,12 @@ _lock = threading.Lock()
 
 
 def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str | None:
-    """Why the host of this URL, or the proxy for it, cannot be reached: its name does not resolve,
-    or there is no route. None once it could: a later interruption is retried as any other.
+    """Reason for which the host of this URL, or the proxy for it, cannot be reached: its name does
+    not resolve, or there is no route. None once it could be reached: a later interruption is
+    retried as any other.
 
-    `made_up`: the name is made of a user's words, and one that nobody has is no lack of a network.
-    Sends nothing to the host. Takes two tries.
+    `made_up`: the name is made of a user's words, and a name that nobody has proves no lack of a
+    network. Sends nothing to the host. Takes two tries.
     """
     host, port = _next_hop(url)
     if not host or host in _reached or _is_here(host):

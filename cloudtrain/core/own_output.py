@@ -1,4 +1,4 @@
-"""What cloudtrain itself writes into people's folders: it is never delivered as code."""
+"""Output of cloudtrain itself in people's folders: it is never delivered as code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEAD = 2000
 
 
 def folder_by_us(path: Path) -> str | None:
-    """What of ours the folder is; None for any other."""
+    """Text on what a folder written by cloudtrain is; None for others."""
     if (path / FETCHED).exists():
         return "fetched from a run"
     if (path / RUN).exists() and (path / MANIFEST).exists():
@@ -38,7 +38,7 @@ def folder_by_us(path: Path) -> str | None:
 def file_by_us(
     path: Path, status: os.stat_result, streams: frozenset[tuple[int, int]]
 ) -> str | None:
-    """What of ours the file is; None for any other. `streams`: `own_streams()`"""
+    """Text on what a file written by cloudtrain is; None for others. `streams`: `own_streams()`"""
     if (status.st_dev, status.st_ino) in streams:
         return "the output of this command"
     if path.name in (SCHEMA, FETCHED, FETCHED_FILES):

@@ -95,7 +95,7 @@ class WritesPolicies(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Allowance:
-    """How many more of a machine type an account's quotas of GPUs and vCPUs allow in a region."""
+    """Number of machines of a type that an account's GPU and vCPU quotas leave in a region."""
 
     machine: str
     accelerator: Accelerator
@@ -114,8 +114,8 @@ class TellsQuotas(Protocol):
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
     ) -> PartialList[Allowance]:
-        """What the quotas allow of each machine with its accelerator, on demand and as spot, in
-        these regions; without any, in all that the account may use. Changes nothing.
+        """Allowances of the quotas for each machine with its accelerator, on demand and as spot, in
+        these regions; without regions, in all that the account may use. Changes nothing.
 
         `not_asked` has the regions that did not answer. Raises CloudError.
         """

@@ -37,7 +37,7 @@ Collectives = Literal["grpc"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why an attempt failed: one task, what happened to it, and its last lines."""
+    """Cause of a failed attempt: one task, what happened to it, and its last lines."""
 
     task: str
     """Empty, like `node`, if no single task is the cause."""
@@ -71,7 +71,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a run that succeeded may not have done its work. It fails nothing."""
+    """Reason for which a run that succeeded may not have done its work. It fails no run."""
 
     task: str
     kind: Literal["error", "checkpoint", "nothing"] = field(metadata=ANY_TEXT)
@@ -112,7 +112,7 @@ class RunAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeProof:
-    """What a node computed before training, in the run's last proof (runs/proof.py)."""
+    """Rates of a node, measured before training, in the run's last proof (runs/proof.py)."""
 
     node: str
     tflops: tuple[float, ...] = ()
@@ -185,7 +185,7 @@ class Run:
         return self.commands.get(role, self.command)
 
     def restarts_of(self, task: str) -> int:
-        """How often the task was restarted alone, over all attempts of the run."""
+        """Number of times that the task was restarted alone, over all attempts of the run."""
         return sum(cause.task == task for one in self.attempts for cause in one.restarted)
 
     @property

@@ -1,4 +1,4 @@
-"""Where spot machines are likely to be had, as clouds say it."""
+"""Evidence from clouds on where spot machines are likely to be had."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SpotEvidence:
-    """How likely a cloud is to have and to leave spot machines in one place."""
+    """Likelihood that a cloud has spot machines in one place and does not take them back."""
 
     place: str
     """A zone, or a region if it has no zones."""
