@@ -45,7 +45,7 @@ def environment_folder(config: ClusterConfig, node: Node, code: str) -> str | No
 
 
 def named(config: ClusterConfig) -> tuple[str, ...]:
-    """What is installed, as the config has it: `setup.install: .`"""
+    """Entries of the config that install packages of the code: `setup.install: .`"""
     file = requirements.of_code(config)
     found = [f"setup.requirements: {requirements.CODE}{file}"] if file else []
     return (*found, *(f"setup.install: {path}" for path in config.setup.install))
@@ -59,7 +59,9 @@ def note(config: ClusterConfig) -> str | None:
 
 
 def problems(config: ClusterConfig, there: Collection[str] | None) -> tuple[Problem, ...]:
-    """What the delivered files `there` lack; None: they are not known on this machine."""
+    """Problems with what the delivered files lack. `there`: their paths; None if they are not known
+    on this machine.
+    """
     wanted = [("setup.requirements", requirements.of_code(config))]
     wanted += [("setup.install", path) for path in config.setup.install]
     found: list[Problem] = []

@@ -81,7 +81,7 @@ class Listing:
         return tuple(each for each in self.left_out if each.is_key)
 
     def without(self, path: str) -> LeftOut | None:
-        """Why a path is not delivered; None if nothing here leaves it out."""
+        """Entry that keeps a path from being delivered; None if nothing here leaves it out."""
         for each in self.left_out:
             if path == each.path or (each.path.endswith("/") and f"{path}/".startswith(each.path)):
                 return each
@@ -96,8 +96,8 @@ def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
 
 
 def listing(config: ClusterConfig, root: Path) -> Listing:
-    """What is delivered and what is left out. Raises ConfigError with all files that cannot be
-    delivered.
+    """Files that are delivered and that are left out. Raises ConfigError with all files that cannot
+    be delivered.
     """
     found = looked_through(config, root)
     hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"

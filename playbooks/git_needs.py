@@ -1,4 +1,4 @@
-"""What a public repository needs beside itself: submodules that nodes can read, and git-lfs."""
+"""Needs of a public repository beside itself: submodules that nodes can read, and git-lfs."""
 
 from __future__ import annotations
 

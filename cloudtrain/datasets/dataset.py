@@ -63,7 +63,7 @@ class Dataset:
 
 
 def is_for(source: DataSource, role: str) -> bool:
-    """Whether nodes of the role get files; shards without a role are for chief and workers."""
+    """True if nodes of the role get files; shards without a role are for chief and workers."""
     if source.role is None:
         return not source.shard or role in ("chief", "worker")
     return role == source.role

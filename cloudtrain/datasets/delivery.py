@@ -49,7 +49,7 @@ class Delivery:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where it lies: deliveries with the same place are one."""
+        """Place of the files: deliveries with the same place are one."""
         return self.node.storage, self.node.cache, self.dataset.digest
 
 

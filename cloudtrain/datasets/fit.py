@@ -1,4 +1,4 @@
-"""Whether all data of a config fits the disks of its nodes, as far as they are known before."""
+"""Checks that all data of a config fits the disks of its nodes, as far as they are known before."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _file_name(uri: str, key: str) -> str:
 
 
 def name_fault(path: str) -> str | None:
-    """Why no file on a node can have this path; None if one can."""
+    """Reason for which no file on a node can have this path; None if one can."""
     names = path.split("/")
     if path.startswith("/"):
         return "its path is absolute below the prefix"

@@ -50,5 +50,5 @@ class DataSigner:
             yield from self._store.read(self._dataset.key(file), file.version, offset)
 
     def location(self) -> str:
-        """Return the region of the data, "" if it is not known."""
+        """The region of the data, "" if it is not known."""
         return self._store.location()

@@ -13,7 +13,7 @@ GB = 10**9
 
 
 def transfer_cost(config: ClusterConfig, uri: str, location: str, size: int) -> str:
-    """What the store's cloud bills for `size` bytes read on nodes, in words; "" if nobody bills.
+    """Text on what the store's cloud bills for `size` bytes read on nodes; "" if nobody bills.
 
     `location` is the region of the data, "" if not known. List prices, not a quote: without free
     allowances, discounts and requests, and more between some continents.
@@ -68,8 +68,8 @@ class Rate:
 
 
 def reading_rate(config: ClusterConfig) -> Rate | None:
-    """What the clouds of `data:` bill for each GB that these nodes read, over all datasets; None if
-    nobody bills.
+    """Rate that the clouds of `data:` bill for each GB that these nodes read, over all datasets;
+    None if nobody bills.
     """
     rates = [
         _between(owner, config)
@@ -83,8 +83,8 @@ def reading_rate(config: ClusterConfig) -> Rate | None:
 
 
 def landing_rate(config: ClusterConfig) -> Rate | None:
-    """What the nodes' cloud bills for each GB of artifacts that leaves for their store; None if it
-    bills nothing.
+    """Rate that the nodes' cloud bills for each GB of artifacts that leaves for their store; None
+    if that cloud bills nothing.
     """
     own, store = cloud_of(config.provider), config.artifacts.store
     if own is None or own.egress is None:

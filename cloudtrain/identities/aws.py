@@ -38,8 +38,8 @@ _lock = threading.Lock()
 
 
 def identity(profile: str | None) -> AwsIdentity:
-    """Return the identity of a profile, None for the default: the same one for the whole command,
-    unless the environment or the user's files change.
+    """The identity of a profile, None for the default: the same one for the whole command, unless
+    the environment or the user's files change.
     """
     environment = {n: v for n, v in os.environ.items() if n.startswith("AWS_") or n == "HOME"}
     key = (profile, tuple(sorted(environment.items())), *map(_changed, _files()))
@@ -48,7 +48,7 @@ def identity(profile: str | None) -> AwsIdentity:
 
 
 def _files() -> tuple[str, str]:
-    """Return the paths of the user's config and credentials."""
+    """The paths of the user's config and credentials."""
     return (
         os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
@@ -56,7 +56,7 @@ def _files() -> tuple[str, str]:
 
 
 def _profile_variable() -> str:
-    """Return the profile of the environment (botocore/configprovider.py has this order)."""
+    """The profile of the environment (botocore/configprovider.py has this order)."""
     return os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE") or ""
 
 
@@ -80,7 +80,7 @@ class AwsIdentity:
         """When a process hung (since boot), and what was raised."""
 
     def session(self) -> Any:
-        """Return boto3's session, whose clients sign with `credentials()` of the moment."""
+        """boto3's session, whose clients sign with `credentials()` of the moment."""
         with self._lock:
             if self._session is None:
                 try:
@@ -90,7 +90,7 @@ class AwsIdentity:
             return self._session
 
     def client(self, service: str, **given: Any) -> Any:
-        """Return boto3's client of a service, made by this session."""
+        """boto3's client of a service, made by this session."""
         from botocore.exceptions import BotoCoreError
 
         session = self.session()
@@ -100,8 +100,8 @@ class AwsIdentity:
             raise self._explained(error) from error
 
     def credentials(self) -> Any:
-        """Return current credentials, frozen. botocore renews those that expire. Failures are not
-        kept: the next call looks again.
+        """Current credentials, frozen. botocore renews those that expire. Failures are not kept:
+        the next call looks again.
         """
         try:
             with self._lock:
@@ -132,7 +132,7 @@ class AwsIdentity:
                     self._may_ask = False
 
     def cured(self, error: Error) -> Error:
-        """Return a refusal of our credentials with the command that cures it."""
+        """A refusal of our credentials with the command that cures it."""
         behind = moments.MOMENTS.heard
         if abs(behind) >= SKEW:
             wrong = moments.wrong_by(behind, "AWS")
@@ -207,7 +207,7 @@ class AwsIdentity:
         return given or "default"
 
     def _setting(self, name: str, profile: str = "") -> str:
-        """Return a setting of the profile in ~/.aws/config, "" if it has none."""
+        """A setting of the profile in ~/.aws/config, "" if it has none."""
         with suppress(Exception):
             profiles = self.session()._session.full_config["profiles"]
             return str(profiles.get(profile or self._profile, {}).get(name) or "")
@@ -224,7 +224,7 @@ class AwsIdentity:
         return False
 
     def _renewal(self) -> str:
-        """Return how credentials of this source are renewed."""
+        """Way to renew credentials of this source."""
         method = str(getattr(self._found, "method", "") or "")
         if method == "sso" or self._setting("sso_start_url") or self._setting("sso_session"):
             return f"run `{self._command('aws sso login')}`"
@@ -246,7 +246,7 @@ class AwsIdentity:
         )
 
     def _explained(self, error: Exception) -> Exception:
-        """Return a CredentialsError for any exception except those of a lost connection."""
+        """A CredentialsError for any exception except those of a lost connection."""
         from botocore import exceptions as boto
 
         if isinstance(error, CloudtrainError) or _is_lost(error):
@@ -261,7 +261,7 @@ class AwsIdentity:
         return found if cure else self.cured(found)
 
     def _cure(self, error: Exception) -> str | None:
-        """Return what cures a failure of one source; None for its usual renewal."""
+        """Cure of a failure of one source; None for the source's usual renewal."""
         from botocore import exceptions as boto
 
         config = _files()[0]

@@ -46,8 +46,8 @@ _lock = threading.Lock()
 
 
 def identity(authority: str | None = None) -> AzureIdentity:
-    """Return the user's identity: the same one for the whole command, unless the environment or the
-    login of `az` changes. `authority`: who hands out tokens; by default that of the environment.
+    """The user's identity: the same one for the whole command, unless the environment or the login
+    of `az` changes. `authority`: who hands out tokens; by default that of the environment.
     """
     import azure.identity
 
@@ -80,8 +80,8 @@ class AzureIdentity:
         return str(self.get_token(scope).token)
 
     def get_token(self, *scopes: str, **given: Any) -> Any:
-        """Return a token as Azure's SDKs ask for it; a new one is requested only once for all
-        waiting threads.
+        """A token as Azure's SDKs ask for it; a new one is requested only once for all waiting
+        threads.
         """
         key, arrived = (scopes, *sorted(given.items())), self._asked
         with self._lock:
@@ -107,8 +107,8 @@ class AzureIdentity:
                 self._tokens, self._credential = kept, None
 
     def cured(self, error: Error) -> Error:
-        """Return the refusal of a token that was just issued with what explains it: this machine's
-        clock, if that is wrong.
+        """The refusal of a token that was just issued with what explains it: this machine's clock,
+        if that is wrong.
         """
         behind = moments.MOMENTS.heard
         if abs(behind) < SKEW:
@@ -150,7 +150,7 @@ class AzureIdentity:
         return self._credential, self._transport
 
     def _explained(self, error: Exception) -> Exception:
-        """Return a CredentialsError for any exception but those of a lost connection."""
+        """A CredentialsError for any exception but those of a lost connection."""
         asked = "token for Azure"
         if isinstance(error, CloudtrainError) or _is_lost(error):
             return error
@@ -168,7 +168,7 @@ class AzureIdentity:
 
 
 def principal(token: str) -> Principal | None:
-    """Return the identity from the token's claims. `oid` is the same in all applications of the
+    """The identity from the token's claims. `oid` is the same in all applications of the
     directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     """
     try:
@@ -307,7 +307,7 @@ def _is_absent(text: str) -> bool:
 
 
 def _cure(words: str, command: str) -> str:
-    """Return what cures a refusal. `command`: the login that the program itself advises."""
+    """Cure of a refusal. `command`: the login that the program itself advises."""
     client = os.environ.get("AZURE_CLIENT_ID") or "CLIENT_ID"
     for pattern, cure in _CURES:
         if re.search(pattern, words):
@@ -325,7 +325,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _words_of(error: Exception) -> str:
-    """Return an exception's words; of what azure-identity does not foresee, its class alone, as the
+    """Message of an exception; of one that azure-identity does not foresee, its class alone, as the
     message may repeat parts of a key.
     """
     foreseen = isinstance(error, OSError) or type(error) is ValueError

@@ -28,7 +28,7 @@ _CLOCK = re.compile(r"Invalid JWT: Token must be a short-lived|iat and exp|Token
 
 
 def find() -> tuple[Any, str | None]:
-    """Return the application default credentials and their project, without a request. Raises
+    """The application default credentials and their project, without a request. Raises
     CredentialsError.
 
     They are looked up once, as google-auth starts `gcloud` each time to ask for the project, and
@@ -54,8 +54,8 @@ def _found(default: Callable[..., tuple[Any, str | None]], *_: object) -> tuple[
 
 
 def explained(what: str, error: Exception) -> Exception:
-    """Return a CredentialsError for any exception of a sign-in but those of a lost connection. A
-    key's own text is not shown: what google-auth does not foresee may repeat parts of it.
+    """A CredentialsError for any exception of a sign-in but those of a lost connection. A key's own
+    text is not shown: what google-auth does not foresee may repeat parts of it.
     """
     from google.auth import exceptions
 
@@ -81,7 +81,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _cure(words: str, given: dict[str, Any]) -> str:
-    """Return what renews credentials of this kind, by the file that describes them."""
+    """Way to renew credentials of this kind, by the file that describes them."""
     file, kind = str(given.get("file", "")), str(given.get("type", ""))
     named = os.environ.get(KEY_FILE)
     if named and not Path(named).is_file():
@@ -120,8 +120,8 @@ def _cure(words: str, given: dict[str, Any]) -> str:
 
 
 def _described() -> dict[str, Any]:
-    """Return the file of the credentials: its content, with its path as `file`; {} if there is
-    none. Secrets in it are not used.
+    """The file of the credentials: its content, with its path as `file`; {} if there is none.
+    Secrets in it are not used.
     """
     path, found = _file(), {}
     with suppress(OSError, ValueError):

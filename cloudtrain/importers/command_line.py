@@ -32,7 +32,7 @@ def line_of(words: list[str], exports: Iterable[str] = ()) -> str:
 
 
 def _is_shell_line(words: list[str]) -> bool:
-    """Whether they are `sh -c LINE`."""
+    """True if the words are `sh -c LINE`."""
     if len(words) < 3 or words[0] not in _SHELLS or not re.fullmatch(r"-[a-z]*c", words[1]):
         return False
     return len(words) == (4 if words[2] == "--" else 3)

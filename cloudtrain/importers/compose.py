@@ -47,7 +47,7 @@ NO_COUNTERPART = (
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What one TF_CONFIG says."""
+    """Content of one TF_CONFIG."""
 
     role: str
     index: int
@@ -353,7 +353,7 @@ def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Co
 
 
 def _is_near(target: str, workdir: str) -> bool:
-    """Whether one is the other, or in it."""
+    """True if one path is the other, or in it."""
     own = posixpath.normpath(workdir or target).rstrip("/") + "/"
     other = target.rstrip("/") + "/"
     return own.startswith(other) or other.startswith(own)

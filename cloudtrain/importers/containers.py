@@ -45,7 +45,7 @@ class Container:
     """`host:port,host:port` → the role that has them."""
 
     def words(self, dockerfile: Dockerfile | None) -> list[str]:
-        """What it runs: its own entrypoint and arguments, each else the image's."""
+        """Words that the container runs: its entrypoint and arguments, each else the image's."""
         if self.entrypoint:
             return [*self.entrypoint, *self.arguments]
         first = list(dockerfile.entrypoint) if dockerfile else []

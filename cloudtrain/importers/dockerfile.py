@@ -25,7 +25,7 @@ _NAMELESS = ("LABEL", "MAINTAINER", "EXPOSE", "USER", "SHELL", "STOPSIGNAL", "VO
 
 @dataclass
 class Dockerfile:
-    """What a Dockerfile's last stage says of the program."""
+    """Facts on the program in a Dockerfile's last stage."""
 
     folder: str = ""
     """WORKDIR."""

@@ -28,7 +28,7 @@ class Entry:
 
 @dataclass
 class Draft:
-    """What an importer has found so far."""
+    """Findings of an importer so far."""
 
     kind: str
     """The source's kind, in words."""

@@ -144,7 +144,7 @@ def _strategy(draft: Draft, options: Options) -> tuple[str, None, str]:
 
 
 def _takes_the_codes_strategy(draft: Draft, config: ClusterConfig, options: Options) -> bool:
-    """Whether the strategy was just read from the script; asked once."""
+    """Take the strategy from the script, read at most once; True if it was taken just now."""
     if options.strategy or draft.asked_the_code or options.strategy_in_code is None:
         return False
     draft.asked_the_code = True
@@ -178,7 +178,7 @@ def _off() -> Entry:
 
 
 def _put_placeholders(draft: Draft) -> None:
-    """What a config needs and the source may not have."""
+    """Put in what a config needs and the source may not have."""
     provider, name = draft.get("provider"), draft.get("name") or "imported"
     cloud = cloud_of(provider)
     if not draft.has("name"):

@@ -1,4 +1,4 @@
-"""What AI Platform and Vertex AI share: place, store, rights, package and arguments."""
+"""Common parts of AI Platform's and Vertex AI's jobs: place, store, rights, package, arguments."""
 
 from __future__ import annotations
 

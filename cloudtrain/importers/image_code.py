@@ -100,7 +100,7 @@ def _put_software(
 
 
 def _name_missing(draft: Draft, dockerfile: Dockerfile, placed: PlacedCode, context: Path) -> None:
-    """What is not where the image has it, unless only pip read it."""
+    """Note what is not where the image has it, unless only pip read it."""
     read = {path for path, _ in dockerfile.requirements}
     for copy in placed.missing:
         if copy.target in read:

@@ -1,4 +1,4 @@
-"""What the user said besides the file."""
+"""Options that the user gave besides the file."""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ class PlacedCode:
     """Copies whose files are not where the image has them."""
 
     def source_of(self, path: str) -> Path | None:
-        """What the image has at an absolute path, if it comes from a file or folder here."""
+        """File or folder here that the image has at an absolute path; None if it has none of ours
+        there.
+        """
         for copy in reversed(self.copies):
             inside = _below(path, copy.target)
             if inside is not None and (copy.source / inside).exists():

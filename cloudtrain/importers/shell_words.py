@@ -268,7 +268,7 @@ def script_line(text: str) -> str:
 
 
 def placeholders(text: str) -> list[str]:
-    """What cloudtrain would fill in a shell's own line."""
+    """Placeholders that cloudtrain would fill in a shell's own line."""
     return [f"{{{name}}}" for name in re.findall(rf"(?<!\$)\{{{_FILLED}", text)]
 
 

@@ -77,7 +77,7 @@ def read_submit(line: str) -> Submit:
 
 
 def _is_given(word: str) -> bool:
-    """Whether it is the script's own arguments, `"$@"`: this line has none."""
+    """True if the word stands for the script's own arguments, `"$@"`: this line has none."""
     return re.fullmatch(r"[\ue000\ue007][@*][\ue001\ue008]", word) is not None
 
 

@@ -89,7 +89,7 @@ class Values:
         return [value for value in found if value is not None]
 
     def whole(self, *path: str | int) -> Value | None:
-        """Where the block or value at this path begins, without taking it."""
+        """Beginning of the block or value at this path, without taking it; None without one."""
         whole = (*self.prefix, *path)
         first = next(iter(self._below(whole)), None)
         if first is None:

@@ -1,1 +1,1 @@
-"""What a cluster costs: prices, hours and budgets."""
+"""Costs of a cluster: prices, hours and budgets."""

@@ -1,4 +1,4 @@
-"""What a cluster has cost of its `limits.budget`, and until when the rest lasts; pure.
+"""Cost of a cluster so far, of its `limits.budget`, and the time until which the rest lasts; pure.
 
 All amounts are upper bounds: every node from its request on, also if it was rolled back; a spot
 price that is not known as the price on demand.

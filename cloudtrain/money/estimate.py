@@ -21,7 +21,7 @@ STALE_AFTER = timedelta(days=180)
 
 @dataclass(frozen=True, kw_only=True)
 class NodePrice:
-    """What one node costs, in $/hour. None means "not known"."""
+    """Price of one node, in $/hour. None means "not known"."""
 
     machine: float | None
     """The machine with its accelerators, while it runs."""

@@ -1,4 +1,4 @@
-"""When each node of a cluster was billed, and at what price, by the cluster's journal."""
+"""Billed intervals of each node of a cluster, with their prices, by the cluster's journal."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def in_lines(found: Estimate, config: ClusterConfig) -> tuple[str, ...]:
 
 
 def _limit(found: Estimate, config: ClusterConfig) -> str:
-    """What it costs at most in all; "" if no price is known."""
+    """Text on the most that a cluster costs in all; "" if no price is known."""
     if found.most is None:
         return ""
     paid = budget_seconds(found, config)

@@ -1,4 +1,4 @@
-"""Whether a script saves checkpoints while it trains, as its source says; pure."""
+"""Tells whether a script saves checkpoints while it trains, by its source; pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAVING = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What a script saves checkpoints with."""
+    """Means by which a script saves checkpoints."""
 
     use: str | None
     """`train.py:64: ModelCheckpoint`; None: with nothing of TensorFlow or Keras."""

@@ -166,7 +166,7 @@ class Trial:
         return True
 
     def _ran_on(self, handle: Handle, run: Run, task: Task, over: threading.Event) -> bool:
-        """Whether the task of the attempt that was given up lives when a later one has started."""
+        """True if the task of the attempt that was given up lives when a later one has started."""
         while faults.processes_of(run, task):
             now = handle.records.latest_run()
             again = (

@@ -62,7 +62,7 @@ up, as more likely the network of this machine has failed."""
 
 
 class LocalNodes(Protocol):
-    """What faults need of `provider: local`."""
+    """The part of `provider: local` that faults need."""
 
     def processes(self, cluster: str, node: str) -> tuple[int, ...]: ...
 
@@ -174,7 +174,7 @@ def await_given_up(
 
 
 def given_up(before: Run, after: Run | None, task: Task) -> bool:
-    """Whether an attempt of the whole run, or of this task alone, has ended since."""
+    """True if an attempt of the whole run, or of this task alone, has ended since `before`."""
     if after is None or after.id != before.id or not after.attempts or not before.attempts:
         return True
     old, new = before.attempts[-1], after.attempts[-1]

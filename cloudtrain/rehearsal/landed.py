@@ -1,4 +1,4 @@
-"""What a run with a fault has landed, beside what the undisturbed one has; pure.
+"""Compares what a run with a fault has landed with what the undisturbed one has; pure.
 
 Two trainings are never the same, and a restart writes more checkpoints and event files than one
 attempt. So names are compared with their numbers left out, and not how many there are of a kind;
@@ -28,7 +28,7 @@ _EVENTS = "events.out.tfevents"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What is less than in the undisturbed run."""
+    """Files that are missing, or smaller than in the undisturbed run."""
 
     missing: tuple[str, ...] = ()
     """Paths, as the undisturbed run landed them, of which nothing landed, or only empty files."""

@@ -1,4 +1,4 @@
-"""What a rehearsal reports: how the job took each fault; pure."""
+"""Report of a rehearsal: the outcome of the job under each fault; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the job took a fault."""
+    """Outcome of a job under one fault."""
 
     fault: str
     task: str
@@ -91,7 +91,7 @@ def judged(
     landed: Compared = NOTHING_LESS,
     doubted: Collection[str] = (),
 ) -> Outcome:
-    """What the record and the log say of a run with a fault; pure.
+    """Outcome of a run with a fault, by the record and the log; pure.
 
     `saving`: what the source says of checkpoints; None if it is not known. `orphan`: what a node
     that came back did wrong, which is a failure of any run. `unmade`: why the fault could not be
@@ -133,7 +133,7 @@ def judged(
 
 
 def lacks(run: Run, landed: Compared, doubted: Collection[str]) -> str | None:
-    """Why a success with a fault is less than the one without."""
+    """Reason for which a success with a fault is less than the one without; None if it is not."""
     if run.state != "succeeded":
         return None
     if landed.missing:
@@ -146,7 +146,7 @@ def lacks(run: Run, landed: Compared, doubted: Collection[str]) -> str | None:
 
 
 def retries(config: ClusterConfig, run: Run) -> Iterator[str]:
-    """What would have let a run that failed go on."""
+    """Changes that would have let a failed run go on."""
     cause = next((each.cause for each in reversed(run.attempts) if each.cause), None)
     if run.state == "succeeded" or cause is None:
         return
@@ -170,7 +170,7 @@ def resumption(
     after: Sequence[Line],
     saving: Saving | None,
 ) -> Iterator[str]:
-    """What would have let a later attempt resume."""
+    """Changes that would have let a later attempt resume."""
     unit = unit_of(list(before))
     seen, again = (counts(some, unit) if unit else [] for some in (before, after))
     began_again = bool(seen and again) and again[0] <= seen[0] < max(seen)

@@ -13,7 +13,7 @@ from cloudtrain.core.spent import CostSoFar
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What the whole cluster did from `begin` to `end` (Unix time)."""
+    """One phase of the whole cluster, from `begin` to `end` (Unix time)."""
 
     name: str
     begin: float = field(metadata=UNIX_TIME)
@@ -85,7 +85,7 @@ class TaskUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How fast one task's own log says that it went."""
+    """Pace of one task, by its own log."""
 
     task: str
     role: str
@@ -97,7 +97,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class LostWork:
-    """What the restarts of a run cost, apart from the failures themselves."""
+    """Work, time and money that the restarts of a run cost, apart from the failures themselves."""
 
     restarts: int
     unit: str = ""

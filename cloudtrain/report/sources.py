@@ -1,4 +1,4 @@
-"""Where a report's facts come from: this machine's record of a cluster, or a run's store."""
+"""Sources of a report's facts: this machine's record of a cluster, or a run's store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONGEST = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What is known of a run, and how to read the rest."""
+    """Known facts of a run, and the means to read the rest."""
 
     run: Run
     log: Callable[[Task, int], list[Line]]

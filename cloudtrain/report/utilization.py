@@ -1,4 +1,4 @@
-"""How busy the nodes were: by role over time, and by task; pure."""
+"""Utilization of the nodes: by role over time, and by task; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command has seen of a cluster, as the state table takes it."""
+"""Facts that a command has seen of a cluster, as the state table takes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster_seen(
 
 
 def record_seen(records: Records, nodes: Sequence[Node] = ()) -> Record:
-    """Whether the records of this cluster's runs are here.
+    """State of the records of this cluster's runs on this machine.
 
     Its journal names every attempt before it starts, and names `up` before the first node. Nodes
     that another machine created since then may have run anything.

@@ -103,8 +103,8 @@ def lost_tasks(session: Session, run: Run, manifest: Manifest) -> tuple[Task, ..
 
 
 def cause_of_loss(session: Session, run: Run) -> Cause | None:
-    """Why a run has not succeeded although its tasks have: a node was lost before all had landed
-    of a task that decides. None if it has succeeded, or failed anyhow. Raises StoreError.
+    """Cause of a failure although the tasks succeeded: a node was lost before all files of a
+    deciding task had landed. None if the run has succeeded, or failed anyhow. Raises StoreError.
     """
     winners = deciding_tasks(run.tasks, session.config)
     deciding = replace(run, tasks=tuple(task for task in run.tasks if task.name in winners))
@@ -141,7 +141,7 @@ def warn_of_tolerated(session: Session, run: Run) -> None:
 
 
 def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ...]:
-    """Why its success may be none, by the logs here and by what has landed."""
+    """Reasons to doubt a run's success, by the logs here and by what has landed."""
     if run.state != "succeeded" or not run.attempts:
         return ()
     deciding = sorted(deciding_tasks(run.tasks, session.config))

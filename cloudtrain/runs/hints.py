@@ -1,4 +1,4 @@
-"""What to do next about a failed task, for known messages in its log."""
+"""Advice on a failed task, for known messages in its log."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ _SIGNAL_HINTS = {
 def hint_for(
     kind: str, log: bytes, number: int | None = None, *, ended: bool = False
 ) -> str | None:
-    """What to do next, for known messages; `number` is the signal that ended it."""
+    """Advice on a failed task, for known messages; `number` is the signal that ended the task."""
     if kind == "oom":
         return _MEMORY
     if kind == "expired":

@@ -29,7 +29,7 @@ from cloudtrain.runs.tasks import end_orphans
 
 
 class LandingSteps:
-    """What one command has seen and done so far. `ended`: ids of runs whose tasks it ended."""
+    """Observations and steps of one command so far. `ended`: ids of runs whose tasks it ended."""
 
     def __init__(self, session: Session) -> None:
         session = plan_with_existing(session.refreshed())

@@ -56,7 +56,7 @@ HANGING = frozenset({"stalled", "not_started", "deadline"})
 
 @dataclass(kw_only=True)
 class Watched:
-    """What is monitored; both change when a task is restarted alone."""
+    """The session and the run to monitor; both change when a task is restarted alone."""
 
     session: Session
     run: Run
@@ -152,8 +152,8 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
 
 
 def lifetime_stop(session: Session, run: Run) -> float | None:
-    """When to end the tasks: after their agents did, where there are agents; None if no lifetime
-    ends.
+    """Unix time at which to end the tasks: after their agents did, where there are agents; None if
+    no lifetime ends.
     """
     config = session.config
     stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))

@@ -180,7 +180,9 @@ def task_stop(config: ClusterConfig, node: Node, created: float) -> float:
 
 
 def notice_query(provider: str, node: Node) -> dict[str, object] | None:
-    """How the node polls for a preemption notice. CLOUDTRAIN_METADATA overrides the address."""
+    """Query with which the node polls for a preemption notice; None if no notice can come.
+    CLOUDTRAIN_METADATA overrides the address.
+    """
     cloud = cloud_of(provider)
     if cloud is None or cloud.preemption is None or not node.spot:
         return None

@@ -49,8 +49,7 @@ def preflight(
     here: bool = False,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:
-    """Return warnings; raises PreflightError with every problem, each naming its node and what to
-    do.
+    """Warnings; raises PreflightError with every problem, each naming its node and what to do.
 
     `versions` is a command that prints a JSON object of package → version, `identity` how a node
     gets a token of its identity (`token_query`), `folder` where the task writes. `running` are
@@ -81,8 +80,8 @@ def preflight(
 
 
 def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
-    """How a node asks for a token of `identity`; None without one. CLOUDTRAIN_METADATA overrides
-    the address.
+    """Query with which a node asks for a token of `identity`; None without one. CLOUDTRAIN_METADATA
+    overrides the address.
     """
     cloud = cloud_of(config.provider)
     if config.identity is None or cloud is None or cloud.identity is None:
@@ -108,7 +107,7 @@ def _once(
 
 @dataclass(frozen=True, kw_only=True)
 class _PortOwner:
-    """What uses the port, as far as the node's user may see it."""
+    """Process that uses the port, as far as the node's user may see it."""
 
     uid: int | None = None
     pid: int | None = None

@@ -142,7 +142,7 @@ def _announce(session: Session, members: Sequence[Member], version: str) -> None
 
 
 def _together(session: Session, version: str) -> bool:
-    """Whether the tasks train by all-reduces that this TensorFlow can be asked for."""
+    """True if the tasks train by all-reduces that this TensorFlow can be asked for."""
     able = tensorflow_releases.release(version) >= REDUCES_FROM
     return able and strategy_of(session.config).all_reduces
 
@@ -151,7 +151,7 @@ def _together(session: Session, version: str) -> bool:
 
 
 def proof_orders(members: Sequence[Member], *, together: bool) -> list[ProofOrder]:
-    """What each machine computes: once by itself, and together with the others.
+    """Orders of what each machine computes: once by itself, and together with the others.
 
     Together: all with GPUs if their numbers are equal, else the CPUs of machines without, of
     several nodes on one machine the first two.
@@ -233,7 +233,7 @@ def _computed(session: Session, orders: Sequence[ProofOrder], size: int) -> dict
 def _facts(
     member: Member, members: Sequence[Member], answers: Mapping[str, Answer]
 ) -> Mapping[str, Any]:
-    """What was computed on its machine, and by it together with others."""
+    """Facts computed on the member's machine, and by the member together with others."""
     first = next(each for each in members if each.host == member.host)
     said = [answers[name].facts for name in (first.node.name, member.node.name) if name in answers]
     return {name: value for facts in said for name, value in facts.items()}

@@ -32,7 +32,7 @@ END = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class ProofOrder:
-    """What one node is to compute, with which Python."""
+    """Order for one node: what it is to compute, and with which Python."""
 
     node: Node
     python: str
@@ -182,8 +182,9 @@ _PHASES = {"start": "starting Python", "import": "importing TensorFlow"}
 
 
 def _is_fatal(phase: str, gpus: int, version: str) -> bool:
-    """Whether training fails, too. NCCL between nodes is used only by scripts that ask for it, and
-    XLA by those that ask and, on GPUs, by Keras 3; what it needs is installed from 2.11 on.
+    """True if a failure in this phase means that training fails, too. NCCL between nodes is used
+    only by scripts that ask for it, and XLA by those that ask and, on GPUs, by Keras 3; what XLA
+    needs is installed from 2.11 on.
     """
     if phase.endswith("NCCL"):
         return False
@@ -192,8 +193,9 @@ def _is_fatal(phase: str, gpus: int, version: str) -> bool:
 
 
 def _wanted(talks: Sequence[_Talk], size: int) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """What is to be computed, by node name: what no stamp has, and, between nodes, all of it if one
-    of them lacks it."""
+    """Parts to compute, by node name: those that no stamp has; between nodes, all of them if one
+    node lacks its part.
+    """
     together = any(talk.order.tf_config and "grpc" not in talk.facts for talk in talks)
     wanted: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for talk in talks:

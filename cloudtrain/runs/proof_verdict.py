@@ -45,7 +45,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a node should have. Nodes with the same `kind` are siblings; empty: none are."""
+    """Facts expected of a node. Nodes with the same `kind` are siblings; empty: none are."""
 
     gpus: int
     kind: str

@@ -30,7 +30,7 @@ NOTHING = AllowedChanges()
 
 @dataclass(frozen=True, kw_only=True)
 class DriftDecision:
-    """What `up` does about the drift."""
+    """Decision of `up` on the drift."""
 
     to_delete: tuple[str, ...] = ()
     """Nodes to delete first."""

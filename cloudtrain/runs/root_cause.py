@@ -222,8 +222,8 @@ def is_out_of_step(text: str) -> bool:
 
 
 def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], *, ps: bool) -> str:
-    """What to do about a task whose peers ended with 0 before it failed. `text`: its last
-    exception; `finished`: their names, each with the seconds that it had ended before; `ps`:
+    """Advice on a task whose peers ended with 0 before it failed. `text`: the task's last
+    exception; `finished`: the peers' names, each with the seconds that it had ended before; `ps`:
     whether the run has parameter servers.
 
     Keras' `evaluate` and `save` call collectives on every rank:

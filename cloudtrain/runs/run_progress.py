@@ -1,4 +1,4 @@
-"""How far an active run is: epoch or step, loss and time left, by the log of its first task."""
+"""Progress of an active run: epoch or step, loss and time left, by the log of its first task."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class StallWatch:
         self._session.records.journal(NothingMoves(run=run.id, since=since, text=text))
 
     def _moves(self, run: Run, tasks: Iterable[Task]) -> bool:
-        """Whether a task writes files, or its node computes, downloads or reads."""
+        """True if a task writes files, or its node computes, downloads or reads."""
         own = not facts_of(self._session.config.provider).on_this_machine
         samples = self._samples(run, tasks)
         if any(busy(of, whole_machine=own) for of in samples.values() if of):
@@ -317,7 +317,7 @@ def _frames(thread: str) -> Sequence[Frame]:
 
 
 def _described(thread: Sequence[Frame], sources: Mapping[tuple[str, int], str]) -> tuple[str, str]:
-    """What the innermost line of the user's own code calls, and its place. The innermost frame
+    """Call in the innermost line of the user's own code, and the line's place. The innermost frame
     comes first; a call of C code has none.
     """
     number = next(n for n, each in enumerate(thread) if not is_library(each.file))

@@ -89,7 +89,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
 
 
 def tasks_of_others(session: Session, run: Run) -> TaskSeen:
-    """Whether tasks of other runs may still be on the nodes, by the record."""
+    """State of other runs' tasks by the record: `unasked` if some may still be on the nodes."""
     runs, unreadable = session.records.runs_and_faults()
     known = all(all_ends_known(one) for one in runs if one.id != run.id)
     return "exited" if known and not unreadable else "unasked"
@@ -278,8 +278,8 @@ def launch_inputs(
     work: Mapping[str, str],
     data: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> LaunchInputs:
-    """What launches need to know of the nodes, by node name: `work`, the tasks' work folders, and
-    `data`, the folders of datasets.
+    """Inputs of launches, by node name. `work`: the tasks' work folders; `data`: the folders of
+    datasets.
     """
     config, nodes = session.config, session.nodes
     return LaunchInputs(

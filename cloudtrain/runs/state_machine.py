@@ -115,7 +115,7 @@ def waits_for_others(state: AttemptState, name: str) -> bool:
 
 
 def left_alone(state: AttemptState, view: TaskView) -> str:
-    """What to do about a task that lacked those that had succeeded before; "" if it did not."""
+    """Advice on a task that lacked peers which had succeeded before; "" if it lacked none."""
     peers = [observation(state, each) for each in state.tasks.values() if each.exit_code == 0]
     cause = find_root_cause([*peers, replace(observation(state, view), stopped=False)])
     return f": {cause.hint}" if cause is not None and cause.finished_before else ""
@@ -202,7 +202,7 @@ def restarts_alone(state: AttemptState, view: TaskView) -> bool:
 
 
 def failure_of(state: AttemptState, view: TaskView) -> Cause | None:
-    """How this task failed by itself."""
+    """Cause for which this task failed by itself."""
     return root_cause_of(state, [replace(observation(state, view), stopped=False)])
 
 
@@ -239,13 +239,13 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
 
 
 def announced_end(view: TaskView) -> str:
-    """How the task's node ends, if that is why the task failed."""
+    """Announced end of the task's node, if that is why the task failed; else ""."""
     failed = view.lost is not None or bool(view.exit_code)
     return view.announced if view.notice is not None and failed else ""
 
 
 def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
-    """How each task failed without which the run went on."""
+    """Causes for which the tasks failed without which the run went on."""
     causes = (failure_of(state, state.tasks[name]) for name in state.tolerated)
     return tuple(cause for cause in causes if cause is not None)
 

@@ -67,7 +67,7 @@ destroyed as long as one node calls for anything else."""
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What a command has seen of one node and found on record."""
+    """Facts that a command has seen of one node and found on record."""
 
     node: NodeSeen
     task: TaskSeen = "unasked"

@@ -262,8 +262,8 @@ def _of_files(config: ClusterConfig, code: DeliveredFolder, said: str) -> str | 
 
 
 def _paths_in_code(config: ClusterConfig, path: str) -> Iterator[str]:
-    """Where it may be in the code: a relative path from `train.dir`, an absolute one below the
-    task's work folder.
+    """Paths in the code that `path` may mean: a relative one from `train.dir` or the top, an
+    absolute one below the task's work folder.
     """
     if "/work/" in path and path.startswith("/"):
         yield os.path.normpath(path.partition("/work/")[2])

@@ -28,7 +28,7 @@ AT_LEAST = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """How long the surviving nodes are kept, from the beginning of the wait."""
+    """Time for which the surviving nodes are kept, from the beginning of the wait."""
 
     seconds: float | None = None
     """None: as long as the wait lasts."""
@@ -40,7 +40,7 @@ WHOLE_WAIT = Keeping()
 
 
 def keeping(session: Session) -> Keeping:
-    """How long the nodes that are left may wait for a lost one.
+    """Time for which the nodes that are left may wait for a lost one.
 
     `limits.give_back: auto`: as long as it took to make them ready. From then on the wait has cost
     as much as creating them anew does, so that whatever comes, at most twice of the lesser of the

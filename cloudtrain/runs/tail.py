@@ -51,7 +51,7 @@ class PreemptionNoticed:
 
 
 class PortOpened:
-    """Whether the task has opened its port, as seen on its node."""
+    """State of a task's port, as seen on its node."""
 
     def __init__(self, task: Task, served: task_commands.PortState) -> None:
         self.task, self.served = task, served

@@ -230,7 +230,7 @@ class NoticeSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class PortState:
-    """Whether the task has opened its port, as seen on its node.
+    """State of a task's port, as seen on its node.
 
     `after`: seconds from its start until then. `never`: seconds after which it ended without
     opening it; `elsewhere`: it listened on another port instead.
@@ -306,7 +306,7 @@ class FollowReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> tuple[FollowFact, ...]:
-        """Return the facts complete so far. Other lines (an SSH banner) are skipped."""
+        """The facts complete so far. Other lines (an SSH banner) are skipped."""
         *lines, rest = (self._rest + data).split(b"\n")
         self._rest = rest[-MOST_IN_LINE:]
         parsed = (_follow_line(line.decode(errors="replace")) for line in lines)

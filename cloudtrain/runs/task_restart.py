@@ -68,7 +68,7 @@ class Restart:
 
 @dataclass(frozen=True, kw_only=True)
 class Restarted:
-    """How it went. `session` has the task's node; None if it failed."""
+    """Result of one task's restart. `session` has the task's node; None if the restart failed."""
 
     task: Task
     session: Session | None = None
@@ -137,7 +137,7 @@ class TaskRestarts:
         threading.Thread(target=work, name=name, daemon=True).start()
 
     def take(self) -> Iterator[Restarted]:
-        """What has been done since the last call. Raises errors that are not a node's."""
+        """Restarts that have ended since the last call. Raises errors that are not a node's."""
         while True:
             try:
                 done = self._done.get_nowait()

@@ -1,4 +1,4 @@
-"""How busy the nodes of an active run are, by role, and which of them differ from the others."""
+"""Utilization of an active run's nodes, by role, and the nodes that differ from the others."""
 
 from __future__ import annotations
 

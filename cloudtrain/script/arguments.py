@@ -36,7 +36,7 @@ class _Refused(Exception):
 def argument_problems(
     facts: ScriptFacts, words: tuple[str, ...], *, exact: bool, standard: frozenset[str]
 ) -> tuple[str, ...]:
-    """What the script would refuse or ignore, in words; none if that is not certain.
+    """Messages on arguments that the script would refuse or ignore; none if that is not certain.
 
     `exact`: whether the script gets these words as they are. `standard`: names of Python's own
     modules.

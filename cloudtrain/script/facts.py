@@ -63,8 +63,7 @@ class Arguments:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptFacts:
-    """What a script and the modules of its own code say; the source of another library is not
-    read."""
+    """Facts on a script and the modules of its own code; other libraries' source is not read."""
 
     files: tuple[str, ...] = ()
     """Paths of all modules that were read, the script first."""
@@ -99,7 +98,7 @@ class ScriptFacts:
 
 
 def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
-    """What several programs of one run say; their arguments are those of the first."""
+    """Facts on several programs of one run; their arguments are those of the first."""
     first, *others = programs
     if not others:
         return first

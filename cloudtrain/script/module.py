@@ -51,7 +51,7 @@ class Unreadable(Exception):
 
 @dataclass(kw_only=True)
 class ModuleFacts:
-    """What one module says; places are in `file`."""
+    """Facts on one module; places are in `file`."""
 
     file: str
     names: list[Use] = field(default_factory=list)
@@ -338,8 +338,8 @@ class _Reader(ast.NodeVisitor):
             self.facts.default_collectives.append(use)
 
     def _decides(self, node: ast.Compare) -> bool:
-        """Whether a comparison of the index is a test, or gives a name such as `is_chief` a value;
-        elsewhere it may be for a log.
+        """True if a comparison of the index is a test, or gives a name such as `is_chief` a value;
+        elsewhere the comparison may be for a log.
         """
         return self.decides > 0 or node in self.tests
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(kw_only=True)
 class Aliases:
-    """What the names of one module stand for."""
+    """Meanings of the names of one module."""
 
     targets: dict[str, str] = field(default_factory=dict)
     unsure: set[str] = field(default_factory=set)

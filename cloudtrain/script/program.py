@@ -33,7 +33,7 @@ class Entry:
 
 
 def read_program(entry: Entry, read: Read) -> ScriptFacts:
-    """What the script `entry` and its own modules say. Never raises for what they contain."""
+    """Facts on the script `entry` and its own modules. Never raises for what they contain."""
     modules: list[ModuleFacts] = []
     unreadable: list[Use] = []
     libraries: set[str] = set()

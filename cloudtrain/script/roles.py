@@ -87,7 +87,7 @@ class TfConfigReader:
 
     @property
     def required(self) -> list[Use]:
-        """What is read although the module never asks whether it is there."""
+        """Keys that are read although the module never asks whether they are set."""
         last = {key: key.rpartition(".")[2] or "TF_CONFIG" for key in self.found}
         return [use for key, use in self.found.items() if last[key] not in self._asked]
 

@@ -26,7 +26,7 @@ READS_BACK = frozenset(
 
 
 def way(name: str, node: ast.Call) -> Way | None:
-    """How a call of that full name saves; None if it does not, or not from the ps."""
+    """Way in which a call of that full name saves; None if it does not, or not from the ps."""
     keywords = {each.arg: each.value for each in node.keywords}
     if None in keywords:  # **options
         return None
@@ -48,7 +48,7 @@ def way(name: str, node: ast.Call) -> Way | None:
 
 
 def way_of(name: str) -> Way | None:
-    """How that class or function saves, whatever its arguments."""
+    """Way in which that class or function saves, whatever its arguments; None if it does not."""
     if name.endswith((*_OBJECT, *CHECKPOINT)):
         return "object"
     return "graph" if name.endswith(_GRAPH) or ".estimator." in name else None

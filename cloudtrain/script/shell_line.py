@@ -28,7 +28,9 @@ class Started:
 
 
 def started_by(line: str) -> Started | None:
-    """What the line starts first; None unless it begins with that, after `cd` and variables."""
+    """Python program with which the line begins, after `cd` and variables; None if there is
+    none.
+    """
     words = _words(line)
     folder = "."
     while words[:1] == ["cd"] and len(words) > 2 and words[2] in ("&&", ";"):

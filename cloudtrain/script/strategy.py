@@ -1,4 +1,4 @@
-"""Which `strategy:` a script was written for."""
+"""Tells for which `strategy:` a script was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine keeps for later runs: environments, Pythons, data, folders of local nodes."""
+"""Holdings of this machine for later runs: environments, Pythons, data, folders of local nodes."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class _Users:
             self._running.add(name.decode("utf-8", "replace"))
 
     def of(self, kept: Kept) -> str:
-        """What uses it; empty if nothing does."""
+        """Process or cluster that uses the kept item; empty if none does."""
         inside = os.fsencode(kept.path) + b"/"
         if pids := sorted(pid for pid, text in self._texts.items() if inside in text):
             return f"process {', '.join(map(str, pids[:3]))}"

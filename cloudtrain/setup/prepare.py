@@ -100,7 +100,7 @@ def shared_environments(session: Session) -> Iterator[Shared | None]:
 
 
 class _LocalNodes(Protocol):
-    """What creating environments needs of `provider: local`."""
+    """The part of `provider: local` that creating environments needs."""
 
     def builder(
         self, plan: Plan, identity: Identity, node: Node, folder: str

@@ -1,4 +1,4 @@
-"""What this machine knows of archives in stores: their SHA-256, which no store can change.
+"""Facts that this machine knows of archives in stores: their SHA-256, which no store can change.
 
 `<state>/environments/` has one file for each archive, and one for each upload that has begun; the
 latter names the folder in which a killed upload has left its parts.

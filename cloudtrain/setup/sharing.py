@@ -27,7 +27,7 @@ BUILDERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """Where nodes get the archive from."""
+    """Source from which nodes get the archive."""
 
     archive: Archive
     signer: FileSigner
@@ -220,7 +220,7 @@ class Sharing:
         return _Source(archive=packed.archive, signer=server, place=node.name, server=server)
 
     def _stores(self) -> bool:
-        """Whether nodes can read and write the store with signed requests."""
+        """True if nodes can read and write the store with signed requests."""
         store = self._session.store
         return store.presigner is not None and not is_on_this_machine(store.uri)
 

@@ -151,7 +151,7 @@ class SshConnection:
 
 
 def why_ended(channel: paramiko.Channel) -> str:
-    """Return the reason in words: the connection broke, or only this channel ended."""
+    """Text on why a channel ended: the connection broke, or only this channel was ended."""
     transport = channel.get_transport()
     if transport.is_active():
         return "the node ended the session"

@@ -107,7 +107,7 @@ def write_known_hosts(identity: Identity, nodes: Sequence[Node]) -> None:
 
 
 def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
-    """Return ssh_config entries for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's
+    """Entries of ssh_config for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's
     name.
 
     Raises UsageError for a value that no ssh_config can hold.

@@ -81,7 +81,7 @@ class ProxySocket:
             raise self.failure()
 
     def failure(self) -> ProxyFailed:
-        """Return why the program has closed its side."""
+        """Error that says why the program has closed its side."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(PROXY_END)
         code = self._process.poll()

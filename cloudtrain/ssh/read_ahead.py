@@ -22,7 +22,7 @@ class ReadAhead:
         return self._start == self._end
 
     def recv(self, size: int) -> bytes:
-        """Return up to `size` bytes, b"" at the end. Raises what the socket's `recv` does."""
+        """Up to `size` bytes, b"" at the end. Raises what the socket's `recv` does."""
         if self.is_empty:
             self._end = self._raw.recv_into(self._buffer)
             self._start = 0

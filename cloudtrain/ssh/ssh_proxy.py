@@ -30,7 +30,7 @@ def placeholders_in(word: str) -> tuple[str, ...]:
 
 
 def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
-    """Return `ssh -W` through the jump hosts, by the user's own OpenSSH config and agent.
+    """`ssh -W` through the jump hosts, by the user's own OpenSSH config and agent.
 
     ProxyJump would pass on the config file in which it stands (`-F`), and so hide the user's own:
     https://github.com/openssh/openssh-portable/blob/V_9_2_P1/ssh.c#L1301 (read).
@@ -48,7 +48,7 @@ def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
 
 
 def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words of the user's command, with placeholders filled in each word by itself."""
+    """The words of the user's command, with placeholders filled in each word by itself."""
 
     def filled(word: str) -> str:
         return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), word)
@@ -57,8 +57,9 @@ def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def anywhere(proxy: SshProxy, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command of `jump` or `command`; () for a cloud's own service. `values`: those of
-    PLACEHOLDERS."""
+    """The command of `jump` or `command`; () for a cloud's own service. `values`: those of
+    PLACEHOLDERS.
+    """
     if proxy.jump:
         return jump_command(proxy.jump, values["address"], int(values["port"]))
     return own_command(proxy.command, values) if proxy.command else ()
@@ -102,7 +103,7 @@ def where_to_get(program: str) -> str:
 
 
 def described(text: str, written: str) -> ProxyFailed:
-    """Return the failure, with the hint for what the program has written to stderr."""
+    """The failure, with the hint for what the program has written to stderr."""
     for each in _faults():
         if re.search(each.written, written, re.IGNORECASE):
             return ProxyFailed(text, hint=each.hint, lasting=each.lasting)

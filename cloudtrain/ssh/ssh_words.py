@@ -21,7 +21,9 @@ _WORDS = (
 
 
 def in_words(error: BaseException) -> str:
-    """What it says; an EOFError says nothing, and an unknown message stays as it is."""
+    """Plain text of an error. An unknown message stays as it is; an error without one, such as
+    EOFError, reads as a closed connection.
+    """
     text = str(error).partition("\n")[0]
     found = next((words for pattern, words in _WORDS if re.search(pattern, text)), None)
     if found is not None:

@@ -261,7 +261,7 @@ class ConnectionPool:
             return self._shell
 
     def proxy_words(self) -> str:
-        """What the command of `network.ssh_proxy` has said last, in brackets; "" for nothing."""
+        """Last message of the command of `network.ssh_proxy`, in brackets; "" for nothing."""
         words = self._proxy.last_words() if self._proxy is not None else ""
         return f" ({words})" if words else ""
 
@@ -296,7 +296,7 @@ class ConnectionPool:
                     ) from error
 
     def _connected(self, number: int) -> tuple[SshConnection, bool]:
-        """Return connection `number`, and whether it was opened just now."""
+        """Connection `number`, and whether it was opened just now."""
         with self._lock:
             connection = self._connections.get(number)
             if connection is not None and connection.alive:

@@ -1,5 +1,5 @@
-"""What a cloud has said of this machine's clock, for the commands after the one that heard it: the
-times of one record agree.
+"""Keeps what a cloud has said of this machine's clock, for the commands after the one that heard
+it: the times of one record agree.
 """
 
 from __future__ import annotations

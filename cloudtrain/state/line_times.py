@@ -1,4 +1,4 @@
-"""When the lines of a task's log arrived here, in an index beside the log."""
+"""Times at which the lines of a task's log arrived here, in an index beside the log."""
 
 from __future__ import annotations
 

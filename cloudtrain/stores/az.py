@@ -148,7 +148,7 @@ class _Container:
         return self.presigner.sign_read(key, version, expires_in=expires_in)
 
     def location(self) -> str:
-        """Return nothing: the account's region is not known to its blob service."""
+        """Nothing: the account's region is not known to its blob service."""
         return ""
 
     def copy(self, source: str, target: str) -> None:

@@ -76,8 +76,9 @@ class BucketData:
             return self._bucket.sign_read(key, version, inside=inside, expires_in=expires_in)
 
     def location(self) -> str:
-        """Return where the bucket is; "" if that is not told, as without storage.buckets.get, which
-        roles that may read every object lack."""
+        """Location of the bucket; "" if that is not told, as without storage.buckets.get, which
+        roles that may read every object lack.
+        """
 
         def ask() -> str:
             with self._store.explained(""):
@@ -220,8 +221,8 @@ class HttpsData:
                 skip = max(0, skip - len(data))
 
     def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
-        """Return the GET of the address that the URL leads to now, which may have a signature of
-        its own.
+        """The GET of the address that the URL leads to now, which may have a signature of its
+        own.
         """
         answer = self._described()
         if answer is None or answer[0].version != version:

@@ -226,7 +226,7 @@ def _small(root: Path, path: str) -> tuple[str, bytes, float] | None:
 
 
 def folder_of(uri: str) -> Path:
-    """Return the folder of a URI, percent-encoded or not. The path starts at the third slash."""
+    """The folder of a URI, percent-encoded or not. The path starts at the third slash."""
     path = os.fsdecode(unquote_to_bytes(uri[len("file://") :]))
     if not path.startswith("/"):
         raise UsageError(

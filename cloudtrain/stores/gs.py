@@ -167,7 +167,7 @@ class _Bucket:
         return self.presigner.sign_read(key, version, inside=inside, expires_in=expires_in)
 
     def location(self) -> str:
-        """Return the bucket's location: `US-EAST4`, or `US` for a multi-region."""
+        """The bucket's location: `US-EAST4`, or `US` for a multi-region."""
         self._bucket.reload(retry=self._retry)
         return str(self._bucket.location or "").lower()
 
@@ -335,7 +335,7 @@ _HINTS = (
 
 
 def _hint(text: str) -> str | None:
-    """What to do where a refusal is not about roles on the bucket."""
+    """Advice where a refusal is not about roles on the bucket."""
     return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), None)
 
 

@@ -54,7 +54,7 @@ class Bucket(DataBucket, Protocol):
 
     @property
     def presigner(self) -> Presigner | None:
-        """Return the presigner, which takes full keys too; None if the bucket has none."""
+        """The presigner, which takes full keys too; None if the bucket has none."""
 
     def put(self, key: str, data: io.RawIOBase) -> str:
         """Upload; returns the version of an object whose MD5 is not listed, else ""."""
@@ -206,9 +206,7 @@ class _Presigner:
 
     @property
     def _its(self) -> Presigner:
-        """Return the bucket's presigner. Fetched each time, as it changes when the bucket is
-        created.
-        """
+        """The bucket's presigner. Fetched each time, as it changes when the bucket is created."""
         presigner = self._bucket.presigner
         assert presigner is not None
         return presigner
@@ -277,8 +275,8 @@ class ChainedReader(io.RawIOBase):
 
 
 def age_of(written: datetime, date: str | None) -> float:
-    """Return the age in seconds, by the clock of the service that wrote the `Date` header (RFC
-    9110, 6.6.1).
+    """The age in seconds, by the clock of the service that wrote the `Date` header (RFC 9110,
+    6.6.1).
     """
     here = datetime.fromtimestamp(moments.now(), timezone.utc)
     now = parsedate_to_datetime(date) if date else here

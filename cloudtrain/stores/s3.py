@@ -203,10 +203,10 @@ class _Bucket:
         return self.presigner.region()
 
     def _md5(self, found: Mapping[str, Any]) -> str:
-        """Return the ETag if it is the MD5; else "". It is no MD5 for multipart uploads, with KMS
-        or SSE-C, or in directory buckets, though it may look like one (S3 user guide, "Checking
-        object integrity"). As listings do not show which applies, the first small object is read
-        and decides for all.
+        """The ETag if it is the MD5; else "". It is not an MD5 for multipart uploads, with KMS or
+        SSE-C, or in directory buckets, though it may look like one (S3 user guide, "Checking object
+        integrity"). As listings do not show which applies, the first small object is read and
+        decides for all.
         """
         etag = str(found.get("ETag", "")).strip('"')
         if not re.fullmatch("[0-9a-f]{32}", etag):
@@ -341,9 +341,7 @@ _UNFINISHED_GO = {
 
 
 def _region(location: str | None) -> str | None:
-    """Return the region for a region, zone or local zone: us-east-1, us-east-1a,
-    us-west-2-lax-1a.
-    """
+    """The region for a region, zone or local zone: us-east-1, us-east-1a, us-west-2-lax-1a."""
     found = re.match(r"[a-z]{2}(-[a-z]+)+-[0-9]+", location or "")
     return found[0] if found else location
 

@@ -1,4 +1,4 @@
-"""What a config asks of a service beside the objects themselves."""
+"""Wishes that a config has of a service, beside the objects themselves."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What TensorFlow and Horovod expect of a run: strategies, TF_CONFIG, and what their logs say."""
+"""TensorFlow's and Horovod's part in a run: strategies, TF_CONFIG, and what their logs say."""

@@ -22,7 +22,7 @@ def gpu_nodes(plan: Plan) -> int:
 
 
 def unconnected(plan: Plan) -> tuple[str, ...]:
-    """Return machines whose InfiniBand stays unconnected, if several nodes have one."""
+    """Machines whose InfiniBand stays unconnected, if several nodes have one."""
     cloud = cloud_of(plan.config.provider)
     if cloud is None or not cloud.infiniband:
         return ()

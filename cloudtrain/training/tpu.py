@@ -15,7 +15,7 @@ PORT = 8470
 
 
 def variables(plan: Plan, run: Run, task: Task, addresses: Mapping[str, str]) -> Mapping[str, str]:
-    """What finds the TPU without an account on the node.
+    """Variables by which TensorFlow finds the TPU without an account on the node.
 
     TPUClusterResolver takes TPU_NAME where the script names none: `local` is the TPU of this host,
     `grpc://…` all hosts of a slice; a slice's own name would need the Cloud TPU API on the node.

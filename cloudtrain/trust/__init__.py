@@ -1,1 +1,1 @@
-"""What a config file would do with this user's rights, and whether the user has agreed to it."""
+"""Rights of this user that a config file would use, and the user's consent to that."""

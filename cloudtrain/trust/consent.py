@@ -1,4 +1,4 @@
-"""Whether a config may be used: it uses none of the user's rights, or the user agreed to it."""
+"""Tells whether a config may be used: it uses no right of the user, or the user agreed to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a config would do with this user's credentials, variables, programs and files; pure but for
-a look at the paths that it names.
+"""Uses that a config would make of this user's credentials, variables, programs and files; pure but
+for a look at the paths that it names.
 
 An ordinary config does none of it. What a cloud's own hosts get, and what is in the file's own
 project, needs no question.
@@ -279,8 +279,7 @@ def project_of(config: ClusterConfig) -> Path:
 
 
 def _way_out(folder: Path, top: Path) -> str:
-    """What is wrong with a folder of data, whose links are followed; "" if none leads out of the
-    project."""
+    """Fault of a folder of data, whose links are followed; "" if none leads out of the project."""
     looked = 0
     for place, folders, files in os.walk(folder):
         looked += len(folders) + len(files)
@@ -310,7 +309,7 @@ def _of_uri(uri: str) -> Path:
 
 
 def _resolved(path: Path) -> Path | None:
-    """Where the path leads, links followed; None for one in circles, or that is none."""
+    """Path with its links followed; None if they lead in circles or the path is invalid."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a config reads, runs and asks on this machine, for `plan` to list: no judgement in it."""
+"""Lists what a config reads, runs and asks on this machine, for `plan`: no judgement in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of account this is: on the Free plan, EC2 launches a few machine types only.
+"""Check of an account's plan: on the Free plan, EC2 launches a few machine types only.
 
 Accounts made since 2025-07-15 begin on it unless the paid plan was chosen:
 https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html

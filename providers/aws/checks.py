@@ -172,7 +172,7 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> str:
 
 
 def _existing(ec2: Ec2Client, region: str, plan: Plan) -> set[str]:
-    """Return the names of the cluster's VMs, which need no further place in a reservation."""
+    """The names of the cluster's VMs, which need no further place in a reservation."""
     asked = requests.filters(**{f"tag:{labels.CLUSTER}": plan.config.name})
     answer = ec2.pages(region, "DescribeInstances", "reservationSet", asked)
     private = plan.config.network.private

@@ -74,7 +74,7 @@ class Ec2Client:
         self._idle: dict[str, deque[_Connection]] = defaultdict(deque)
 
     def briefly(self) -> Ec2Client:
-        """Return a client with few retries, for regions where we know of no resources."""
+        """A client with few retries, for regions where we know of no resources."""
         other = copy.copy(self)
         other.timing = replace(self.timing, calls=replace(self.timing.calls, tries=BRIEF_TRIES))
         other._timeout = (BRIEF, BRIEF)
@@ -100,7 +100,7 @@ class Ec2Client:
     def pages(
         self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
     ) -> list[Tree]:
-        """Return all members of the set `key` over all pages."""
+        """All members of the set `key` over all pages."""
         wanted = {**(parameters or {}), "MaxResults": PAGES.get(action)}
         found: list[Tree] = []
         while True:
@@ -114,7 +114,7 @@ class Ec2Client:
     def known(
         self, region: str, action: str, key: str, parameters: Mapping[str, Any] | None = None
     ) -> list[Tree]:
-        """Return the same, asked once in a command: for zones, networks and images."""
+        """The same answer, asked for once in a command: for zones, networks and images."""
         asked, now = f"{region} {action} {parameters}", self.timing.clock.monotonic()
         until, found = self._known.get(asked, (now, []))
         if until <= now:
@@ -138,7 +138,7 @@ class Ec2Client:
             raise mapped from error
 
     def session(self) -> Any:
-        """Return boto3's session, with the user's profile and the standard credential chain."""
+        """boto3's session, with the user's profile and the standard credential chain."""
         return self.identity.session()
 
     def url(self, region: str) -> str:
@@ -146,8 +146,8 @@ class Ec2Client:
         return self.endpoint or f"https://ec2.{region}.{suffix}"
 
     def _ca_bundle(self) -> str | None:
-        """Return the file of authorities that botocore uses (botocore.endpoint); libcloud by itself
-        reads SSL_CERT_FILE as it is imported, and certifi.
+        """The file of authorities that botocore uses (botocore.endpoint); libcloud by itself reads
+        SSL_CERT_FILE as it is imported, and certifi.
         """
         core = self.session()._session  # boto3 does not expose botocore's settings
         return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")

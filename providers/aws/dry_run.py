@@ -41,8 +41,8 @@ FIRST_BOOT = "#cloud-config\n"
 def permissions(
     ec2: Ec2Client, places: Sequence[Location], plan: Plan, *, has_profile: bool = False
 ) -> Finding:
-    """Return one finding for all calls that a dry run covers. What only the first place refuses is
-    asked in the next, to which `up` goes on.
+    """One finding for all calls that a dry run covers. What only the first place refuses is asked
+    in the next, to which `up` goes on.
 
     `has_profile`: IAM knows the instance profile of `identity`; EC2 learns of a new one later, and
     `up` waits for that.
@@ -131,8 +131,8 @@ def _asks(ec2: Ec2Client, place: Location, plan: Plan) -> Iterator[tuple[str, Ma
 def _ground(
     ec2: Ec2Client, place: Location, plan: Plan, subnet: Subnet, chosen: Mapping[str, AwsImage]
 ) -> ClusterNetwork:
-    """Return what `create_network` would return, except that groups which do not exist yet are left
-    out, as EC2 refuses unknown ones.
+    """The network that `create_network` would return, except that groups which do not exist yet are
+    left out, as EC2 refuses unknown ones.
     """
     close = machine_types.stands_close(ec2, place.region, plan)
     # The findings on the network say why not.
@@ -154,8 +154,8 @@ def _ground(
 def _run_instances(
     plan: Plan, node: NodePlan, place: Location, ground: ClusterNetwork, now: float
 ) -> Mapping[str, Any]:
-    """Return the parameters of RunInstances as `up` sends it, without the client token, which a dry
-    run might bind, and the keys in the user data.
+    """The parameters of RunInstances as `up` sends it, without the client token, which a dry run
+    might bind, and the keys in the user data.
     """
     lifetime = plan.config.limits.max_lifetime
     expires = None if lifetime is None else now + lifetime

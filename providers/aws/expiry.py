@@ -46,8 +46,8 @@ class Schedules:
         """True if this user may not see whether the role exists."""
 
     def role(self, region: str) -> str | None:
-        """Return the role's ARN; None if it does not exist or this user may not see it, or if
-        IAM does not answer.
+        """The role's ARN; None if it does not exist or this user may not see it, or if IAM does not
+        answer.
         """
         with self._lock:
             if not self._asked:
@@ -177,7 +177,7 @@ class Schedules:
                 self._delete(client, name)
 
     def missing(self, region: str, machines: Iterable[tuple[str, str, float]]) -> dict[str, str]:
-        """Return why AWS does not end an instance, by ID: of (node, instance, its end).
+        """Reasons for which AWS does not end instances, by ID. `machines`: (node, instance, end).
 
         Empty without a role, and where the user may not ask: then the node's own timer counts.
         """
@@ -198,7 +198,7 @@ class Schedules:
         return found
 
     def _names(self, client: Any, region: str, prefix: str, state: str = "") -> set[str]:
-        """Return the names of schedules: 100 a call."""
+        """The names of schedules: 100 a call."""
 
         def ask() -> set[str]:
             with self._ec2.mapped(f"ListSchedules in {region}"):

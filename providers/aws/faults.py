@@ -1,4 +1,4 @@
-"""What EC2's refusals mean: codes and reasons as rows, and how its answers are read.
+"""Meanings of EC2's refusals: codes and reasons as rows, and how its answers are read.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 State reasons: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
@@ -283,7 +283,7 @@ def of_answer(
     reach: Scope = "region",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """Return the error for an HTTP error response; `reach` is how far the request went."""
+    """The error for an HTTP error response; `reach` is how far the request went."""
     code, message = _told(body)
     message = message or f"HTTP {status} without a message"
     return _error(
@@ -300,7 +300,7 @@ def of_answer(
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
-    """Return the error for an instance that ended by itself; None if a user ended it, which is no
+    """The error for an instance that ended by itself; None if a user ended it, which is not a
     failure.
     """
     causes = [(each, message or code) for each in (code, code.partition(".")[2]) if each]
@@ -312,7 +312,7 @@ def of_reason(name: str, code: str, message: str) -> CloudError | None:
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """Return the error for an exception of libcloud, requests or botocore."""
+    """The error for an exception of libcloud, requests or botocore."""
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
@@ -323,7 +323,7 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _told(body: str) -> tuple[str, str]:
-    """Return the code and message of EC2's XML error; no code for anything else, such as a proxy's
+    """The code and message of EC2's XML error; no code for anything else, such as a proxy's
     page.
     """
     try:

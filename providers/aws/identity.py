@@ -13,13 +13,13 @@ ANYWHERE = "us-east-1"
 
 
 def principal(ec2: Ec2Client, config: ClusterConfig) -> Principal | None:
-    """Return the caller's identity; None if this endpoint has no STS. Raises CloudError."""
+    """The caller's identity; None if this endpoint has no STS. Raises CloudError."""
     caller = arn(ec2, config)
     return None if caller is None else of_arn(caller)
 
 
 def arn(ec2: Ec2Client, config: ClusterConfig) -> str | None:
-    """Return the caller's ARN, asked once; None if this endpoint has no STS. Raises CloudError."""
+    """The caller's ARN, asked once; None if this endpoint has no STS. Raises CloudError."""
     if ec2.caller:
         return ec2.caller
     placed = [re.match(r"[a-z]+(-[a-z]+)+-[0-9]+", place) for place in config.placement[:1]]
@@ -34,7 +34,7 @@ def arn(ec2: Ec2Client, config: ClusterConfig) -> str | None:
 
 
 def of_arn(arn: str) -> Principal:
-    """Return the principal of an ARN: the role, not its session, whose name changes each time.
+    """The principal of an ARN: the role, not its session, whose name changes each time.
 
     With IAM Identity Center it is the person instead, who may have several roles.
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html and

@@ -34,7 +34,7 @@ https://docs.aws.amazon.com/dlami/latest/devguide/aws-deep-learning-x86-base-gpu
 
 
 def choices(image: str, node: NodePlan) -> tuple[str, ...]:
-    """Return image names for this node in order of preference; the first that exists is used.
+    """Image names for this node in order of preference; the first that exists is used.
 
     `ubuntu` is the newest release, for when a partition has neither 22.04 nor 24.04.
     """
@@ -47,7 +47,7 @@ def choices(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
-    """Return the newest image for the first of these names that exists in the region. Raises
+    """The newest image for the first of these names that exists in the region. Raises
     CloudConfigError if none exists.
     """
     for name in names:
@@ -82,7 +82,7 @@ def _newest(ec2: Ec2Client, region: str, name: str) -> AwsImage | None:
 
 
 def _first_kind(images: Sequence[Tree]) -> list[Tree]:
-    """Return the images that match the first pattern with any match."""
+    """The images that match the first pattern with any match."""
     for pattern in DEEP_LEARNING:
         start = pattern.removesuffix("*")
         found = [each for each in images if xml.text(each, "name").startswith(start)]

@@ -77,7 +77,7 @@ def _state(instance: Tree) -> NodeState:
 
 
 def _provisioning(instance: Tree) -> Provisioning:
-    """How the instance was bought: by what it targets, as an instance on demand may be in an open
+    """Provisioning of the instance: by what it targets, as an instance on demand may be in an open
     reservation by itself.
     """
     lifecycle = xml.text(instance, "instanceLifecycle")
@@ -98,7 +98,7 @@ def _profile(instance: Tree) -> str:
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:
-    """Return the instances of DescribeInstances' `reservationSet`, or of RunInstances' single
+    """The instances of DescribeInstances' `reservationSet`, or of RunInstances' single
     reservation.
     """
     return [each for one in reservations for each in xml.items(one, "instancesSet")]

@@ -49,7 +49,7 @@ class Ec2MachineType:
         return Accelerator(kind=canonical_name(self.gpu), count=self.gpus) if self.gpu else None
 
     def mismatch(self, node: NodePlan) -> str | None:
-        """Return why this node cannot have this type; None if it can."""
+        """Reason for which this node cannot have this type; None if it can."""
         wanted = node.accelerator
         if self.arm:
             return f"{self.name} is an ARM machine, but cloudtrain's images are x86-64"
@@ -67,8 +67,8 @@ class Ec2MachineType:
 def machine_types(
     ec2: Ec2Client, region: str, names: Iterable[str]
 ) -> Mapping[str, Ec2MachineType]:
-    """Return the machine types of `names` that exist in the region, by name; each is described
-    only once.
+    """The machine types of `names` that exist in the region, by name; each is described only
+    once.
     """
     wanted = dict.fromkeys(names)
     missing = [name for name in wanted if (region, name) not in ec2.described]
@@ -81,8 +81,8 @@ def machine_types(
 
 
 def facts(ec2: Ec2Client, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-    """Return the facts of each machine type, from a region that has described it before, or else
-    from the first that has it. `regions` is read only for others.
+    """The facts of each machine type, from a region that has described it before, or else from the
+    first that has it. `regions` is read only for others.
 
     Types whose GPUs are not NVIDIA's are treated as unknown.
     """
@@ -136,7 +136,7 @@ def stands_close(ec2: Ec2Client, region: str, plan: Plan) -> bool:
 
 
 def efa_cards(ec2: Ec2Client, region: str, plan: Plan) -> tuple[int, ...]:
-    """Return the network cards of each node that are to get an Elastic Fabric Adapter.
+    """The network cards of each node that are to get an Elastic Fabric Adapter.
 
     Only for NCCL, so for nodes with GPUs; they all have the same type (`uses_placement_group`).
     EC2 gives a public address to a node with a single network interface only: then it is that of

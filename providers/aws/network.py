@@ -28,9 +28,9 @@ _BLOCKED = (
 
 
 def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) -> Subnet:
-    """Return the config's subnet, or else a public subnet of the config's VPC or the default VPC
-    (any subnet for private nodes), if possible with room for so many nodes. One without is returned
-    if there is no other: the nodes may be in it already. Raises CloudConfigError.
+    """The config's subnet, or else a public subnet of the config's VPC or the default VPC (any
+    subnet for private nodes), if possible with room for so many nodes. One without is returned if
+    there is no other: the nodes may be in it already. Raises CloudConfigError.
     """
     if wanted.subnet:
         found = named_subnet(ec2, place.region, wanted.subnet)
@@ -79,7 +79,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
 
 
 def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:
-    """Return the subnet with this ID; None if it is not in that region."""
+    """The subnet with this ID; None if it is not in that region."""
     asked = requests.filters(subnet_id=name)
     found = ec2.known(region, "DescribeSubnets", "subnetSet", asked)
     return next((_subnet(each) for each in found if _subnet(each).id == name), None)
@@ -182,7 +182,7 @@ class SecurityGroup:
         return id
 
     def find(self) -> str | None:
-        """Return the ID of the cluster's group; None if there is none. Raises NameTakenError."""
+        """The ID of the cluster's group; None if there is none. Raises NameTakenError."""
         asked = requests.filters(group_name=self._name, vpc_id=self._vpc)
         found = self._ec2.pages(self._region, "DescribeSecurityGroups", "securityGroupInfo", asked)
         for group in found:

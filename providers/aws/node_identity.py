@@ -47,7 +47,7 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
 
 
 def role_of(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
-    """Return the role of an instance profile. Raises PermissionsError if it has none, or cannot be
+    """The role of an instance profile. Raises PermissionsError if it has none, or cannot be
     read.
     """
     profile = _profile(ec2, client, identity)
@@ -57,7 +57,9 @@ def role_of(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
 
 
 def _profile(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any] | str:
-    """Return the profile, or why it cannot be known. Raises PermissionsError if there is none."""
+    """The profile, or the reason why it cannot be known. Raises PermissionsError if there is
+    none.
+    """
     try:
         with ec2.mapped("GetInstanceProfile"):
             name = identity.rpartition("/")[2]
@@ -123,7 +125,7 @@ def _decided(uri: BucketUri, decisions: Mapping[str, str]) -> Finding:
 def simulated(
     ec2: Ec2Client, client: Any, role: str, actions: Sequence[str], resources: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return what IAM decides on each action by the role's own policies."""
+    """Decision of IAM on each action by the role's own policies."""
     of = {"ResourceArns": list(resources)} if resources else {}
     with ec2.mapped("SimulatePrincipalPolicy"):
         answer = client.simulate_principal_policy(

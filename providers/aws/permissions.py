@@ -88,7 +88,7 @@ PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("eusc-", "aws-eusc"
 
 
 def policy() -> dict[str, Any]:
-    """Return the policy for users of cloudtrain.
+    """The policy for users of cloudtrain.
 
     Without the condition on CreateTags, a user could put our tag on any instance of the account and
     then terminate it.
@@ -105,7 +105,7 @@ def policy() -> dict[str, Any]:
 
 
 def policy_for(config: ClusterConfig) -> dict[str, Any]:
-    """Return the least policy for all that this file uses, in its partition."""
+    """The least policy for all that this file uses, in its partition."""
     parts = [policy(), policy_of_schedules()]
     parts += [policy_of_identity(name) for name in _identities(config)]
     proxy = config.network.ssh_proxy
@@ -126,7 +126,7 @@ def policy_for(config: ClusterConfig) -> dict[str, Any]:
 
 
 def _of_markets(config: ClusterConfig) -> set[str]:
-    """Return the actions of markets that no node of the file is bought on."""
+    """The actions of markets that no node of the file is bought on."""
     groups = [group.provisioning for group in config.nodes.values()]
     spot = {"ec2:DescribeSpotPriceHistory", "ec2:GetSpotPlacementScores"}
     unused = set() if any(each.market == "spot" for each in groups) else spot
@@ -162,7 +162,7 @@ def _of_buckets(config: ClusterConfig) -> Iterator[dict[str, Any]]:
 
 
 def _bucket(uri: str | None) -> tuple[str, str] | None:
-    """Return the ARNs of a bucket and of the objects below a prefix."""
+    """The ARNs of a bucket and of the objects below a prefix."""
     scheme, _, rest = (uri or "").partition("://")
     name, _, prefix = rest.rstrip("/").partition("/")
     inside = f"{prefix}/*" if prefix else "*"
@@ -171,7 +171,7 @@ def _bucket(uri: str | None) -> tuple[str, str] | None:
 
 
 def policy_of_disk_key(key: str) -> dict[str, Any]:
-    """Return the additional policy for `disk_key`.
+    """The additional policy for `disk_key`.
 
     https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
     """
@@ -193,7 +193,7 @@ def _on_key(key: str, actions: Sequence[str]) -> dict[str, Any]:
 
 
 def policy_of_schedules() -> dict[str, Any]:
-    """Return the additional policy for accounts with the role that ends nodes."""
+    """The additional policy for accounts with the role that ends nodes."""
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
         {**_allow(HELD), "Resource": schedules},
@@ -203,7 +203,7 @@ def policy_of_schedules() -> dict[str, Any]:
 
 
 def policy_of_identity(name: str = "NAME") -> dict[str, Any]:
-    """Return the additional policy for `identity: NAME`, whose role has the same name."""
+    """The additional policy for `identity: NAME`, whose role has the same name."""
     only_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     role, profile = f"arn:aws:iam::*:role/{name}", f"arn:aws:iam::*:instance-profile/{name}"
     return _document(
@@ -214,7 +214,7 @@ def policy_of_identity(name: str = "NAME") -> dict[str, Any]:
 
 
 def policy_of_sessions() -> dict[str, Any]:
-    """Return the additional policy for `network.ssh_proxy: ssm`.
+    """The additional policy for `network.ssh_proxy: ssm`.
 
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
     getting-started-restrict-access-quickstart.html, read 2026-11-26: `aws:userid`, as users of
@@ -237,7 +237,7 @@ def text(document: dict[str, Any]) -> str:
 
 
 def block() -> str:
-    """Return the block in docs/aws.md for users to paste."""
+    """The block in docs/aws.md for users to paste."""
     parts = (
         ("", policy()),
         ("\nWith a role by which AWS ends the nodes (below), also:\n\n", policy_of_schedules()),

@@ -185,7 +185,7 @@ class AwsDriver:
         *,
         efa: bool,
     ) -> tuple[str, ...]:
-        """Return the user's security groups, or create or adopt our own."""
+        """The user's security groups, or our own, created or adopted."""
         given = plan.config.network.firewall
         if given is not None:
             security_groups.existing(self._ec2, place.region, subnet.vpc, given)

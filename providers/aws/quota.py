@@ -50,7 +50,7 @@ _FAMILIES = (
 
 
 def quota_of(machine: str, *, spot: bool) -> Quota | None:
-    """Return the quota of a machine type; None if unknown."""
+    """The quota of a machine type; None if unknown."""
     for family, name, on_demand, on_spot in _FAMILIES:
         if family.match(machine):
             code, market = (on_spot, "spot") if spot else (on_demand, "on-demand")
@@ -61,8 +61,8 @@ def quota_of(machine: str, *, spot: bool) -> Quota | None:
 def needs(
     ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]
 ) -> tuple[list[Need], list[str]]:
-    """Return the vCPUs that all roles together need of each quota, and the machine types without a
-    known quota.
+    """The vCPUs that all roles together need of each quota, and the machine types without a known
+    quota.
 
     A Capacity Reservation counts against the quota when it is made, also while it is unused, and
     instances in a Capacity Block count against none: neither needs more.
@@ -95,8 +95,8 @@ def needs(
 
 
 def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
-    """Return boto3's client for another service of the account; None if EC2 has a custom endpoint
-    and that service has none.
+    """boto3's client for another service of the account; None if EC2 has a custom endpoint and that
+    service has none.
     """
     from botocore.config import Config
 
@@ -110,7 +110,7 @@ def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None)
 
 
 def _running(ec2: Ec2Client, region: str, cluster: str) -> Mapping[Quota, int]:
-    """Return the vCPUs in use, without this cluster's, which are part of the need."""
+    """The vCPUs in use, without this cluster's, which are part of the need."""
     wanted = requests.filters(instance_state_name=["pending", "running"])
     found = listing.instances(ec2.pages(region, "DescribeInstances", "reservationSet", wanted))
     others = [
@@ -146,7 +146,7 @@ def _allowed(ec2: Ec2Client, client: Any, quota: Quota, region: str) -> int | No
 
 
 def allowances(ec2: Ec2Client, region: str, machines: Sequence[MachineType]) -> list[Allowance]:
-    """Return what the vCPU quotas of a region allow of each machine, besides all that runs."""
+    """Room that the vCPU quotas of a region leave for each machine, besides all that runs."""
     running = _running(ec2, region, "")
     client = service(ec2, "service-quotas", region)
     wanted = [(machine, spot) for machine in machines for spot in (False, True)]

@@ -63,7 +63,7 @@ def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
 
 
 def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tags to set in a request that creates these kinds of resources."""
+    """The tags to set in a request that creates these kinds of resources."""
     tags = [{"Key": key, "Value": value} for key, value in labels.items()]
     return {"TagSpecification": [{"ResourceType": kind, "Tag": tags} for kind in kinds]}
 
@@ -114,8 +114,8 @@ def market_options(bought: Provisioning) -> dict[str, Any] | None:
 
 
 def reservation(bought: Provisioning) -> dict[str, Any] | None:
-    """Return the parameter for a reservation or block by ID, or for a resource group of
-    reservations by ARN; None if there is none.
+    """The parameter for a reservation or block by ID, or for a resource group of reservations by
+    ARN; None if there is none.
 
     A launch that targets an ID fails if it is full; one that targets a group runs on demand then,
     unless it demands otherwise:
@@ -132,7 +132,7 @@ def reservation(bought: Provisioning) -> dict[str, Any] | None:
 
 
 def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
-    """Return the network interfaces: the first has the node's addresses, the others only carry EFA
+    """The network interfaces: the first has the node's addresses, the others only carry EFA
     traffic.
 
     Without EFA's driver in the image, an interface of type `efa` is an ordinary one, and one of
@@ -164,14 +164,14 @@ def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
 
 
 def instance_profile(identity: str | None) -> dict[str, str] | None:
-    """Return the parameter for an instance profile's name or ARN; None if there is none."""
+    """The parameter for an instance profile's name or ARN; None if there is none."""
     if identity is None:
         return None
     return {"Arn" if identity.startswith("arn:") else "Name": identity}
 
 
 def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
-    """Return the disk size in GB: at least the image's; with GPUs, 50 GB more.
+    """The disk size in GB: at least the image's; with GPUs, 50 GB more.
 
     CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
@@ -194,7 +194,7 @@ def user_data(document: str) -> str:
 
 
 def from_itself(group: str) -> dict[str, Any]:
-    """Return the rule that allows all traffic between the members of a security group."""
+    """The rule that allows all traffic between the members of a security group."""
     return {"IpProtocol": ALL, "Groups": [{"GroupId": group}]}
 
 

@@ -59,7 +59,7 @@ class Reservation:
 
 
 def of_plan(plan: Plan) -> Counter[Provisioning]:
-    """Return the reservations and blocks that the plan names, with the number of nodes in each."""
+    """The reservations and blocks that the plan names, with the number of nodes in each."""
     return Counter(n.provisioning for n in plan.nodes if n.provisioning.name)
 
 
@@ -68,8 +68,8 @@ def has_blocks(plan: Plan) -> bool:
 
 
 def find(ec2: Ec2Client, region: str, id: str) -> Reservation | None:
-    """Return the reservation or block, also one that another account shares; None if it is not in
-    that region. Raises CloudError.
+    """The reservation or block, also one that another account shares; None if it is not in that
+    region. Raises CloudError.
     """
     try:
         answer = ec2.ask(region, "DescribeCapacityReservations", {"CapacityReservationId": [id]})
@@ -95,7 +95,7 @@ def _named(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[tuple[Provisioni
 
 
 def zones(ec2: Ec2Client, region: str, plan: Plan) -> frozenset[str] | None:
-    """Return the zones of a region in which the plan's reservations are; None if any will do."""
+    """The zones of a region in which the plan's reservations are; None if any will do."""
     ids = [bought for bought in of_plan(plan) if not is_group(bought.name)]
     if not ids:
         return None
@@ -105,7 +105,7 @@ def zones(ec2: Ec2Client, region: str, plan: Plan) -> frozenset[str] | None:
 
 
 def nowhere(plan: Plan) -> CloudConfigError:
-    """Return the error for a placement without the plan's reservations."""
+    """The error for a placement without the plan's reservations."""
     names = ", ".join(map(str, of_plan(plan)))
     return CloudConfigError(
         f"{names}: not in {', '.join(plan.config.placement)}, or not all in one zone",
@@ -163,7 +163,7 @@ def _refuse_other(bought: Provisioning, found: Reservation, plan: Plan) -> None:
 
 
 def placement_group(ec2: Ec2Client, place: Location, plan: Plan) -> str:
-    """Return the placement group in which the plan's reservations were made; "" if in none.
+    """The placement group in which the plan's reservations were made; "" if in none.
 
     An instance that targets such a reservation must be launched into that group:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html
@@ -175,7 +175,7 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan) -> str:
 
 
 def latest_end(ec2: Ec2Client, regions: Iterable[str], plan: Plan) -> float | None:
-    """Return when the first of the plan's blocks ends its nodes; None without blocks."""
+    """Unix time at which the first of the plan's blocks ends its nodes; None without blocks."""
     if not has_blocks(plan):
         return None
     ends = [

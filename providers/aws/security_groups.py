@@ -11,7 +11,7 @@ from cloudtrain.providers.aws.xml import Tree
 
 
 def existing(ec2: Ec2Client, region: str, vpc: str, wanted: Sequence[str]) -> list[Tree]:
-    """Return the groups. Raises CloudConfigError if one is not in that VPC."""
+    """The groups. Raises CloudConfigError if one is not in that VPC."""
     asked = requests.filters(group_id=wanted)
     there = ec2.pages(region, "DescribeSecurityGroups", "securityGroupInfo", asked)
     found = {xml.text(each, "groupId"): each for each in there}
@@ -28,8 +28,8 @@ def existing(ec2: Ec2Client, region: str, vpc: str, wanted: Sequence[str]) -> li
 
 
 def described(groups: Sequence[Tree], names: Sequence[str]) -> str:
-    """Return who may use SSH by these groups. Raises CloudConfigError if nodes could not reach each
-    other, or nobody could reach them.
+    """Text on who may use SSH by these groups. Raises CloudConfigError if nodes could not reach
+    each other, or nobody could reach them.
 
     Rules with prefix lists are passed over: what they contain takes further calls.
     """

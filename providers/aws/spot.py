@@ -33,8 +33,8 @@ class SpotPrice:
 
 
 def prices(ec2: Ec2Client, region: str, machines: Sequence[str]) -> list[SpotPrice]:
-    """Return the current price of each machine type in each zone that sells it, cheapest first. The
-    call is free.
+    """The current price of each machine type in each zone that sells it, cheapest first. The call
+    is free.
 
     With the current time as start time, EC2 returns only the current price, without history:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
@@ -58,7 +58,7 @@ def prices(ec2: Ec2Client, region: str, machines: Sequence[str]) -> list[SpotPri
 
 
 def evidence(ec2: Ec2Client, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-    """Return the Spot placement score and the current price of the plan's spot nodes in each zone.
+    """The Spot placement score and the current price of the plan's spot nodes in each zone.
 
     The score counts first, then the lower price. Without the permission for scores, the price
     alone counts: less asked for is cheaper. Raises CloudError if neither is to be had.
@@ -94,7 +94,7 @@ def _code(error: CloudtrainError) -> str:
 
 
 def _scores(ec2: Ec2Client, regions: Sequence[str], wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the score of each zone that has one for every machine type: the lowest counts.
+    """The score of each zone that has one for every machine type: the lowest counts.
 
     EC2 names the ten best zones, by IDs that are the same for all accounts.
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetSpotPlacementScores.html
@@ -129,7 +129,7 @@ def _scores(ec2: Ec2Client, regions: Sequence[str], wanted: Mapping[str, int]) -
 def _dollars(
     ec2: Ec2Client, regions: Sequence[str], wanted: Mapping[str, int], *, needed: bool
 ) -> dict[str, float]:
-    """Return the price of all spot nodes by zone, where that of each machine type is known."""
+    """The price of all spot nodes by zone, where that of each machine type is known."""
     found: dict[str, dict[str, float]] = {}
     for region in regions:
         ask = partial(prices, ec2, region, list(wanted))

@@ -19,7 +19,7 @@ getting-started-add-permissions-to-existing-profile.html"""
 
 
 def command(instance: str, region: str, profile: str | None) -> tuple[str, ...]:
-    """Return AWS' own ProxyCommand, with the instance's id:
+    """AWS' own ProxyCommand, with the instance's id:
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
     session-manager-getting-started-enable-ssh-connections.html
     """

@@ -43,7 +43,7 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
 
 
 def _by_identity(ec2: Ec2Client, region: str, identity: str | None) -> tuple[bool | None, str]:
-    """Return whether the identity's role may register a node (None: not known), and in words."""
+    """True if the identity's role may register a node (None: not known), and a text on that."""
     if identity is None:
         return False, "no `identity:`"
     client = quota.service(ec2, "iam", region)

@@ -36,7 +36,7 @@ class Subnet:
     gives_addresses: bool = False
 
     def unusable(self, *, private: bool) -> str:
-        """Return why no node can work in it; "" if one can."""
+        """Reason for which no node can work in the subnet; "" if one can."""
         if self.state != "available":
             return f"is {self.state}"
         if self.ipv6_only:

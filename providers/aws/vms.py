@@ -83,7 +83,7 @@ def _with_parameters(order: LaunchRequest[ClusterNetwork], token: str) -> str:
 
 
 def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) -> Vm | None:
-    """Return the instance created with this token, now or earlier; None if it has ended."""
+    """The instance created with this token, now or earlier; None if it has ended."""
 
     unknown: CloudError | None = None
 
@@ -149,7 +149,7 @@ def _alive(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 
 
 def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
-    """Return the instance that an earlier `up` requested, if any.
+    """The instance that an earlier `up` requested, if any.
 
     If the answer to that request may have been lost, waits for as long as EC2 may take to list the
     instance.
@@ -182,7 +182,7 @@ def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[
 
 
 def serial_log(ec2: Ec2Client, machine: Vm) -> str:
-    """Return the latest serial output; instances other than Nitro's only have that of their boot:
+    """The latest serial output; instances other than Nitro's only have that of their boot:
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
     """
     asked = {"InstanceId": machine.id}

@@ -23,8 +23,8 @@ def tree(xml: str) -> Tree:
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the members of a set; empty if the set is empty or absent. Raises TypeError for
-    anything else.
+    """The members of a set; empty if the set is empty or absent. Raises TypeError for anything
+    else.
     """
     found = answer.get(name) or []
     if not isinstance(found, list):
@@ -33,7 +33,7 @@ def items(answer: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def part(answer: Mapping[str, Any], name: str) -> Tree:
-    """Return a structure; empty if it is empty or absent. Raises TypeError for anything else."""
+    """A structure; empty if it is empty or absent. Raises TypeError for anything else."""
     found = answer.get(name) or {}
     if not isinstance(found, dict):
         raise TypeError(f"{name} is not a structure: {found!r:.60}")
@@ -41,7 +41,7 @@ def part(answer: Mapping[str, Any], name: str) -> Tree:
 
 
 def text(answer: Mapping[str, Any], name: str) -> str:
-    """Return a text; "" if it is absent. Raises TypeError for anything else."""
+    """A text; "" if it is absent. Raises TypeError for anything else."""
     found = answer.get(name) or ""
     if not isinstance(found, str):
         raise TypeError(f"{name} is not a text: {found!r:.60}")

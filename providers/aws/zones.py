@@ -44,7 +44,7 @@ class Regions:
         self._hurried: Ec2Client | None = None
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the regions, the placement's first."""
+        """The names of the regions, the placement's first."""
         with self._lock:
             if not self._names:
                 found = self._enabled()
@@ -145,8 +145,8 @@ class Regions:
         return self._hurried
 
     def _of(self, places: Sequence[str]) -> tuple[str, ...]:
-        """Return the regions of these zones and regions; invalid names are reported by `places`.
-        What botocore knows needs no list of regions first.
+        """The regions of these zones and regions; invalid names are reported by `places`. What
+        botocore knows needs no list of regions first.
         """
         matches = [_REGION.match(place) for place in places]
         found = dict.fromkeys(match[1] for match in matches if match)
@@ -155,7 +155,7 @@ class Regions:
         return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
-        """Return the placement's zones, in its order.
+        """The placement's zones, in its order.
 
         A region is replaced by its zones that have the machines and the subnet, or by all its zones
         if EC2 reports none, so that the launch gives the reason. Raises CloudConfigError for names
@@ -205,7 +205,7 @@ class Regions:
         )
 
     def _zones(self, region: str) -> Mapping[str, str]:
-        """Return the kind of each zone that this account may use, by zone name."""
+        """The kind of each zone that this account may use, by zone name."""
         found = self._ec2.known(region, "DescribeAvailabilityZones", "availabilityZoneInfo")
         return {
             xml.text(each, "zoneName"): xml.text(each, "zoneType")
@@ -215,7 +215,7 @@ class Regions:
         }
 
     def _offering(self, region: str, plan: Plan) -> set[str]:
-        """Return the zones that have every machine type of the plan."""
+        """The zones that have every machine type of the plan."""
         machines = sorted({node.machine for node in plan.nodes if node.machine})
         if not machines:
             return set()
@@ -229,13 +229,13 @@ class Regions:
         return {zone for zone, _ in pairs if all((zone, machine) in pairs for machine in machines)}
 
     def _wanted(self) -> tuple[str, ...]:
-        """Return the placement's regions; invalid names are reported by `places`."""
+        """The placement's regions; invalid names are reported by `places`."""
         found = [_REGION.match(entry) for entry in self._config.placement]
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """Return the region from which to list the others: one of the placement, whose endpoint is
-        known to exist.
+        """The region from which to list the others: one of the placement, whose endpoint is known
+        to exist.
         """
         known = _real()
         wanted = [region for region in self._wanted() if region in known]
@@ -253,8 +253,8 @@ _HOMES = (
 
 @cache
 def _real() -> set[str]:
-    """Return every region that botocore knows. Its sessions read the whole description of EC2 for
-    this, which takes 0.2 s.
+    """Every region that botocore knows. Its sessions read the whole description of EC2 for this,
+    which takes 0.2 s.
     """
     from botocore.loaders import create_loader
 

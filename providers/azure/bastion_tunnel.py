@@ -27,7 +27,7 @@ CHUNK = 1 << 16
 
 
 def main(words: Sequence[str]) -> int:
-    """Return the exit code: that of the other program if it has ended first."""
+    """The exit code: that of the other program if it has ended first."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     port = free_port()
@@ -51,7 +51,7 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free now. Whoever takes it meanwhile lacks the node's host key."""
+    """A port that is free now. Whoever takes it meanwhile lacks the node's host key."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

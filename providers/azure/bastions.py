@@ -18,7 +18,7 @@ FIT = ("standard", "premium")
 
 
 def ranges(arm: ArmClient, network: Network) -> tuple[str, ...]:
-    """Return the address ranges from which the Bastion connects: those of its AzureBastionSubnet.
+    """The address ranges from which the Bastion connects: those of its AzureBastionSubnet.
 
     Raises CloudConfigError for a Bastion that cannot open tunnels.
     """
@@ -29,14 +29,14 @@ def ranges(arm: ArmClient, network: Network) -> tuple[str, ...]:
 
 
 def callers(arm: ArmClient, network: Network, caller: str) -> tuple[str, ...]:
-    """Return the sources that the firewall lets in: `caller`, or the Bastion's ranges."""
+    """The sources that the firewall lets in: `caller`, or the Bastion's ranges."""
     if network.ssh_proxy is not None and network.ssh_proxy.bastion:
         return ranges(arm, network)
     return (caller,) if caller else ()
 
 
 def described(arm: ArmClient, network: Network) -> str:
-    """Return the Bastion in words. Raises CloudConfigError as `ranges`."""
+    """Text on the Bastion. Raises CloudConfigError as `ranges` does."""
     bastion, sources = _fit(arm, network), ranges(arm, network)
     sku = str((bastion.get("sku") or {}).get("name"))
     return f"{bastion.get('name')} ({sku}) opens tunnels from {', '.join(sources)}"

@@ -41,7 +41,7 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
 
 
 def account_id(arm: ArmClient, account: str) -> str | None:
-    """Return the ID of a storage account; None if these credentials cannot see it."""
+    """The ID of a storage account; None if these credentials cannot see it."""
     path = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
     listed = if_told(lambda: arm.pages(path), [])
     ids = (str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower())

@@ -54,9 +54,7 @@ def check(
     plan: Plan,
     machines: Callable[[str], Sequence[Vm]],
 ) -> tuple[Finding, ...]:
-    """Return all findings. `machines` lists a cluster's VMs: existing nodes need no
-    further quota.
-    """
+    """All findings. `machines` lists a cluster's VMs: existing nodes need no further quota."""
     try:
         arm.timing.call(arm.token)
         subscription = _subscription(arm)
@@ -245,8 +243,8 @@ def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
 
 
 def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
-    """Return why Microsoft.ComputeSchedule cannot end a VM; "" if, as far as the endpoint reports,
-    it can.
+    """Reason for which Microsoft.ComputeSchedule cannot end a VM; "" if, as far as the endpoint
+    reports, it can.
     """
     service = services.of(DEADLINES)
     if service is None:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def endpoint_of(config: ClusterConfig) -> str | None:
-    """Return the configured endpoint; None for the public cloud's."""
+    """The configured endpoint; None for the public cloud's."""
     return config.endpoints.compute or os.environ.get("ARM_ENDPOINT") or None
 
 
@@ -75,8 +75,8 @@ class ArmClient:
 
     @property
     def subscription(self) -> str:
-        """Return the subscription ID from the config or the environment, or that of the only
-        subscription these credentials can see.
+        """The subscription ID from the config or the environment, or that of the only subscription
+        these credentials can see.
         """
         with self._lock:
             if not self._subscription:
@@ -95,7 +95,7 @@ class ArmClient:
         return paths.Group(self.subscription, name)
 
     def group_for(self, cluster: str, region: str) -> paths.Group:
-        """Return the resource group of a cluster's resources in a region."""
+        """The resource group of a cluster's resources in a region."""
         return self.group(self.given or paths.group_name(cluster, region))
 
     def token(self) -> str:
@@ -142,7 +142,7 @@ class ArmClient:
             return self._call(method, path, body, given, retried)
 
     def version(self, path: str) -> str | None:
-        """Return the API version for a path: ours, or an older one that this endpoint supports."""
+        """The API version for a path: ours, or an older one that this endpoint supports."""
         wanted = paths.version(path)
         return self._versions.get((wanted or "", paths.type_of(path)), wanted)
 
@@ -185,20 +185,20 @@ class ArmClient:
         return body
 
     def fact(self, path: str) -> Any:
-        """Return what a path has, asked once: for what does not change during a command."""
+        """Content of a path, asked once: for what does not change during a command."""
         if path not in self._facts:
             self._facts[path] = self.call("GET", path).body
         return self._facts[path]
 
     def find(self, path: str, **query: str) -> Tree | None:
-        """Return the resource; None if it does not exist."""
+        """The resource; None if it does not exist."""
         try:
             return self.get(path, **query)
         except NotFoundError:
             return None
 
     def pages(self, path: str, **query: str) -> list[Tree]:
-        """Return all items of a list over all its pages."""
+        """All items of a list over all its pages."""
         answer = self.get(path, **query)
         found: list[Tree] = [*objects(answer, "value")]
         seen: set[str] = set()
@@ -212,12 +212,12 @@ class ArmClient:
         return found
 
     def pages_if_told(self, path: str, **query: str) -> list[Tree]:
-        """Return all items of a list; none where `ask_or_none` returns None."""
+        """All items of a list; none where `ask_or_none` returns None."""
         return ask_or_none(lambda: self.pages(path, **query)) or []
 
     def rights(self, scope: str = "") -> list[Tree]:
-        """Return the actions that this principal is allowed in a scope, by default the
-        subscription; empty if not reported.
+        """The actions that this principal is allowed in a scope, by default the subscription; empty
+        if not reported.
         """
         path = f"{scope or self.path}/providers/Microsoft.Authorization/permissions"
         return if_told(lambda: self.pages(path), [])
@@ -309,7 +309,7 @@ class ArmClient:
         self._until(asked, ask, within)
 
     def _viewed(self, path: str, thing: Tree) -> Tree:
-        """Return a failed resource with its instance view, which has the reason if it is a VM."""
+        """A failed resource with its instance view, which has the reason if it is a VM."""
         if "/virtualmachines/" not in path.lower() or "instanceView" in thing["properties"]:
             return thing
         view = ask_or_none(lambda: self.get(f"{path}/instanceView")) or {}
@@ -403,7 +403,7 @@ class ArmClient:
 
 
 class _Polled:
-    """When an operation may be asked for again, as the answers told:
+    """Time until an operation may be asked for again, as the answers told:
     https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
     """
 
@@ -428,8 +428,8 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def ask_or_none(ask: Callable[[], T]) -> T | None:
-    """Return the result of `ask`; None if this endpoint reports the request as unsupported,
-    forbidden or malformed.
+    """The result of `ask`; None if this endpoint reports the request as unsupported, forbidden or
+    malformed.
     """
     try:
         return ask()
@@ -442,7 +442,7 @@ def ask_or_none(ask: Callable[[], T]) -> T | None:
 
 
 def failure_reason(thing: Tree) -> Any:
-    """Return the provisioning error of a failed VM, or its provisioning state."""
+    """The provisioning error of a failed VM, or its provisioning state."""
     view = thing.get("properties", {}).get("instanceView") or {}
     for status in view.get("statuses") or ():
         prefix, _, code = str(status.get("code", "")).partition("/failed")
@@ -468,7 +468,7 @@ def _is_ready(answer: ArmAnswer) -> bool:
 
 
 def state_of(body: Any) -> str:
-    """Return the provisioning state of a resource or group, in lower case; "" if not reported."""
+    """The provisioning state of a resource or group, in lower case; "" if not reported."""
     properties = body.get("properties") if isinstance(body, dict) else None
     state = properties.get("provisioningState") if isinstance(properties, dict) else None
     return str(state or "").lower()

@@ -112,8 +112,8 @@ def _validated(arm: ArmClient, path: str, body: requests.Body) -> CloudError | N
 
 
 def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> requests.Body:
-    """Return a deployment for a subscription: the resource group, with everything else nested in
-    it; or for the user's group: everything else.
+    """A deployment for a subscription: the resource group, with everything else nested in it; or
+    for the user's group: everything else.
     """
     group = arm.group_for(plan.config.name, place.region)
     tags = labels.on_resources(plan)
@@ -222,7 +222,7 @@ def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapp
 
 
 def _some_key() -> str:
-    """Return a well-formed public key for which no private key exists."""
+    """A well-formed public key for which no private key exists."""
     kind = b"ssh-ed25519"
     data = b"".join(struct.pack(">I", len(part)) + part for part in (kind, os.urandom(32)))
     return f"{kind.decode()} {base64.b64encode(data).decode()} rehearsal"

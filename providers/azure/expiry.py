@@ -113,7 +113,7 @@ class _Armed:
         )
 
     def fault(self) -> str:
-        """Why this does not end the VM."""
+        """Reason for which this does not end the VM."""
         if self.schedule is None:
             return "Azure has no schedule for it"
         if not self.operation:
@@ -282,7 +282,7 @@ class Expiries:
                 self.arm(group, name, found.region, vm.get("tags") or {}, expires)
 
     def missing(self, machines: Sequence[Vm]) -> dict[str, str]:
-        """Return why Azure does not end a VM at its end: by ID, for those of which it says so."""
+        """Reasons for which Azure does not end VMs at their end, by ID, where Azure says so."""
         found: dict[str, str] = {}
         by_group: dict[paths.Group, dict[str, _Guarded]] = {}
         for machine in machines:
@@ -298,7 +298,7 @@ class Expiries:
     def _lacking(
         self, group: paths.Group, guarded: Mapping[str, _Guarded], *, both: bool
     ) -> dict[str, str]:
-        """Return what VMs of one group lack, by name. `both`: also those that one of the two
+        """Messages on what VMs of one group lack, by name. `both`: also those that one of the two
         services ends, and the other could.
 
         One call for the schedules; another for the operations, if schedules do not reach that far.
@@ -354,11 +354,11 @@ class Expiries:
         self._arm.delete(schedule)
 
     def of_group(self, group: paths.Group) -> list[Tree]:
-        """Return the schedules of a group that is about to be deleted, for `cancel`."""
+        """The schedules of a group that is about to be deleted, for `cancel`."""
         return self._schedules(group) or []
 
     def _schedules(self, group: paths.Group) -> list[Tree] | None:
-        """Return the schedules of a group; None if this user may not list them."""
+        """The schedules of a group; None if this user may not list them."""
         path = f"{group.path}/providers/Microsoft.DevTestLab/schedules"
         try:
             return ask_or_none(lambda: self._arm.pages(path))
@@ -417,9 +417,7 @@ class Expiries:
         return _Deadline(refusal=CloudConfigError(f"{what} was refused: {words}"))
 
     def _reported(self, region: str, operations: Sequence[str]) -> dict[str, _Report]:
-        """Return what Azure reports of these operations, by ID; nothing where this user may not
-        ask.
-        """
+        """Reports of Azure on these operations, by ID; none where this user may not ask."""
         found: dict[str, _Report] = {}
         for first in range(0, len(operations), MOST):
             some = operations[first : first + MOST]

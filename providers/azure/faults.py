@@ -1,4 +1,4 @@
-"""What Resource Manager's refusals mean: codes as rows, and how its answers are read.
+"""Meanings of Resource Manager's refusals: codes as rows, and how its answers are read.
 
 Codes:
 https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
@@ -329,8 +329,8 @@ _OLDER = frozenset(
 
 
 def versions(error: CloudError) -> tuple[str, ...]:
-    """Return the API versions that an endpoint lists as supported when it refuses ours: sovereign
-    clouds lag behind by months.
+    """The API versions that an endpoint lists as supported when it refuses ours: sovereign clouds
+    lag behind by months.
     """
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
@@ -358,8 +358,8 @@ def of_answer(
     body: str,
     reach: Scope = "region",
 ) -> CloudError:
-    """Return the error for an HTTP error response. Names in `headers` are in lower case; `reach` is
-    how far the request went.
+    """The error for an HTTP error response. Names in `headers` are in lower case; `reach` is how
+    far the request went.
     """
     wait = seconds(headers)
     facts = _challenge(headers.get("www-authenticate", ""))
@@ -384,8 +384,8 @@ def of_error(
     reach: Scope = "region",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """Return the error for ARM's `{"code", "message", "details"}` in a response, an operation or a
-    VM's status.
+    """The error for ARM's `{"code", "message", "details"}` in a response, an operation or a VM's
+    status.
     """
     causes = list(_walk(error)) or [("", str(error)[:500])]
     first = causes[0]
@@ -415,12 +415,12 @@ def of_error(
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
-    """Return the error for an exception of libcloud, requests or azure-core."""
+    """The error for an exception of libcloud, requests or azure-core."""
     return TABLE.of_exception(asked, error)
 
 
 def _challenge(header: str) -> dict[str, str]:
-    """Return the claims that a token lacks, and the tenant that gives such tokens."""
+    """The claims that a token lacks, and the tenant that gives such tokens."""
     if "insufficient_claims" not in header:
         return {}
     found = re.search(r'claims="([\w+/=-]+)"', header)  # base64, which no shell interprets
@@ -428,7 +428,7 @@ def _challenge(header: str) -> dict[str, str]:
 
 
 def _named(words: str) -> dict[str, str]:
-    """Return what a message names that belongs into its hint."""
+    """Parts of a message that belong into its hint, by name."""
     tenant = re.search(r"https://login\.[\w.]+/([0-9a-fA-F-]{36})", words)
     namespace = re.search(r"namespace '(Microsoft\.\w+)'", words)
     feature = re.search(r"(?:feature '?|')Microsoft\.Compute/(\w+)\b(?!/)", words)

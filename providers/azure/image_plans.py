@@ -16,7 +16,7 @@ PLAN = ("name", "product", "publisher")
 
 
 def plan_in(details: Tree) -> dict[str, str] | None:
-    """Return the plan of a version's facts, as a VM's request names it; None without one."""
+    """The plan of a version's facts, as a VM's request names it; None without one."""
     plan: Mapping[str, str] = (details.get("properties") or {}).get("plan") or {}
     return {key: str(plan.get(key) or "") for key in PLAN} if plan else None
 

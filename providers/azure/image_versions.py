@@ -18,8 +18,8 @@ LATEST = ":latest"
 def of_nodes(
     arm: ArmClient, plan: Plan, region: str, journal: Journal
 ) -> dict[str, tuple[str, ...]]:
-    """Return each node's images by node name: one, or several to try in turn if this endpoint does
-    not list versions.
+    """Each node's images by node name: one, or several to try in turn if this endpoint does not
+    list versions.
 
     `latest` is resolved to the current version.
     """
@@ -64,8 +64,8 @@ def _of(
 def plans_of(
     arm: ArmClient, region: str, images: Sequence[tuple[str, ...]]
 ) -> dict[str, dict[str, str]]:
-    """Return the plans by image; none for images without one, of our own choice, or whose facts
-    this principal may not read.
+    """The plans by image; none for images without one, of our own choice, or whose facts this
+    principal may not read.
     """
     found = {image for choices in images for image in choices if image not in requests.OURS}
     plans = {image: _plan_of(arm, region, image) for image in sorted(found)}

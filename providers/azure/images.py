@@ -47,7 +47,7 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
 
 
 def existing(arm: ArmClient, region: str, names: Sequence[str]) -> tuple[str, list[str] | None]:
-    """Return the first image that exists and its versions, which are None if not reported."""
+    """The first image that exists and its versions, which are None if not reported."""
     for image in names:
         path = path_of(arm, region, requests.image_reference(image))
         versions = None if path is None else versions_at(arm, path)
@@ -63,7 +63,7 @@ def secure_boot(arm: ArmClient) -> bool:
 
 
 def path_of(arm: ArmClient, region: str, reference: Tree) -> str | None:
-    """Return the path of a marketplace image; None for a custom or gallery image."""
+    """The path of a marketplace image; None for a custom or gallery image."""
     if "publisher" not in reference:
         return None
     return (
@@ -74,8 +74,8 @@ def path_of(arm: ArmClient, region: str, reference: Tree) -> str | None:
 
 
 def versions_at(arm: ArmClient, path: str) -> list[str] | None:
-    """Return the versions of an image; None if this endpoint does not report them, empty if the
-    image does not exist.
+    """The versions of an image; None if this endpoint does not report them, empty if the image does
+    not exist.
     """
     try:
         answer = arm.fact(path)

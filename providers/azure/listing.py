@@ -110,7 +110,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
 
 
 def stuck(within: float) -> CapacityError:
-    """Return the error for a VM that was still being created after `within` seconds."""
+    """The error for a VM that was still being created after `within` seconds."""
     words = f"Azure accepted the VM, and had not created it after {within / 60:.0f} min"
     error = CapacityError(words, scope="zone")
     error.stuck = True
@@ -129,16 +129,14 @@ def place_of(vm: Tree) -> Location:
 
 
 def plain(region: str) -> str:
-    """Return a region's name in lower case without spaces: `East US` and `eastus` are the same
-    region.
-    """
+    """A region's name in lower case without spaces: `East US` and `eastus` are the same region."""
     return region.replace(" ", "").lower()
 
 
 def condition(
     name: str, properties: Tree, view: Tree, *, dying: bool, reach: Scope = "region"
 ) -> tuple[NodeState, CloudError | None]:
-    """Return the state of a VM, and the reason if that is a failure."""
+    """The state of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
         return "stopped", BusyError(f"{name}: the VM is being deleted", scope="region")
@@ -176,7 +174,7 @@ def _has_public(properties: Tree, lists: Lists) -> bool:
 
 
 def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
-    """Return the private and public address; "" while unknown."""
+    """The private and public address; "" while unknown."""
     inside = _nic(properties, lists)
     public = inside.get("publicIPAddress") or {}
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public

@@ -42,7 +42,7 @@ class Sku:
     """Generations of images that the type boots: `{"V1", "V2"}`; empty if not reported."""
 
     def mismatch(self, node: NodePlan) -> str | None:
-        """Return why this node cannot have this type; None if nothing that Azure reports
+        """Reason for which this node cannot have this type; None if nothing that Azure reports
         contradicts it.
 
         Azure reports the number of GPUs, but shows their kind only in the type's name.
@@ -71,7 +71,7 @@ class Sku:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """Return the type's accelerator; None if it has none or its name does not show the kind."""
+        """The type's accelerator; None if it has none or its name does not show the kind."""
         words = self.name.split("_")[2:]
         kinds = [row.kind for row in map(gpus.gpu, words) if row is not None]
         return Accelerator(kind=kinds[0], count=self.gpus) if kinds and self.gpus else None
@@ -86,8 +86,8 @@ class Skus:
         self._lock = threading.Lock()
 
     def of(self, region: str) -> Mapping[str, Sku] | None:
-        """Return the machine types of a region by name in lower case; None if this endpoint does
-        not list them.
+        """The machine types of a region by name in lower case; None if this endpoint does not list
+        them.
         """
         with self._lock:
             if region not in self._known:
@@ -95,8 +95,8 @@ class Skus:
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-        """Return the facts of each machine type, from the first region that has it; types with
-        unknown GPUs are omitted.
+        """The facts of each machine type, from the first region that has it; types with unknown
+        GPUs are omitted.
         """
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
@@ -167,7 +167,7 @@ def _scratch_gb(capabilities: Mapping[str, str]) -> int | None:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the parts of a list with commas."""
+    """The parts of a list with commas."""
     return frozenset(filter(None, map(str.strip, text.split(","))))
 
 

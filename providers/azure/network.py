@@ -140,7 +140,7 @@ def uses_placement_group(plan: Plan) -> bool:
 
 
 def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
-    """Return the address ranges of a subnet. Raises CloudConfigError if it does not exist."""
+    """The address ranges of a subnet. Raises CloudConfigError if it does not exist."""
     shape = "/subscriptions/…/virtualNetworks/NAME/subnets/NAME"
     if not subnet.startswith("/subscriptions/") or "/subnets/" not in subnet:
         raise CloudConfigError(
@@ -178,8 +178,8 @@ class _Site:
         return False
 
     def _found(self, path: str, *, fresh: bool) -> Tree | None:
-        """Return a resource of ours; None if it does not exist. Raises NameTakenError if, in the
-        user's group, it is not ours.
+        """A resource of ours; None if it does not exist. Raises NameTakenError if, in the user's
+        group, it is not ours.
         """
         return None if fresh else ours(self.arm, path, self.cluster)
 
@@ -232,8 +232,8 @@ class _Site:
         return path
 
     def subnet(self, plan: Plan, *, fresh: bool) -> str:
-        """Return the ID of the config's subnet, or create our own network and return the ID of its
-        only subnet.
+        """The ID of the config's subnet, or of the only subnet of our own network, which is created
+        if it is missing.
         """
         if plan.config.network.subnet is not None:
             return plan.config.network.subnet
@@ -265,9 +265,7 @@ class _Site:
 
 
 def shared_name(arm: ArmClient, cluster: str, region: str) -> str:
-    """Return the name of the network and the firewall. A group of the user's may have several
-    regions.
-    """
+    """The name of the network and the firewall. A group of the user's may have several regions."""
     name = labels.group_name(cluster)
     return f"{name}-{region}" if arm.given else name
 
@@ -281,7 +279,7 @@ def no_group(name: str) -> CloudConfigError:
 
 
 def ours(arm: ArmClient, path: str, cluster: str) -> Tree | None:
-    """Return a resource of the cluster; None if it does not exist.
+    """A resource of the cluster; None if it does not exist.
 
     Raises NameTakenError if the user's group has another resource of that name, which a PUT would
     change. In a group of our own, everything is ours.

@@ -53,7 +53,9 @@ def check(
 
 
 def _identity(arm: ArmClient, id: str) -> Tree | str:
-    """Return the identity, or why it cannot be known. Raises PermissionsError if there is none."""
+    """The identity, or the reason why it cannot be known. Raises PermissionsError if there is
+    none.
+    """
     try:
         return arm.get(id)
     except CloudError as error:

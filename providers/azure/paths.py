@@ -29,14 +29,14 @@ VERSIONS = (
 
 
 def version(path: str) -> str | None:
-    """Return the API version for a path; None for a link that the cloud returned, which includes
-    the version if it needs one.
+    """The API version for a path; None for a link that the cloud returned, which includes the
+    version if it needs one.
     """
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
 
 
 def type_of(path: str) -> str:
-    """Return the resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a
+    """The resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a
     list.
     """
     _, provider, rest = path.partition("?")[0].lower().rpartition("/providers/")
@@ -48,7 +48,7 @@ def type_of(path: str) -> str:
 
 
 def newest(versions: Sequence[str], wanted: str) -> str | None:
-    """Return the newest of the versions that a refusal lists.
+    """The newest of the versions that a refusal lists.
 
     A preview is chosen only if there is nothing else, and a version newer than `wanted` only if all
     are newer.
@@ -83,8 +83,8 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"
 
     def address(self, node: str, zone: str) -> str:
-        """Return the path of a VM's public address. Its name includes the zone, as an address
-        cannot leave its zone.
+        """The path of a VM's public address. Its name includes the zone, as an address cannot leave
+        its zone.
         """
         name = f"{node}-{zone}" if zone else node
         return f"{self.path}/providers/Microsoft.Network/publicIPAddresses/{name}"
@@ -96,9 +96,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/virtualNetworks/{name}"
 
     def schedule(self, node: str) -> str:
-        """Return the path of a VM's schedule, with the name that the portal's auto-shutdown
-        expects.
-        """
+        """The path of a VM's schedule, with the name that the portal's auto-shutdown expects."""
         name = f"shutdown-computevm-{node}"
         return f"{self.path}/providers/Microsoft.DevTestLab/schedules/{name}"
 
@@ -111,7 +109,7 @@ RESERVATION_GROUPS = "Microsoft.Compute/capacityReservationGroups"
 
 
 def _id(subscription: str, value: str, *, kind: str) -> str:
-    """Return the ID of a resource, given as its ID or as GROUP/NAME."""
+    """The ID of a resource, given as its ID or as GROUP/NAME."""
     if value.startswith("/"):
         return value
     group, _, name = value.partition("/")
@@ -124,14 +122,14 @@ reservation_group = partial(_id, kind=RESERVATION_GROUPS)
 
 
 def disk_key(subscription: str, value: str | None) -> str | None:
-    """Return the ID of a disk encryption set, given as its ID or as GROUP/NAME."""
+    """The ID of a disk encryption set, given as its ID or as GROUP/NAME."""
     kind = "Microsoft.Compute/diskEncryptionSets"
     return None if value is None else _id(subscription, value, kind=kind)
 
 
 def reservation_name(id: str, subscription: str) -> str:
-    """Return GROUP/NAME for the ID of a capacity reservation group in this subscription; the ID
-    itself for one of another.
+    """GROUP/NAME for the ID of a capacity reservation group in this subscription; the ID itself for
+    one of another.
     """
     shape = rf"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/{RESERVATION_GROUPS}/([^/]+)"
     found = re.fullmatch(shape, id, re.IGNORECASE)
@@ -140,8 +138,8 @@ def reservation_name(id: str, subscription: str) -> str:
 
 
 def vm_of(id: str) -> tuple[Group, str] | None:
-    """Return the group and name in a VM's ID; None for other IDs. Group names are converted to
-    lower case, as lists sometimes capitalize them.
+    """The group and name in a VM's ID; None for other IDs. Group names are converted to lower case,
+    as lists sometimes capitalize them.
     """
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
@@ -153,9 +151,7 @@ def vm_of(id: str) -> tuple[Group, str] | None:
 
 
 def group_of(id: str) -> str:
-    """Return the name of the group in an ID, in lower case: ARM ignores case and does not preserve
-    it.
-    """
+    """The name of the group in an ID, in lower case: ARM ignores case and does not preserve it."""
     found = re.search(r"/resourcegroups/([^/]+)", id, re.IGNORECASE)
     return found[1].lower() if found else ""
 
@@ -165,13 +161,12 @@ def last(id: str) -> str:
 
 
 def zone_of(place_zone: str) -> str:
-    """Return the zone number: `1` for `eastus-1`; "" for ""."""
+    """The zone number: `1` for `eastus-1`; "" for ""."""
     return place_zone.rpartition("-")[2]
 
 
 def local(url: str, prefix: str) -> str:
-    """Return the path and query of a link that the cloud returned. `prefix` is the endpoint's own
-    path.
+    """The path and query of a link that the cloud returned. `prefix` is the endpoint's own path.
 
     Links are followed only to our own endpoint, as the request carries our token.
     """

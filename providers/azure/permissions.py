@@ -132,7 +132,7 @@ def role(
     scope: str = "/subscriptions/SUBSCRIPTION",
     actions: tuple[str, ...] = ACTIONS,
 ) -> dict[str, Any]:
-    """Return a custom role in the format of `az role definition create`."""
+    """A custom role in the format of `az role definition create`."""
     return {
         "Name": name,
         "IsCustom": True,
@@ -146,8 +146,8 @@ def role(
 
 
 def commands(config: ClusterConfig) -> str:
-    """Return the commands that give all that this file needs, and no more, to paste: a custom role,
-    and built-in ones on what else the file names.
+    """The commands that give all that this file needs, and no more, to paste: a custom role, and
+    built-in ones on what else the file names.
     """
     subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or "SUBSCRIPTION"
     whole = f"/subscriptions/{subscription}"
@@ -187,13 +187,13 @@ def commands(config: ClusterConfig) -> str:
 
 
 def group_role() -> dict[str, Any]:
-    """Return the role for `resource_group`, which is enough on that group alone."""
+    """The role for `resource_group`, which is enough on that group alone."""
     scope = "/subscriptions/SUBSCRIPTION/resourceGroups/GROUP"
     return role("cloudtrain in a group", scope, IN_GROUP)
 
 
 def block() -> str:
-    """Return the block in docs/azure.md for users to paste."""
+    """The block in docs/azure.md for users to paste."""
     lines = ["az role definition create --role-definition role.json"]
     lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
     lines += ["  --scope /subscriptions/SUBSCRIPTION"]

@@ -54,7 +54,7 @@ helped none of 20 such VMs, and that deleting them did.
 
 
 def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
-    """Return the provider for a config. Sends no request."""
+    """The provider for a config. Sends no request."""
     account = AzureDriver(config)
     return CloudProvider(
         account, caller=lambda: caller_cidr(config, endpoint_of(config)), timing=PATIENT
@@ -88,7 +88,7 @@ class AzureDriver:
         return checks.check(self._arm, self._skus, self._services, plan, self.machines)
 
     def policy(self, config: ClusterConfig) -> str:
-        """Return the commands that give a user the least role for this file."""
+        """The commands that give a user the least role for this file."""
         return permissions.commands(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:

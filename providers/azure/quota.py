@@ -35,7 +35,7 @@ def left(
     region: str,
     namespaces: Sequence[str] = ("Microsoft.Compute", "Microsoft.Network"),
 ) -> dict[str, Quota]:
-    """Return the remaining quota by `key` of its name, of these namespaces together."""
+    """The remaining quota by `key` of its name, of these namespaces together."""
     paths = [
         f"{arm.path}/providers/{namespace}/locations/{region}/usages" for namespace in namespaces
     ]
@@ -50,7 +50,7 @@ def left(
 
 
 def key(name: str) -> str:
-    """Return a quota name in lower case without spaces, as SKUs and usages differ in these:
+    """A quota name in lower case without spaces, as SKUs and usages differ in these:
     https://github.com/skypilot-org/skypilot/issues/10120
     """
     return re.sub(r"[^a-z0-9]", "", name.lower())
@@ -70,8 +70,8 @@ def keys(name: str) -> tuple[str, ...]:
 def need(
     nodes: Sequence[NodePlan], known: Mapping[str, Sku], *, public: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the amount that all roles together need of each quota, and the machine types whose
-    number of cores is unknown.
+    """The amount that all roles together need of each quota, and the machine types whose number of
+    cores is unknown.
 
     Spot nodes count against `lowPriorityCores` only; a capacity reservation took its cores when it
     was made, so its nodes need none.
@@ -101,7 +101,7 @@ the same family everywhere."""
 def allowances(
     arm: ArmClient, skus: Skus, machines: Sequence[MachineType], regions: Sequence[str]
 ) -> PartialList[Allowance]:
-    """Return what the quotas of cores allow in these regions, or in all of the subscription."""
+    """Room that the quotas of cores leave in these regions, or in all of the subscription."""
     where = [plain(region) for region in regions] or _locations(arm)
     sizes = _sizes(skus, {machine.name.lower() for machine in machines}, where)
 

@@ -224,7 +224,7 @@ def _os_disk(node: NodePlan, image: str, disk_key: str | None) -> Body:
 
 
 def disk_gb(node: NodePlan, image: str) -> int | None:
-    """Return the size of a node's disk; None: as large as its image."""
+    """The size of a node's disk; None: as large as its image."""
     roomy = node.accelerator is not None and image in OURS
     return node.disk_gb or (GPU_DISK_GB if roomy else None)
 
@@ -291,8 +291,8 @@ def has_gpu(node: NodePlan) -> bool:
 
 
 def with_next_boot(body: Any) -> Any:
-    """Return the body with the profile to try after the one that was refused: that of Trusted
-    Launch without Secure Boot, then none. The same if it has none.
+    """The body with the profile to try after the one that was refused: that of Trusted Launch
+    without Secure Boot, then none. The same if it has none.
     """
     if isinstance(body, list):
         return [with_next_boot(each) for each in body]
@@ -349,7 +349,7 @@ def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:
 
 
 def seconds_to(found: Mapping[str, Any], now: float) -> float:
-    """Return the seconds to the nearest run of the schedule, past or future."""
+    """The seconds to the nearest run of the schedule, past or future."""
     time = str(((found.get("properties") or {}).get("dailyRecurrence") or {}).get("time", ""))
     if not re.fullmatch(r"\d{4}", time):
         return 0.0
@@ -363,12 +363,12 @@ def _zones(zone: str) -> Body:
 
 
 def image_of(image: str, node: NodePlan) -> str:
-    """Return Azure's name of an image."""
+    """Azure's name of an image."""
     return images_of(image, node)[0]
 
 
 def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
-    """Return Azure's names of an image, of which the first that exists is used."""
+    """Azure's names of an image, of which the first that exists is used."""
     if image not in ("auto", "deeplearning"):
         return (IMAGES.get(image, image),)
     # Images with drivers may have NVIDIA's open kernel modules, which need Turing or later.
@@ -379,8 +379,7 @@ def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def image_reference(image: str) -> Body:
-    """Return the reference for `publisher:offer:sku:version`, or for the ID of a custom or gallery
-    image.
+    """The reference for `publisher:offer:sku:version`, or for the ID of a custom or gallery image.
 
     Raises CloudConfigError for anything else.
     """

@@ -71,15 +71,13 @@ def of_plan(plan: Plan) -> tuple[Provisioning, ...]:
 
 
 def find(arm: ArmClient, plan: Plan) -> Groups:
-    """Return the groups that the plan names. Raises CloudConfigError for one that cannot be
-    used.
-    """
+    """The groups that the plan names. Raises CloudConfigError for one that cannot be used."""
     return {bought: _read(arm, bought, _id(arm, bought.name)) for bought in of_plan(plan)}
 
 
 def _id(arm: ArmClient, name: str) -> str:
-    """Return the ID of a group, given as its ID, as GROUP/NAME, or as a name that the subscription
-    has only once.
+    """The ID of a group, given as its ID, as GROUP/NAME, or as a name that the subscription has
+    only once.
     """
     if "/" in name:
         return paths.reservation_group(arm.subscription, name)
@@ -134,7 +132,7 @@ def _allocated(view: Tree) -> frozenset[str]:
 
 
 def fitting(groups: Groups, plan: Plan, places: Sequence[Location]) -> tuple[Location, ...]:
-    """Return the places in which every reserved node of the plan has a reservation. Raises
+    """The places in which every reserved node of the plan has a reservation. Raises
     CloudConfigError if there is none.
     """
     reserved = [node for node in plan.nodes if node.provisioning in groups]

@@ -49,8 +49,8 @@ class ResourceProvider:
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
-    """Return the namespaces that a plan with this lifetime needs; schedules are needed only if
-    there is a lifetime.
+    """The namespaces that a plan with this lifetime needs; schedules are needed only if there is a
+    lifetime.
     """
     return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
 
@@ -64,7 +64,7 @@ class ResourceProviders:
         self._lock = threading.Lock()
 
     def of(self, namespace: str) -> ResourceProvider | None:
-        """Return a resource provider; None if this endpoint does not report it."""
+        """A resource provider; None if this endpoint does not report it."""
         with self._lock:
             if namespace not in self._known:
                 self._known[namespace] = self._ask(namespace)

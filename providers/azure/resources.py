@@ -72,8 +72,8 @@ class Resources:
         return [machine for machines in found for machine in machines]
 
     def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
-        """Return the names of the groups that have our name or tag, or contain a VM with our tag;
-        and all groups.
+        """The names of the groups that have our name or tag, or contain a VM with our tag; and all
+        groups.
         """
         groups, tagged = self._groups_and_tagged(cluster)
         names = {
@@ -149,7 +149,7 @@ class Resources:
         return list(listing.to_vms(lists, cluster))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
-        """Return the instance view of each VM. A view that the list does not include is queried by
+        """The instance view of each VM. A view that the list does not include is queried by
         itself.
         """
         views = {

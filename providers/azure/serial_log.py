@@ -18,7 +18,7 @@ TIMEOUT = 20.0
 
 
 def serial_log(arm: ArmClient, machine: Vm) -> str:
-    """Return the end of the serial log:
+    """The end of the serial log:
     https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data
     """
     group, name = where(machine)

@@ -29,8 +29,7 @@ NOT_DONE = "not done"
 
 
 def interval(timing: Timing, taken: float, listed: float = 0.0) -> float:
-    """Return the seconds until the next poll of an operation that has taken `taken`
-    seconds so far.
+    """The seconds until the next poll of an operation that has taken `taken` seconds so far.
 
     `listed`: seconds that the last list took, with a page for each hundred resources. The pause is
     as long, so that hundreds of nodes do not take up all calls that Azure accepts.
@@ -62,7 +61,7 @@ class SharedPoll:
         self._failure: CloudError | None = None
 
     def wait(self, id: str, *, within: float, pause: float = 0.0) -> Tree | None:
-        """Return the resource with this id once it is settled; None if it is not listed.
+        """The resource with this id once it is settled; None if it is not listed.
 
         `pause`: seconds between two polls that Azure asked for. Raises the list's error, and
         TransientError (`NOT_DONE`) after `within` seconds. Only lists that were requested after

@@ -1,4 +1,4 @@
-"""How often Azure has evicted spot VMs, as Resource Graph tells it."""
+"""Rates at which Azure has evicted spot VMs, as Resource Graph tells them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TRIES = 2
 
 
 def evidence(arm: ArmClient, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-    """Return the eviction rate of the plan's spot machines for each place, which is that of its
-    region: Azure has none for zones.
+    """The eviction rate of the plan's spot machines for each place, which is that of its region:
+    Azure has none for zones.
 
     The query needs no right beyond reading the subscription. It is not limited to a subscription,
     as the table belongs to the tenant. https://learn.microsoft.com/azure/virtual-machines/spot-vms
@@ -53,7 +53,7 @@ def _briefly(arm: ArmClient) -> ArmClient:
 def _rates(
     arm: ArmClient, sizes: Sequence[str], regions: Sequence[str]
 ) -> Mapping[tuple[str, str], str]:
-    """Return the rate, such as `5-10` or `20+`, by machine type in lower case and region."""
+    """The rate, such as `5-10` or `20+`, by machine type in lower case and region."""
     names, where = (", ".join(f"'{one}'" for one in each) for each in (sizes, regions))
     query = (
         "SpotResources | where type =~ 'microsoft.compute/skuspotevictionrate/location' "

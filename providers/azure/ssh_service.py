@@ -11,7 +11,7 @@ WRAPPER = Path(__file__).parent / "bastion_tunnel.py"
 
 
 def command(bastion: str, vm: str) -> tuple[str, ...]:
-    """Return the command for the IDs of a Bastion and a VM.
+    """The command for the IDs of a Bastion and a VM.
 
     `az network bastion tunnel` listens on a local port and serves one connection at a time, and has
     no form for ProxyCommand (Azure/azure-cli#27999, #24600; azext_bastion/tunnel.py, read): the

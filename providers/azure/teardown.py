@@ -187,7 +187,7 @@ class Teardown:
     def _not_deleted(
         self, name: str, vms: Sequence[Tree], begun: dict[str, ArmAnswer], refusal: CloudError
     ) -> PermissionsError:
-        """Return the error for a locked group, whose machines are no longer billed while its other
+        """The error for a locked group, whose machines are no longer billed while its other
         resources are.
         """
         path = str(self._arm.group(name).itself)

@@ -218,7 +218,7 @@ def _refuse_secure_boot(vm: Tree) -> None:
 
 
 def _disks(vm: Tree | None) -> list[str]:
-    """Return the disk that was created with the VM; disks attached later are kept."""
+    """The disk that was created with the VM; disks attached later are kept."""
     profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
     id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
     return [str(id)] if id else []

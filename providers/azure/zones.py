@@ -20,8 +20,8 @@ from cloudtrain.providers.base.driver import Location
 def places(
     arm: ArmClient, skus: Skus, services: ResourceProviders, plan: Plan
 ) -> tuple[Location, ...]:
-    """Return the places of the placement, in its order. Raises CloudConfigError for names that do
-    not exist.
+    """The places of the placement, in its order. Raises CloudConfigError for names that do not
+    exist.
 
     A region is replaced by each of its zones that have all machines, followed by the region itself,
     in which Azure chooses the zone. A region that lacks a machine is kept, as Azure's refusal gives
@@ -50,7 +50,7 @@ def places(
 
 
 def unserved(services: ResourceProviders, plan: Plan, regions: Sequence[str]) -> dict[str, str]:
-    """Return the regions in which Azure cannot end a node by itself, each with the reason."""
+    """The regions in which Azure cannot end a node by itself, each with the reason."""
     lifetime = plan.config.limits.max_lifetime
     schedules = services.of(SCHEDULES) if lifetime is not None else None
     far, found = services.of(DEADLINES), {}
@@ -72,7 +72,7 @@ def parse_location(text: str) -> Location:
 
 
 def _regions(arm: ArmClient) -> Collection[str] | None:
-    """Return the regions of the subscription; None if this endpoint does not list them."""
+    """The regions of the subscription; None if this endpoint does not list them."""
     locations = arm.pages_if_told(f"{arm.path}/locations")
     names = {plain(str(region.get("name", ""))) for region in locations}
     return names or None

@@ -6,8 +6,8 @@ import ipaddress
 
 
 def ip_address(text: object) -> str:
-    """Return the address; "" if the text is none, as that of a node whose address is not known yet:
-    it becomes an argument of ssh and a line of its files.
+    """The address; "" if the text is not one, as that of a node whose address is not known yet: it
+    becomes an argument of ssh and a line of its files.
     """
     try:
         return str(ipaddress.ip_address(str(text)))

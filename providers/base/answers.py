@@ -21,8 +21,8 @@ Driver = TypeVar("Driver")
 
 
 def typed(answer: Mapping[str, Any], name: str, kind: type[T], *, null: bool = False) -> T:
-    """Return the answer's field; an empty one if it is missing or, with `null`, null. Raises
-    TypeError for any other type.
+    """The answer's field; an empty one if it is missing or, with `null`, null. Raises TypeError for
+    any other type.
     """
     if name not in answer or (null and answer[name] is None):
         return kind()
@@ -33,7 +33,7 @@ def typed(answer: Mapping[str, Any], name: str, kind: type[T], *, null: bool = F
 
 
 def objects(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return a list of objects; empty if it is missing. Raises TypeError for anything else."""
+    """A list of objects; empty if it is missing. Raises TypeError for anything else."""
     found = typed(answer, name, list)
     for each in found:
         if not isinstance(each, dict):

@@ -73,8 +73,8 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def with_end(user_data: str, expires: float, *, moved: str) -> str:
-    """Return the user data of a stopped node with another end, which also counts before the one
-    that its END file has, once. `moved`: an ID of this move.
+    """The user data of a stopped node with another end, which also counts before the one that its
+    END file has, once. `moved`: an ID of this move.
 
     Raises ValueError if it is not ours.
     """
@@ -93,7 +93,7 @@ def with_end(user_data: str, expires: float, *, moved: str) -> str:
 
 
 def document_of(user_data: str) -> dict[str, Any]:
-    """Return the document of `user_data`."""
+    """The document of `user_data`."""
     document: dict[str, Any] = yaml.load(user_data, Loader=_LOADER)
     return document
 

@@ -26,8 +26,8 @@ def caller_cidr(
     proxy: str = "",
     services: Sequence[str] = SERVICES,
 ) -> str:
-    """Return `network.ssh_from`, or for `auto` the address from which the nodes will see us
-    connect; "" to open nothing.
+    """`network.ssh_from`, or for `auto` the address from which the nodes will see us connect; "" to
+    open nothing.
 
     `endpoint` is a custom compute endpoint, if any. With an emulator or a private cloud, the nodes
     see the address of our own interface on the route to it. `proxy`: the range from which the
@@ -59,7 +59,7 @@ def caller_cidr(
 
 
 def _address_towards(endpoint: str) -> str:
-    """Return our address on the route to `endpoint`. Connecting a datagram socket sends nothing."""
+    """Our address on the route to `endpoint`. Connecting a datagram socket sends nothing."""
     place = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         host, port = place.hostname or "", place.port or 443
@@ -75,8 +75,8 @@ def _address_towards(endpoint: str) -> str:
 
 
 def _address_seen_by(service: str) -> str:
-    """Return our public address. The request bypasses any proxy, as SSH does. Raises ValueError if
-    the address is not public.
+    """Our public address. The request bypasses any proxy, as SSH does. Raises ValueError if the
+    address is not public.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(service, timeout=SECONDS) as answer:

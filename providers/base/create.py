@@ -228,7 +228,7 @@ class Creation(Generic[NetworkT]):
         return nodes
 
     def _unqueued(self, machine: Vm) -> CloudError:
-        """Return why a request ended that waited in the cloud's queue."""
+        """Error that says why a request ended that waited in the cloud's queue."""
         try:
             told = self.account.refusal(machine)
         except CloudError:
@@ -318,7 +318,7 @@ class _Queued:
         return frozenset(node.name for node in nodes if node.provisioning.market in QUEUED)
 
     def newly_billed(self, machines: Sequence[Vm]) -> list[Vm]:
-        """Return those that waited in the queue and run now. They are journaled as created again:
+        """The machines that waited in the queue and run now. They are journaled as created again:
         what waits costs nothing.
         """
         nodes = {m.node.name: m for m in machines if m.node.state == "running"}
@@ -391,8 +391,8 @@ def refusal_covers(error: CloudError, refused: Location, place: Location) -> boo
 
 
 def of_all(refusals: Sequence[CloudError]) -> type[CloudError]:
-    """Return the class of the error that lists these: a lack of room, if there is any, as it may
-    end; else that of the first.
+    """The class of the error that lists these: a lack of room, if there is any, as it may end; else
+    that of the first.
     """
     if all(isinstance(e, QuotaError) for e in refusals):
         return QuotaError
@@ -445,7 +445,7 @@ def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
 
 
 def _named(node: str, error: CloudError) -> CloudError:
-    """Return a copy of the error with the node's name before its message."""
+    """A copy of the error with the node's name before its message."""
     if error.message.startswith(f"{node}:"):
         return error
     return error.copy_with(message=f"{node}: {error.message}")

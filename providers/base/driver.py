@@ -17,7 +17,7 @@ NetworkT = TypeVar("NetworkT")
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Location:
-    """Where all nodes of a cluster run: a zone, or a region if it has no zones."""
+    """Place of all nodes of a cluster: a zone, or a region if it has no zones."""
 
     region: str
     zone: str = ""
@@ -116,8 +116,8 @@ class ConfirmsEnds(Protocol):
     """A driver whose cloud can be asked whether it will end a VM, besides listing it."""
 
     def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
-        """Return why the cloud does not end one of these running VMs at its end: by ID, for those
-        of which it says so. One call or two for all of them. Raises CloudError.
+        """Reasons for which the cloud does not end some of these running VMs at their end, by ID.
+        One call or two for all of them. Raises CloudError.
         """
 
     def repair_ends(self, machines: Sequence[Vm]) -> None:
@@ -168,23 +168,23 @@ class CloudDriver(Protocol[NetworkT]):
         """Same as TellsQuotas.allowances."""
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
-        """Return the places of the placement, in its order. A region is replaced by its zones that
-        have the machines.
+        """The places of the placement, in its order. A region is replaced by its zones that have
+        the machines.
 
         Raises CloudConfigError for a zone or region that does not exist.
         """
 
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-        """Return what the cloud says of spot capacity for the plan's spot nodes (`node.spot`), at
-        most once for each of these places; empty if it says nothing.
+        """The cloud's evidence on spot capacity for the plan's spot nodes (`node.spot`), at most
+        once for each of these places; empty if it says nothing.
 
         Nodes of several machine types: the lowest score counts. A few calls with few retries at
         most, which change nothing. Raises CloudError, which stops nothing.
         """
 
     def latest_end(self, plan: Plan) -> float | None:
-        """Return the Unix time by which the plan's nodes must end, as what they are bought from
-        ends then; None if nothing does. Asks only if the plan names such a reservation.
+        """The Unix time by which the plan's nodes must end, as what they are bought from ends then;
+        None if nothing does. Asks only if the plan names such a reservation.
         """
 
     def machines(
@@ -229,8 +229,8 @@ class CloudDriver(Protocol[NetworkT]):
         """
 
     def refusal(self, machine: Vm) -> CloudError | None:
-        """Return why the cloud did not create a VM whose request it had accepted and let wait for
-        capacity; None if it does not say.
+        """Error that says why the cloud did not create a VM whose request it had accepted and let
+        wait for capacity; None if it does not say.
         """
 
     def start(self, machine: Vm, expires: float | None) -> None:
@@ -250,7 +250,7 @@ class CloudDriver(Protocol[NetworkT]):
         """
 
     def serial_log(self, machine: Vm) -> str:
-        """Return the end of the VM's serial log; "" if there is none yet. Needs no SSH key."""
+        """The end of the VM's serial log; "" if there is none yet. Needs no SSH key."""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the VMs and resources in the order that the cloud requires, in parallel where

@@ -28,7 +28,7 @@ from cloudtrain.core.errors import (
 
 @dataclass(frozen=True)
 class Fault:
-    """What a refusal means."""
+    """Meaning of a refusal."""
 
     error: type[CloudError]
     scope: Scope | None = None
@@ -82,7 +82,7 @@ class Table:
         ]
 
     def row(self, code: str, words: str = "") -> Row | None:
-        """Return the first row that fits this code and message."""
+        """The first row that fits this code and message."""
         key = _key(code)
         for row, patterns, pattern in self._rows:
             fits = any(fnmatchcase(key, each) for each in patterns)
@@ -103,7 +103,7 @@ class Table:
         )
 
     def _told(self, refusal: Refusal) -> tuple[str, str, Row]:
-        """Return the code that counts, its message, and what it means.
+        """The code that counts, its message, and what it means.
 
         An answer with a code is an answer, whatever its status: with a server error, too, it says
         what failed, and the same request gets it again. Only a 429 counts before a code that does
@@ -121,7 +121,7 @@ class Table:
         return code, words, row or _UNKNOWN
 
     def of_exception(self, what: str, error: BaseException, **facts: str) -> CloudError:
-        """Return the error for an exception, by the first row with one of its classes."""
+        """The error for an exception, by the first row with one of its classes."""
         if isinstance(error, CloudError):
             return error
         names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__]
@@ -148,13 +148,13 @@ def redacted(words: str) -> str:
 
 
 def plain(body: str) -> str:
-    """Return the text of an answer that is not in the cloud's form, such as a proxy's page."""
+    """The text of an answer that is not in the cloud's form, such as a proxy's page."""
     return re.sub(r"<[^>]*>|\s+", " ", body).strip()[:200]
 
 
 def seconds(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait: `Retry-After`, a number or a date (RFC 9110, 10.2.3), or Azure's
-    own headers, in milliseconds.
+    """The seconds to wait: `Retry-After`, a number or a date (RFC 9110, 10.2.3), or Azure's own
+    headers, in milliseconds.
     """
     told = {name.lower(): value.strip() for name, value in headers.items()}
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
@@ -170,7 +170,7 @@ def seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def _words_of(error: BaseException) -> str:
-    """Return an exception's message, without the whole response that google-auth appends."""
+    """An exception's message, without the whole response that google-auth appends."""
     first = error.args[0] if error.args else ""
     words = first if isinstance(first, str) else str(error)
     return words or type(error).__name__

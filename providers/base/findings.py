@@ -12,7 +12,7 @@ from cloudtrain.providers.base.words import NOT_REPORTED
 
 
 def finding(what: str, ask: Callable[[], str]) -> Finding:
-    """Return what `ask` says, or its error; what is not reported counts as not checked."""
+    """Finding with the text of `ask`, or its error; what is not reported counts as not checked."""
     try:
         text = ask()
     except CloudError as error:
@@ -21,7 +21,7 @@ def finding(what: str, ask: Callable[[], str]) -> Finding:
 
 
 def in_each(what: str, regions: Sequence[str], ask: Callable[[str], str]) -> Iterator[Finding]:
-    """Return one finding per region. It is enough if one region passes, as `up` tries them all."""
+    """One finding per region. It is enough if one region passes, as `up` tries them all."""
     found = {region: finding(what, partial(ask, region)) for region in regions}
     served = any(each.ok for each in found.values())
     for region, each in found.items():

@@ -24,7 +24,7 @@ def pinned_image(
     exact: Callable[[str], T],
     id_of: Callable[[T], str],
 ) -> T:
-    """Return the recorded image for `key`, or choose one.
+    """The recorded image for `key`, or one that is chosen now.
 
     A new choice is recorded before a node is created from it, unless `id_of` returns "". Raises
     CloudConfigError if the recorded image no longer exists.

@@ -40,19 +40,19 @@ from one place to the next, and nothing else shows that somebody is at work."""
 
 
 def of_cluster(cluster: str, owner: Owner | None = None) -> dict[str, str]:
-    """Return the labels of a resource that does not belong to a single node."""
+    """The labels of a resource that does not belong to a single node."""
     whose = owner if owner and owner.id else Owner(id=login())
     values = {OWNER: whose.id, OWNER_NAME: whose.name, MACHINE: whose.machine}
     return {CLUSTER: cluster, **{key: value for key, value in values.items() if value}}
 
 
 def on_resources(plan: Plan) -> dict[str, str]:
-    """Return the labels of a plan's shared resources, with the user's own tags."""
+    """The labels of a plan's shared resources, with the user's own tags."""
     return {**plan.config.tags, **of_cluster(plan.config.name, plan.owner), **of_creation(plan)}
 
 
 def of_creation(plan: Plan, longer: float = LONGER) -> dict[str, str]:
-    """Return the labels that tell one creation from another of the same name."""
+    """The labels that tell one creation from another of the same name."""
     if not plan.generation:
         return {}
     desk = {DESK: plan.config.away.mark} if plan.config.away.mark else {}
@@ -62,7 +62,7 @@ def of_creation(plan: Plan, longer: float = LONGER) -> dict[str, str]:
 
 
 def on_node(plan: Plan, task: TaskId, expires: float | None) -> dict[str, str]:
-    """Return the labels of a plan's node and its parts, with the user's own tags."""
+    """The labels of a plan's node and its parts, with the user's own tags."""
     own = of_node(plan.config.name, task, expires, plan.owner)
     return {**plan.config.tags, **own, **of_creation(plan, longer=0.0)}
 
@@ -75,7 +75,7 @@ def of_node(
 
 
 def with_expiry(labels: Mapping[str, str], expires: float | None) -> dict[str, str]:
-    """Return a node's labels with a different end."""
+    """A node's labels with a different end."""
     others = {key: value for key, value in labels.items() if key != EXPIRES}
     return others if expires is None else {**others, EXPIRES: str(int(expires))}
 
@@ -200,8 +200,8 @@ def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
 
 
 def group_name(cluster: str) -> str:
-    """Return the name of the cluster's network, firewall and resource group: at most 41 characters
-    of `[a-z0-9-]`.
+    """The name of the cluster's network, firewall and resource group: at most 41 characters of
+    `[a-z0-9-]`.
 
     Resources that the cloud cannot label are found by this name.
     """
@@ -209,6 +209,6 @@ def group_name(cluster: str) -> str:
 
 
 def cluster_of(name: str) -> str | None:
-    """Return the cluster whose `group_name` is a prefix of `name`; None if the name is not ours."""
+    """The cluster whose `group_name` is a prefix of `name`; None if the name is not ours."""
     cluster = name.removeprefix("cloudtrain-")
     return cluster if cluster != name and CLUSTER_NAME.match(cluster) else None

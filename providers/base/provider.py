@@ -158,7 +158,7 @@ class CloudProvider(Generic[NetworkT]):
         return has_end_command(node.expires or 0.0) if timed else ""
 
     def _with_ends(self, machines: Sequence[Vm]) -> list[Vm]:
-        """Return the VMs with what the cloud says of their ends. If it does not answer, none is
+        """The VMs with what the cloud says of their ends. If it does not answer, none is
         believed.
         """
         asked = [machine for machine in machines if self._is_guarded(machine)]
@@ -324,8 +324,8 @@ class CloudProvider(Generic[NetworkT]):
         expected: Mapping[str, float],
         journal: Journal,
     ) -> str:
-        """Return the generation of what is created: that of the existing nodes; that of a creation
-        that was interrupted, whose nodes may still be listed; else a new one.
+        """The generation of what is created: that of the existing nodes; that of a creation that
+        was interrupted, whose nodes may still be listed; else a new one.
         """
         cluster = plan.config.name
         theirs = sorted({m.generation for m in there.values() if m.generation})
@@ -341,7 +341,7 @@ class CloudProvider(Generic[NetworkT]):
         return found
 
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
-        """Return the existing nodes by name.
+        """The existing nodes by name.
 
         If a node has two VMs, the older one is kept; if there are nodes in several places, the
         place with the most. The others come from an interrupted creation and are deleted.
@@ -395,9 +395,9 @@ class CloudProvider(Generic[NetworkT]):
             self._account.repair_ends(guarded)
 
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
-        """Return the expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if
-        there is none or it has passed; never later than what they are bought from, nor than the
-        plan's `latest_end`.
+        """The expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
+        none or it has passed; never later than what they are bought from, nor than the plan's
+        `latest_end`.
         """
         now, paid, soonest = self._timing.clock.now(), plan.latest_end, self._account.soonest_end
         latest, end = self._account.latest_end(plan), self._wished_end(plan, there)
@@ -442,13 +442,13 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
 
 
 def _with_room_first(places: Sequence[Location], zones: Collection[str]) -> list[Location]:
-    """Return the places, those first that have room according to the cloud."""
+    """The places, those first that have room according to the cloud."""
     return sorted(places, key=lambda place: place.zone not in zones)
 
 
 def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
-    """Return an error that lists each placement's refusal in the cloud's own words; the refusal
-    itself if it is the only one, and no lack of room.
+    """An error that lists each placement's refusal in the cloud's own words; the refusal itself if
+    it is the only one, and not a lack of room.
     """
     if len(refusals) == 1 and not lacks_room(refusals[0][1]):
         return refusals[0][1]

@@ -1,4 +1,4 @@
-"""How many machines a quota leaves room for, the same on all clouds."""
+"""Counts the machines that a quota leaves room for, in the same way on all clouds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Quotas = Mapping[str, tuple[float, float]]
 
 
 def unless_short(error: CloudtrainError) -> str:
-    """Return what `check` says of a quota that could not be asked. Raises QuotaError, the answer
-    that there is too little.
+    """Text of `check` on a quota that could not be asked. Raises QuotaError, the answer that there
+    is too little.
     """
     if isinstance(error, QuotaError):
         raise error
@@ -28,7 +28,7 @@ def unless_short(error: CloudtrainError) -> str:
 def allowances_in(
     regions: Sequence[str], ask: Callable[[str], list[Allowance]]
 ) -> PartialList[Allowance]:
-    """Return what is allowed in all of these regions; those that do not answer are named."""
+    """Allowances in all of these regions; those that do not answer are named."""
 
     def answer(region: str) -> list[Allowance | NotAsked]:
         try:
@@ -43,7 +43,7 @@ def allowances_in(
 def allowance(
     machine: MachineType, region: str, needs: Mapping[str, int], quotas: Quotas, *, spot: bool
 ) -> Allowance:
-    """Return how many more of this machine fit into all quotas that one of them needs.
+    """Allowance of this machine: how many more fit into all quotas that one of them needs.
 
     `needs`: name → amount for one machine. Not known if a quota is not reported, unless another one
     leaves no room.

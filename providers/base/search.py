@@ -33,13 +33,13 @@ class ClusterSearch:
         return found
 
     def counting(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Return the places of `not_asked` that may contain the cluster."""
+        """The places of `not_asked` that may contain the cluster."""
         unknown = filter(self.where.leaves_unknown, not_asked)
         return [each for each in unknown if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """Return the places of `not_asked` that may contain leftovers, even outside the cluster's
-        current placement.
+        """The places of `not_asked` that may contain leftovers, even outside the cluster's current
+        placement.
         """
         if self.where.complete:
             return self.counting(not_asked)

@@ -1,4 +1,4 @@
-"""Which creations of a cluster a command works on: those that it saw first, and its own."""
+"""Creations of a cluster on which a command works: those that it saw first, and its own."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SeenGenerations:
     def newer(
         self, machines: Iterable[Vm], resources: Iterable[Resource], now: float
     ) -> tuple[Vm | Resource, ...]:
-        """Return the nodes of other generations, and resources of a cluster that is being created.
-        Other resources of another generation were left over by a creation that failed.
+        """The nodes of other generations, and resources of a cluster that is being created. Other
+        resources of another generation were left over by a creation that failed.
         """
         nodes = [m for m in machines if m.node.state != "gone" and self.is_other(m.generation)]
         return (*nodes, *(r for r in resources if self._is_being_made(r, now)))
@@ -59,8 +59,8 @@ class SeenGenerations:
     def of_these(
         self, machines: Sequence[Vm], resources: Sequence[Resource], now: float
     ) -> tuple[list[Vm], Sequence[Resource]]:
-        """Return those that may be deleted: no resource while there is anything newer, as that may
-        use it.
+        """The machines and resources that may be deleted: no resource while there is anything
+        newer, as that may use it.
         """
         mine = [m for m in machines if not self.is_other(m.generation)]
         return mine, () if self.newer(machines, resources, now) else resources

@@ -6,6 +6,6 @@ LINES = 20
 
 
 def last_lines(text: str) -> str:
-    """Return the last LINES non-empty lines, without trailing white space."""
+    """The last LINES non-empty lines, without trailing white space."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip("\x00 \r\t")]
     return "\n".join(lines[-LINES:])

@@ -1,4 +1,4 @@
-"""What the clouds' connections have in common: a session of requests below libcloud."""
+"""Common part of the clouds' connections: a session of requests below libcloud."""
 
 from __future__ import annotations
 

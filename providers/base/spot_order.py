@@ -16,7 +16,7 @@ from cloudtrain.providers.base.driver import CloudDriver, Location
 def evidence(
     account: CloudDriver[Any], plan: Plan, places: Sequence[Location]
 ) -> tuple[SpotEvidence, ...]:
-    """Return the evidence on these places, in their order. Raises CloudError."""
+    """The evidence on these places, in their order. Raises CloudError."""
     if not any(node.spot for node in plan.nodes):
         return ()
     found = {each.place: each for each in account.spot_evidence(plan, places)}
@@ -26,7 +26,7 @@ def evidence(
 def by_evidence(
     account: CloudDriver[Any], plan: Plan, places: Sequence[Location], journal: Journal
 ) -> tuple[Location, ...]:
-    """Return the places with the zones of each region of the placement ordered by evidence.
+    """The places with the zones of each region of the placement ordered by evidence.
 
     The order of what the placement names stays as written. Zones without evidence come last, in
     their order. Without any evidence, and if it cannot be had, nothing is reordered.

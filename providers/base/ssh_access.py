@@ -1,4 +1,4 @@
-"""How SSH reaches the VMs: directly, or through what `network.ssh_proxy` names."""
+"""Access to the VMs by SSH: directly, or through what `network.ssh_proxy` names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def with_proxies(
     project: str,
     service: Callable[[Vm], tuple[str, ...]],
 ) -> PartialList[Vm]:
-    """Return the VMs with the command that connects to each. `service`: that of the cloud's own
-    service."""
+    """The VMs with the command that connects to each. `service`: that of the cloud's own
+    service.
+    """
     proxy = network.ssh_proxy
     if proxy is None:
         return machines

@@ -190,7 +190,7 @@ def leftover(
     failure: CloudtrainError | None,
     state: str = "not deleted",
 ) -> LeftoverError:
-    """Return the error that names each of them."""
+    """The error that names each of the leftovers."""
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [*map(str, machines), *map(str, resources)]
     words = f": {failure.message}" if failure is not None else ""

@@ -16,7 +16,7 @@ class Wishes:
         self._left_out: set[str] = set()
 
     def without_refused(self, body: Any) -> Any:
-        """Return the body of a request without the wishes that were refused."""
+        """The body of a request without the wishes that were refused."""
         if isinstance(body, dict):
             kept = {k: v for k, v in body.items() if k not in self._left_out}
             return {k: self.without_refused(v) for k, v in kept.items()}

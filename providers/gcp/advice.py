@@ -1,4 +1,4 @@
-"""Where Google expects to have spot VMs: its capacity advice.
+"""Places where Google expects to have spot VMs: its capacity advice.
 
 `advice.capacity` is in the discovery document of compute v1, revision 20261106, and in version 1.57
 of google-cloud-compute's stable client. Google's page on it
@@ -30,8 +30,8 @@ WITHIN = 20.0
 def spot_evidence(
     api: GcpClient, plan: Plan, places: Sequence[Location]
 ) -> tuple[SpotEvidence, ...]:
-    """Return the lowest obtainability of the plan's spot machines in each place. Zones about which
-    Google says nothing are left out; so are all of them if GPUs are attached to a spot node.
+    """The lowest obtainability of the plan's spot machines in each place. Zones about which Google
+    says nothing are left out; so are all of them if GPUs are attached to a spot node.
 
     One question for each zone and machine type: a question about a region scores only the zone
     that Google would take. The first is asked alone, so that a refusal costs one call.
@@ -74,7 +74,7 @@ def _obtainability(api: GcpClient, place: Location, machine: str, count: int) ->
 
 
 def question(place: Location, machine: str, count: int) -> Json:
-    """Return the request about VMs in a single zone."""
+    """The request about VMs in a single zone."""
     return {
         "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
         "instanceFlexibilityPolicy": {"instanceSelections": {"nodes": {"machineTypes": [machine]}}},

@@ -45,8 +45,8 @@ from cloudtrain.providers.gcp.permissions import (
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
-    """Return one finding per subject; only one in all if the credentials fail or the project cannot
-    be reached.
+    """One finding per subject; only one in all if the credentials fail or the project cannot be
+    reached.
     """
     details: Json = {}
     found: dict[str, tuple[Location, ...]] = {}

@@ -51,8 +51,8 @@ WAITING = 150.0
 
 
 def endpoint(config: ClusterConfig) -> str | None:
-    """Return the URL of a custom Compute Engine endpoint, without a trailing slash; None for
-    Google's own.
+    """The URL of a custom Compute Engine endpoint, without a trailing slash; None for Google's
+    own.
     """
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
@@ -170,8 +170,8 @@ class GcpClient:
         return self.credentials.project
 
     def path(self, path: str) -> str:
-        """Return the full path starting with `projects/`, the form in which resources reference
-        each other.
+        """The full path starting with `projects/`, the form in which resources reference each
+        other.
         """
         return path if path.startswith(("projects/", "b/")) else f"projects/{self.project}/{path}"
 
@@ -179,7 +179,7 @@ class GcpClient:
         return self.call(what, "GET", path)
 
     def find(self, what: str, path: str) -> Json | None:
-        """Return the resource; None if it does not exist."""
+        """The resource; None if it does not exist."""
         try:
             return self.get(what, path)
         except NotFoundError:
@@ -347,12 +347,12 @@ class GcpClient:
         )
 
     def _facts(self, path: str) -> dict[str, str]:
-        """Return what hints may name."""
+        """Facts that hints may name."""
         project = path.split("/")[1] if path.startswith("projects/") else "-"
         return {"api": self.service, **({} if project == "-" else {"project": project})}
 
     def failure(self, what: str, operation: Json, path: str, *, new_vm: bool) -> CloudError | None:
-        """Return the error of an operation on `path`; None if it has none."""
+        """The error of an operation on `path`; None if it has none."""
         errors = (operation.get("error") or {}).get("errors") or []
         if errors:
             error = faults.of_operation(
@@ -396,8 +396,8 @@ def _connections(url: str, credentials: Credentials, seconds: float) -> PerThrea
 
 
 def _scope(path: str) -> str:
-    """Return the scope of the operation started by a call on `projects/P/zones/Z/…`,
-    `…/regions/R/…` or `…/global/…`.
+    """The scope of the operation started by a call on `projects/P/zones/Z/…`, `…/regions/R/…` or
+    `…/global/…`.
     """
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
@@ -407,7 +407,7 @@ _PARTIAL = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
 def unreachable_places(what: str, page: Json) -> list[NotAsked]:
-    """Return the zones and regions missing from this page of a list, each once, with Google's
+    """The zones and regions missing from this page of a list, each once, with Google's
     reason: https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
     """
     missing = {str(place).rpartition("/")[2]: "" for place in typed(page, "unreachables", list)}

@@ -38,7 +38,7 @@ class Credentials:
 
     @property
     def project(self) -> str:
-        """Return the project ID. Raises CloudConfigError if no project is configured, and
+        """The project ID. Raises CloudConfigError if no project is configured, and
         CredentialsError.
         """
         named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
@@ -54,7 +54,7 @@ class Credentials:
         return project
 
     def headers(self, *, renew: bool = False) -> dict[str, str]:
-        """Return the authorization headers. Raises CredentialsError, TransientError."""
+        """The authorization headers. Raises CredentialsError, TransientError."""
         ended, found = self._sign_ins, self._found
         if renew or found is None or not found[0].valid:
             found = self._signed_in(ended, renew)
@@ -135,8 +135,9 @@ def _refuse_other_issuer(credentials: Any, uri: str) -> None:
 
 
 def _direct() -> Any:
-    """What google-auth sends requests with; a redirect would take a refresh token, which is in the
-    body of a POST, to another host (RFC 9110, 15.4.8)."""
+    """Transport with which google-auth sends requests, without redirects: one would take a refresh
+    token, which is in the body of a POST, to another host (RFC 9110, 15.4.8).
+    """
     from google.auth.transport.requests import Request
 
     request = Request()
@@ -152,7 +153,7 @@ def _require_network(credentials: Any) -> None:
 
 
 def _email(credentials: Any) -> str | None:
-    """Return the account's e-mail address; None if unknown.
+    """The account's e-mail address; None if unknown.
 
     For a service account, it is in the credentials or comes from the metadata server; for a person,
     it is in the identity token that is issued with a new access token:
@@ -187,5 +188,5 @@ def _email(credentials: Any) -> str | None:
 
 
 def _mapped(what: str, error: Exception) -> CloudError:
-    """Return a CredentialsError with its cure, or a TransientError for a lost connection."""
+    """A CredentialsError with its cure, or a TransientError for a lost connection."""
     return faults.of_exception(what, google.explained(what, error))

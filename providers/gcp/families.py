@@ -1,4 +1,4 @@
-"""How Google sells its GPU machines, where it is not on demand and as spot alone, and its TPUs.
+"""Ways in which Google sells its TPUs, and its GPU machines if not on demand and as spot alone.
 
 tools/generate_docs.py copies the rows to docs/machines.md.
 """

@@ -1,4 +1,4 @@
-"""What Google's refusals mean: reasons and codes as rows, and how its answers are read."""
+"""Meanings of Google's refusals: reasons and codes as rows, and how its answers are read."""
 
 from __future__ import annotations
 
@@ -298,8 +298,8 @@ def of_answer(
     path: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """Return the error for an HTTP error response. `body` is its JSON, or None; `path` is that of
-    the request, and `facts` what its hints may name.
+    """The error for an HTTP error response. `body` is its JSON, or None; `path` is that of the
+    request, and `facts` what its hints may name.
     """
     error = body.get("error") if isinstance(body, dict) else None
     given = error if isinstance(error, dict) else {}
@@ -331,8 +331,8 @@ def of_operation(
     path: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """Return the error for a failed operation. All its errors are considered: the first may only
-    say that not everything was done, and the second why.
+    """The error for a failed operation. All its errors are considered: the first may only say that
+    not everything was done, and the second why.
     """
     details = [d for error in errors for d in error.get("errorDetails") or ()]
     causes, words = [], []
@@ -364,12 +364,12 @@ def of_operation(
 
 
 def role(project: str, *, tpus: bool = False) -> str:
-    """Return how to get the role that is enough."""
+    """Way to get the role that is enough."""
     return ROLE.format(project=project, role="tpu.admin" if tpus else "compute.admin")
 
 
 def of_exception(what: str, error: BaseException) -> CloudError:
-    """Return the error for an exception of google-auth, requests, the socket or libcloud."""
+    """The error for an exception of google-auth, requests, the socket or libcloud."""
     return TABLE.of_exception(what, error)
 
 
@@ -387,7 +387,7 @@ def _dicts(given: Any) -> list[Mapping[str, Any]]:
 
 
 def _facts(path: str, facts: Mapping[str, str], details: Any) -> dict[str, str]:
-    """Return what Google says besides, in ErrorInfo, and what was asked."""
+    """Facts that Google adds in ErrorInfo, and those of the request."""
     told = dict(facts)
     told.setdefault("consumer", told.get("project", "PROJECT"))
     for each in _dicts(details):
@@ -405,7 +405,7 @@ def _facts(path: str, facts: Mapping[str, str], details: Any) -> dict[str, str]:
 
 
 def _localized(details: Any) -> str:
-    """Return Google's message for the user, which it sends besides the one for programs."""
+    """Google's message for the user, which it sends besides the one for programs."""
     for each in _dicts(details):
         message = (each.get("localizedMessage") or {}).get("message")
         if message or str(each.get("@type", "")).endswith("LocalizedMessage"):
@@ -419,8 +419,8 @@ def _place(path: str) -> str:
 
 
 def _asked(path: str, told: Mapping[str, str]) -> Scope:
-    """Return how far a refusal reaches if its code does not say: to the location that it names, or
-    to the zone or region of the request.
+    """Scope of a refusal whose code does not say it: the location that the refusal names, or the
+    zone or region of the request.
     """
     place = told.get("location") or _place(path)
     if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]+\d?[a-z]?", place):

@@ -57,7 +57,7 @@ class Images:
         self._newest: GcpImage | bool | None = False
 
     def of(self, wanted: str, shape: Shape) -> GcpImage:
-        """Return a node's image. Raises CloudConfigError if it does not exist."""
+        """A node's image. Raises CloudConfigError if it does not exist."""
         if wanted == "auto":
             older = shape.gpus is not None and gpus.is_older(shape.gpus.kind, "Turing")
             serves = shape.has_gpus and not older
@@ -73,7 +73,7 @@ class Images:
         return self._named(wanted)
 
     def _ubuntu(self) -> GcpImage:
-        """Return Ubuntu 22.04, or 24.04 once Google no longer offers 22.04."""
+        """Ubuntu 22.04, or 24.04 once Google no longer offers 22.04."""
         first = self._named("ubuntu-22.04")
         if first.reported:
             return first
@@ -81,8 +81,8 @@ class Images:
         return second if second.reported else first
 
     def exactly(self, path: str) -> GcpImage:
-        """Return exactly this image. Raises CloudConfigError if it is obsolete, NotFoundError if it
-        does not exist.
+        """This very image. Raises CloudConfigError if it is obsolete, NotFoundError if it does not
+        exist.
         """
         image = self._api.get(f"image {path}", path)
         state = str((image.get("deprecated") or {}).get("state") or "")
@@ -103,8 +103,8 @@ class Images:
         return self._known[wanted]
 
     def _deep_learning(self) -> GcpImage | None:
-        """Return the Deep Learning VM image with the newest CUDA and driver, on Ubuntu 22.04 or
-        else 24.04; None if none is listed.
+        """The Deep Learning VM image with the newest CUDA and driver, on Ubuntu 22.04 or else
+        24.04; None if none is listed.
         """
         if isinstance(self._newest, bool):
             self._newest = self._find_deep_learning()
@@ -139,8 +139,8 @@ def _is_deprecated(image: Json) -> bool:
 
 
 def path_of(wanted: str, project: str) -> str:
-    """Return the image path for a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name
-    of a custom image.
+    """The image path for a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of a
+    custom image.
     """
     if "://" in wanted:
         wanted = urlsplit(wanted).path

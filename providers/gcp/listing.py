@@ -80,9 +80,7 @@ def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
 
 
 def _addresses(instance: Json) -> tuple[str, str]:
-    """Return the address for our connections ("" while unknown) and the address for the other
-    nodes.
-    """
+    """The address for our connections ("" while unknown) and the address for the other nodes."""
     interfaces = instance.get("networkInterfaces") or [{}]
     internal = ip_address(interfaces[0].get("networkIP"))
     outside = interfaces[0].get("accessConfigs")
@@ -103,8 +101,8 @@ def _ends(instance: Json) -> float | None:
 
 
 def _no_end(instance: Json, expires: float | None) -> str:
-    """Why Google does not end a running VM that our label says it ends: none of the three fields
-    that say so is there.
+    """Reason for which Google does not end a running VM that our label says it ends: none of the
+    three fields that say so is there. "" if it does.
     https://cloud.google.com/compute/docs/instances/limit-vm-runtime (documented)
     """
     asked = instance.get("scheduling") or {}
@@ -161,7 +159,7 @@ def place_of(zone: str) -> Location:
 
 
 def last(url: object) -> str:
-    """Return the last part of a URL: `…/zones/us-east4-c` → `us-east4-c`."""
+    """The last part of a URL: `…/zones/us-east4-c` → `us-east4-c`."""
     return str(url or "").rpartition("/")[2]
 
 
@@ -174,7 +172,7 @@ def timestamp(text: object) -> float | None:
 
 
 def _provisioning(instance: Json) -> Provisioning:
-    """How the VM was bought. A reservation of its own project has no project in its name."""
+    """Provisioning of the VM. A reservation of its own project has no project in its name."""
     scheduling = instance.get("scheduling") or {}
     if scheduling.get("provisioningModel") == "FLEX_START":
         return Provisioning(market="flex-start")

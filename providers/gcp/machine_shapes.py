@@ -89,7 +89,7 @@ class Shape:
 
 
 def shape(node: NodePlan) -> Shape:
-    """Return the shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
+    """The shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
 
     The plan has already set the machine and accelerator and refused known mismatches. An unknown
     machine type is assumed to include its accelerators, as all families except n1 do.

@@ -15,8 +15,8 @@ from cloudtrain.providers.gcp.client import GcpClient, Json
 def facts(
     api: GcpClient, zones: Iterable[Location], names: Iterable[str]
 ) -> tuple[MachineFacts, ...]:
-    """Return the facts of each machine type, as described before, or else from the first zone that
-    has it. `zones` is read only for others.
+    """The facts of each machine type, as described before, or else from the first zone that has it.
+    `zones` is read only for others.
     """
     wanted = list(dict.fromkeys(names))
     missing = [name for name in wanted if name not in api.described]
@@ -53,7 +53,7 @@ def _scratch_gb(name: str, answer: Json) -> int:
 
 
 def mismatch(node: NodePlan, answer: Json) -> str | None:
-    """Return why this node cannot have its machine type; None if nothing that Google reports
+    """Reason for which this node cannot have its machine type; None if nothing that Google reports
     contradicts it.
     """
     if not answer or node.machine is None:

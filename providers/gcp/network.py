@@ -68,8 +68,8 @@ class NetworkBuilder:
         )
 
     def _images(self) -> dict[str, GcpImage]:
-        """Return the image of each node: with `image: auto`, nodes with GPUs may have a different
-        image from those without.
+        """The image of each node: with `image: auto`, nodes with GPUs may have a different image
+        from those without.
         """
         images, wanted = Images(self.api), self.plan.config.image
         found: dict[str, GcpImage] = {}
@@ -175,7 +175,7 @@ class NetworkBuilder:
 
 
 def existing(api: GcpClient, plan: Plan, region: str) -> tuple[str, str]:
-    """Return the paths of the config's network and subnetwork in a region. Raises CloudConfigError.
+    """The paths of the config's network and subnetwork in a region. Raises CloudConfigError.
 
     Firewall rules are in the project of their network: those of a Shared VPC are its host project's
     to make: https://cloud.google.com/vpc/docs/shared-vpc (documented).
@@ -203,7 +203,7 @@ def existing(api: GcpClient, plan: Plan, region: str) -> tuple[str, str]:
 
 
 def _of_vpc(api: GcpClient, vpc: str, region: str) -> tuple[str, str]:
-    """Return the paths of a network and its only subnetwork in a region."""
+    """The paths of a network and its only subnetwork in a region."""
     network = vpc if "/" in vpc else f"projects/{api.project}/global/networks/{vpc}"
     project = network.split("/")[1]
     where = f"projects/{project}/regions/{region}/subnetworks"
@@ -225,7 +225,7 @@ def _of_vpc(api: GcpClient, vpc: str, region: str) -> tuple[str, str]:
 
 
 def subnet_path(subnet: str, project: str, region: str) -> str:
-    """Return the subnetwork's path for a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
+    """The subnetwork's path for a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
 
     Raises CloudConfigError for a subnetwork of another region.
     """
@@ -246,6 +246,6 @@ def subnet_path(subnet: str, project: str, region: str) -> str:
 
 
 def _path(url: str) -> str:
-    """Return the part of a URL from `projects/` on."""
+    """The part of a URL from `projects/` on."""
     found = re.search(r"projects/.*", url)
     return found[0] if found else url.strip("/")

@@ -53,7 +53,7 @@ def check(api: GcpClient, plan: Plan) -> Iterator[Finding]:
 
 
 def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
-    """Return a client for the service; None if only Compute Engine has a custom endpoint."""
+    """A client for the service; None if only Compute Engine has a custom endpoint."""
     variable, google, version = service
     url = os.environ.get(variable) or (None if api.endpoint else google)
     if url is None:

@@ -155,18 +155,18 @@ TPU_MORE = tuple(sorted({p for needed in TPU_CALLS.values() for p in needed}))
 
 
 def tpu_lines() -> str:
-    """Return the lines that the custom role needs besides, for a TPU."""
+    """The lines that the custom role needs besides, for a TPU."""
     return "".join(f"- {each}\n" for each in TPU_MORE)
 
 
 def role() -> str:
-    """Return a custom role in the format of `gcloud iam roles create --file`."""
+    """A custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
     return "\n".join([*lines, *(f"- {permission}" for permission in sorted(_ALL))]) + "\n"
 
 
 def least(config: ClusterConfig) -> tuple[str, ...]:
-    """Return the permissions in the project that this file needs."""
+    """The permissions in the project that this file needs."""
     groups = [group.provisioning for group in config.nodes.values()]
     found = set(NEEDED) - unneeded(config.network)
     found |= {each for bought in groups for each in BY_MARKET.get(bought.market, ())}
@@ -178,7 +178,7 @@ def least(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def commands(config: ClusterConfig) -> str:
-    """Return the commands that give all that this file needs, and no more, to paste."""
+    """The commands that give all that this file needs, and no more, to paste."""
     project = config.project or os.environ.get("GOOGLE_CLOUD_PROJECT") or "PROJECT"
     member = "--member=user:YOU@example.com"
     bind = "add-iam-policy-binding"
@@ -203,7 +203,7 @@ def commands(config: ClusterConfig) -> str:
 
 
 def block() -> str:
-    """Return the block in docs/gcp.md for users to paste."""
+    """The block in docs/gcp.md for users to paste."""
     lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
     lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
     lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
@@ -245,8 +245,8 @@ STOPPING = ("BILLING_DISABLED", "CONSUMER_SUSPENDED", "USER_PROJECT_DENIED")
 def missing(
     api: GcpClient, more: tuple[str, ...] = (), less: frozenset[str] = frozenset()
 ) -> tuple[str, ...] | str:
-    """Return what is missing of NEEDED and `more` without `less`, or the reason why it cannot be
-    queried.
+    """Permissions that are missing of NEEDED and `more` without `less`, or the reason why they
+    cannot be queried.
 
     A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """

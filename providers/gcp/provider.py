@@ -78,7 +78,7 @@ class GcpDriver:
         return checks.check(self._api, plan)
 
     def policy(self, config: ClusterConfig) -> str:
-        """Return the commands that give a user the least role for this file."""
+        """The commands that give a user the least role for this file."""
         return permissions.commands(config)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:

@@ -82,7 +82,7 @@ def need(
     images: Mapping[str, GcpImage],
     region: Quotas,
 ) -> Counter[str]:
-    """Return the amount needed of each metric of the region."""
+    """The amount needed of each metric of the region."""
     needs: Counter[str] = Counter()
     lifetime = plan.config.limits.max_lifetime
     brief = lifetime is not None and lifetime <= SHORT_LIVED
@@ -116,8 +116,8 @@ def _cpus(wanted: Shape, spot: bool, region: Quotas) -> str:
 
 
 def _preemptible(metric: str, may: bool, region: Quotas) -> str:
-    """Return the standard or preemptible metric, whichever has more left, if both may be used. A
-    metric that is not reported may suffice and is not compared.
+    """The standard or preemptible metric, whichever has more left, if both may be used. A metric
+    that is not reported may suffice and is not compared.
     """
     other = f"PREEMPTIBLE_{metric}"
     if metric not in region:
@@ -140,8 +140,8 @@ def _line(metric: str, need: int, quotas: Quotas) -> str:
 def allowances(
     api: GcpClient, machines: Sequence[MachineType], regions: Sequence[str]
 ) -> PartialList[Allowance]:
-    """Return what the quotas of GPUs and CPUs allow of each machine in these regions, or in all
-    that the project's zones are in. The role in docs/gcp.md has no `regions.list`.
+    """Room that the quotas of GPUs and CPUs leave for each machine in these regions, or in all that
+    the project's zones are in. The role in docs/gcp.md has no `regions.list`.
     """
     project = quotas(
         api.get(f"project {api.project}", f"projects/{api.project}").get("quotas") or ()

@@ -88,8 +88,8 @@ def subnetwork(cluster: str, region: str, network: str) -> Json:
 
 
 def cidr(region: str) -> str:
-    """Return a /20 in 10.0.0.0/8 derived from the region alone: a cluster that tries several
-    regions keeps one network, whose subnetworks must not overlap.
+    """A /20 in 10.0.0.0/8 derived from the region alone: a cluster that tries several regions keeps
+    one network, whose subnetworks must not overlap.
     """
     slot = zlib.crc32(region.encode()) % 4096
     return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
@@ -135,9 +135,9 @@ def description(
     tags: Mapping[str, str] | None = None,
     creation: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the description that replaces labels on resources that cannot have labels;
-    `read_description` parses it. The user's own `tags` come after it, as far as there is room.
-    `creation`: `labels.of_creation`.
+    """The description that replaces labels on resources that cannot have labels; `read_description`
+    parses it. The user's own `tags` come after it, as far as there is room. `creation`:
+    `labels.of_creation`.
     """
     values = {**labels.of_cluster(cluster, owner), **(creation or {})}
     facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
@@ -175,9 +175,7 @@ def read_description(text: str, *, of: str | None = None) -> labels.Labels | lab
 
 
 def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) -> Json:
-    """Return the request body for a VM. `now`: Unix time; the API takes the VM's lifetime in
-    seconds.
-    """
+    """The request body for a VM. `now`: Unix time; the API takes the VM's lifetime in seconds."""
     node, network = order.node, order.network
     wanted, zone = shape(node), f"projects/{project}/zones/{order.place.zone}"
     image = network.images[node.name]
@@ -231,14 +229,14 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
 
 
 def _encryption(order: LaunchRequest[ClusterNetwork]) -> Json:
-    """Return the disk's key, if it is the user's: AttachedDisk.diskEncryptionKey."""
+    """The disk's key, if it is the user's: AttachedDisk.diskEncryptionKey."""
     key = order.plan.config.disk_key_in(order.place.region)
     return {"diskEncryptionKey": {"kmsKeyName": key}} if key else {}
 
 
 def service_accounts(identity: str | None) -> list[Json]:
-    """Return the service account of a VM; none without `identity`, so that an intruder on the node
-    has no access to the project.
+    """The service account of a VM; none without `identity`, so that an intruder on the node has no
+    access to the project.
 
     Its IAM roles decide what it may do; the scope only admits all of them, as Google recommends:
     https://cloud.google.com/compute/docs/access/service-accounts#scopes_best_practice
@@ -247,8 +245,7 @@ def service_accounts(identity: str | None) -> list[Json]:
 
 
 def least_disk(node: NodePlan, image: GcpImage) -> int:
-    """Return the minimum disk size in GB: the image's, as Google refuses less; with GPUs, 50 GB
-    more.
+    """The minimum disk size in GB: the image's, as Google refuses less; with GPUs, 50 GB more.
 
     CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
     """
@@ -257,7 +254,7 @@ def least_disk(node: NodePlan, image: GcpImage) -> int:
 
 
 def _interface(order: LaunchRequest[ClusterNetwork], image: GcpImage) -> Json:
-    """Return the network interface: a Google Virtual NIC if the image has its driver.
+    """The network interface: a Google Virtual NIC if the image has its driver.
 
     Google recommends it from 50 Gbit/s on; without `nicType` n1, a2 and g2 get VirtIO.
     https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth (documented)
@@ -284,7 +281,7 @@ def _policy(order: LaunchRequest[ClusterNetwork]) -> str | None:
 
 
 def os_login(network: Network) -> str:
-    """Return the value of `enable-oslogin`. Off, nobody but our own user can log in.
+    """The value of `enable-oslogin`. Off, nobody but our own user can log in.
 
     An organization's policy `constraints/compute.requireOsLogin` refuses FALSE for a VM. With TRUE,
     whoever has roles/compute.osLogin can log in, too; our user stays: "You can configure an

@@ -97,7 +97,7 @@ def wanted(nodes: Sequence[NodePlan]) -> dict[str, list[NodePlan]]:
 def find(
     api: GcpClient, zones: Collection[Location], plan: Plan
 ) -> Mapping[tuple[str, str], Reservation | None]:
-    """Return the plan's reservations by name and zone; None where there is none of that name."""
+    """The plan's reservations by name and zone; None where there is none of that name."""
     questions = [(name, place.zone) for name in wanted(plan.nodes) for place in zones]
     answers = fan_out(questions, lambda q: _find(api, *q), name=lambda q: f"{q[0]} in {q[1]}")
     return dict(zip(questions, answers, strict=True))
@@ -127,7 +127,7 @@ def _find(api: GcpClient, name: str, zone: str) -> Reservation | None:
 def lacking(
     api: GcpClient, zones: Collection[Location], plan: Plan
 ) -> Mapping[Location, tuple[str, ...]]:
-    """Return the reservations of the plan that each zone lacks."""
+    """The reservations of the plan that each zone lacks."""
     found = find(api, zones, plan)
     return {
         place: tuple(
@@ -138,8 +138,8 @@ def lacking(
 
 
 def bound(api: GcpClient, place: Location, plan: Plan) -> frozenset[str]:
-    """Return the reservations whose VMs end with them. One that cannot be read is judged by its
-    nodes' machines.
+    """The reservations whose VMs end with them. One that cannot be read is judged by its nodes'
+    machines.
     """
     found = find(api, [place], plan)
     names = set()
@@ -154,7 +154,7 @@ def bound(api: GcpClient, place: Location, plan: Plan) -> frozenset[str]:
 def check(
     api: GcpClient, zones: Collection[Location], plan: Plan, nodes: Sequence[NodePlan], now: float
 ) -> str:
-    """Return what is free of each reservation for these nodes, which are to be created.
+    """Text on what is free of each reservation for these nodes, which are to be created.
 
     Raises the reason why no zone's reservation can have them.
     """

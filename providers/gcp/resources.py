@@ -114,7 +114,7 @@ def resources(api: GcpClient, cluster: str | None) -> PartialList[Resource]:
 
 
 def _where_known(ask: Callable[[], PartialList[Resource]]) -> PartialList[Resource]:
-    """Return the items of a list; empty if the endpoint does not know that kind of resource."""
+    """The items of a list; empty if the endpoint does not know that kind of resource."""
     try:
         return ask()
     except NotFoundError as error:
@@ -131,7 +131,7 @@ def _joined(answers: Sequence[PartialList[T]]) -> PartialList[T]:
 
 
 def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> PartialList[Json]:
-    """Return the items of all pages. An aggregated list groups them by zone or region, under the
+    """The items of all pages. An aggregated list groups them by zone or region, under the
     collection's name.
 
     `cluster` only shortens the response; callers still match items by their labels.

@@ -35,7 +35,7 @@ KEY = "compute.googleapis.com/reservation-name"
 def bought(
     node: NodePlan, *, bound: bool, queue: float, left: float | None, migrates: bool
 ) -> Json:
-    """Return the fields of a request that say how the VM is bought.
+    """The fields of a request that say how the VM is bought.
 
     `bound`: its reservation is one whose VMs end with it. `queue`: seconds that a flex-start
     request may wait. `left`: seconds until the VM's end. `migrates`: it can migrate live.
@@ -65,14 +65,13 @@ def bought(
 
 
 def queue_seconds(queue: float) -> int:
-    """Return for how long a flex-start request waits, in what Google allows."""
+    """Seconds for which a flex-start request waits, within what Google allows."""
     shortest, longest = QUEUE
     return min(longest, int(queue)) if queue >= shortest else 0
 
 
 def with_end(scheduling: Json, expires: float | None, *, now: float) -> Json:
-    """Return the scheduling for a stopped VM that is about to be started, with its end at
-    `expires`.
+    """The scheduling for a stopped VM that is about to be started, with its end at `expires`.
 
     A flex-start VM needs `maxRunDuration`, which counts from its start (documented at its creation;
     that it is so at a later start is suspected).

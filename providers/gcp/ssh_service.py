@@ -14,7 +14,7 @@ compute.instances.get: https://cloud.google.com/iap/docs/using-tcp-forwarding#gr
 
 
 def command(project: str, zone: str, instance: str) -> tuple[str, ...]:
-    """Return what `gcloud compute ssh --tunnel-through-iap` uses as its ProxyCommand.
+    """The command that `gcloud compute ssh --tunnel-through-iap` uses as its ProxyCommand.
 
     `--listen-on-stdin` is hidden in gcloud's help: surface/compute/start_iap_tunnel.py of the SDK
     (read), which also names the positional instance and port.

@@ -12,7 +12,7 @@ MARKER = "/var/lib/cloudtrain-first-boot"
 
 
 def startup_script(user_data: str) -> str:
-    """Return a POSIX sh script that applies the cloud-config `user_data` once.
+    """A POSIX sh script that applies the cloud-config `user_data` once.
 
     Google runs a startup script at each boot. The script does nothing if the image has cloud-init,
     and nothing after its first run: it must not restore a host key that has been rotated since.
@@ -34,8 +34,8 @@ print(int(urllib.request.urlopen(request, timeout=30).read()))
 
 
 def slice_script(user_data: Sequence[str]) -> str:
-    """Return the startup script of a TPU: all its hosts have the same metadata, so it has the
-    first-boot data of each host, by its number.
+    """The startup script of a TPU: all its hosts have the same metadata, so it has the first-boot
+    data of each host, by its number.
 
     It does not leave the work to cloud-init, which would read other metadata. Never log it.
     """

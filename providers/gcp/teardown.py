@@ -69,7 +69,7 @@ def delete_all(
 
 
 def _blocked(api: GcpClient, error: BaseException) -> BaseException:
-    """Return the error with what blocks a deletion, if that is not ours: no wait ends it."""
+    """The error with what blocks a deletion, if that is not ours: no wait ends it."""
     used = _USER.search(str(error)) if isinstance(error, BusyError) else None
     there = if_told(lambda: api.find("its user", used[1]), None) if used else None
     if used is None or there is None or labels.read(there.get("labels") or {}):

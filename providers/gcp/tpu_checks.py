@@ -20,8 +20,8 @@ ZONES = "https://docs.cloud.google.com/tpu/docs/regions-zones"
 
 
 def places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
-    """Return the places of the placement, in its order. A region is replaced by its zones that have
-    the TPU type.
+    """The places of the placement, in its order. A region is replaced by its zones that have the
+    TPU type.
 
     Raises CloudConfigError for a place that does not exist or has no such TPU.
     """
@@ -45,8 +45,8 @@ def places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
 
 
 def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
-    """Return one finding per subject; only one in all if the credentials fail or the project cannot
-    be reached.
+    """One finding per subject; only one in all if the credentials fail or the project cannot be
+    reached.
     """
     found: list[Location] = []
 

@@ -124,7 +124,7 @@ def name_of(order: LaunchRequest[ClusterNetwork]) -> str:
 
 
 def body(order: LaunchRequest[ClusterNetwork], runtime: str) -> Json:
-    """Return the request body for a TPU with all its hosts."""
+    """The request body for a TPU with all its hosts."""
     config, network, hosts = order.plan.config, order.network, hosts_of(order)
     key = config.disk_key_in(order.place.region)
     given = labels.on_node(order.plan, hosts[0], order.expires)

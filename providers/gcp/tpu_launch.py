@@ -26,8 +26,8 @@ BUSY = frozenset({"DELETING", "STOPPING", "HIDING"})
 
 
 def runtime_of(plan: Plan) -> str:
-    """Return the TPU software version: `image:`, or by default that of the TPU's generation, which
-    has no TensorFlow.
+    """The TPU software version: `image:`, or by default that of the TPU's generation, which has no
+    TensorFlow.
 
     https://docs.cloud.google.com/tpu/docs/runtimes, read 2026-11-22
     """

@@ -31,8 +31,8 @@ OPERATION = 1200.0
 
 
 def endpoint(compute: str | None) -> str:
-    """Return the URL of the API: a custom one, or at the custom Compute Engine endpoint, so that
-    nothing is sent to Google from there.
+    """The URL of the API: a custom one, or at the custom Compute Engine endpoint, so that nothing
+    is sent to Google from there.
     """
     url = os.environ.get(OVERRIDE)
     if url:
@@ -193,8 +193,8 @@ CODES = {
 
 
 def failure(what: str, error: Mapping[str, Any], *, new: bool, path: str = "") -> CloudError:
-    """Return the error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack
-    of capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
+    """The error of a failed operation, a google.rpc.Status. Code 8 of a creation is a lack of
+    capacity: hashicorp/terraform-provider-google#10222, skypilot-org/skypilot#4579.
     """
     code = CODES.get(int(error.get("code") or 0), "INTERNAL")
     if new and code == "RESOURCE_EXHAUSTED":

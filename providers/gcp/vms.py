@@ -118,7 +118,7 @@ class VmLaunch:
             teardown.delete_vm(self.api, machine)
 
     def _unlisted(self, operation: Json) -> Vm:
-        """Return the VM of a request that Google has accepted but does not list yet."""
+        """The VM of a request that Google has accepted but does not list yet."""
         order, node = self.order, self.order.node
         return Vm(
             cluster=order.plan.config.name,
@@ -182,7 +182,7 @@ def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> Non
 
 
 def refusal(api: GcpClient, machine: Vm) -> CloudError | None:
-    """Return why a VM was never created, by the operation that should have created it."""
+    """Error that says why a VM was never created, by the operation that should have created it."""
     what = f"creating {machine.node.name} in {machine.place}"
     params = {"filter": f"(targetId={machine.id}) (operationType=insert)"}
     path = api.path(f"zones/{machine.place.zone}/operations")
@@ -196,7 +196,7 @@ SERIAL_LOG = 16 * 1024
 
 
 def serial_log(api: GcpClient, machine: Vm) -> str:
-    """Return the end of the serial log. A negative start counts from the end:
+    """The end of the serial log. A negative start counts from the end:
     https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
     """
     answer = api.call(

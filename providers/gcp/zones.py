@@ -16,8 +16,8 @@ from cloudtrain.providers.gcp.machine_shapes import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
-    """Return the places of the placement, in its order. A region is replaced by its zones that
-    offer the machines.
+    """The places of the placement, in its order. A region is replaced by its zones that offer the
+    machines.
 
     Raises CloudConfigError for a place that does not exist or lacks what the plan needs.
     """
@@ -40,7 +40,7 @@ def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
 
 
 def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
-    """Return the zones of each placement entry, without zones that are down."""
+    """The zones of each placement entry, without zones that are down."""
     known: list[Location] = []
     for page in api.pages("zones", "zones"):
         for zone in page.get("items") or ():
@@ -64,8 +64,8 @@ def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
 def lacking(
     api: GcpClient, zones: Sequence[Location], plan: Plan
 ) -> Mapping[Location, tuple[str, ...]]:
-    """Return the machines and accelerators of the plan that each zone lacks; empty if this endpoint
-    does not report them.
+    """The machines and accelerators of the plan that each zone lacks; empty if this endpoint does
+    not report them.
     """
     kinds = {
         collection: sorted(names)
@@ -94,7 +94,7 @@ def lacking(
 
 
 def _told(api: GcpClient, place: Location, collection: str, name: str) -> Json | None:
-    """Return the resource; None if it does not exist, empty if this endpoint does not report it."""
+    """The resource; None if it does not exist, empty if this endpoint does not report it."""
     try:
         found = api.get(f"{name} in {place}", f"zones/{place.zone}/{collection}/{name}")
         if collection == "machineTypes":

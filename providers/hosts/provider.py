@@ -62,7 +62,7 @@ class HostsProvider:
         self._config = config
 
     def principal(self) -> Principal | None:
-        """Return None: there is no account other than the user who is logged in."""
+        """None: there is no account other than the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -315,7 +315,7 @@ def _slots(config: ClusterConfig, cluster: str) -> list[HostSlot]:
 
 
 def _find_node(cluster: str, slot: HostSlot) -> Node | None:
-    """Return the slot's node; None if it does not exist. Raises an error if the machine cannot be
+    """The slot's node; None if it does not exist. Raises an error if the machine cannot be
     queried.
     """
     with open_session(slot.name, slot.host, slot.proxy) as ssh:

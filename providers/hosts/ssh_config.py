@@ -1,4 +1,4 @@
-"""What the user's ~/.ssh/config says of a machine."""
+"""Settings of a machine in the user's ~/.ssh/config."""
 
 from __future__ import annotations
 

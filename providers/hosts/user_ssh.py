@@ -191,8 +191,8 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
 
 
 def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
-    """Return the command that connects to the host, by `network.ssh_proxy` or ~/.ssh/config; ()
-    for none.
+    """The command that connects to the host, by `network.ssh_proxy` or ~/.ssh/config; () for
+    none.
     """
     values = dict.fromkeys(PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
     return anywhere(proxy, values) if proxy is not None else way.through

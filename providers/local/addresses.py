@@ -14,7 +14,7 @@ ALL = 254 * 256 * 254
 
 
 def places(seed: str, number: int) -> list[tuple[str, int]]:
-    """Return (address, port) choices for node `number`; the later ones are used if the first are
+    """Choices of (address, port) for node `number`; the later ones are used if the first are
     taken.
     """
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number

@@ -17,7 +17,7 @@ BOOTSTRAP = (
 
 
 def resize(pid: int, home: Path, size: int | None) -> int | None:
-    """What `resize_disk` does, in a process of its own. Raises CloudtrainError."""
+    """Run `resize_disk` in a process of its own. Raises CloudtrainError."""
     words = [str(pid), str(home), json.dumps(size)]
     done = subprocess.run(
         own_python.code(BOOTSTRAP, *words, *own_python.import_path()),

@@ -38,7 +38,7 @@ class NodeFolder:
         return tuple(ports) if whole else ()
 
     def is_apart(self) -> bool:
-        """Whether the node's server has a view of its own (private_view.py)."""
+        """True if the node's server has a view of its own (private_view.py)."""
         return self.meta().get("apart") is True
 
     def locked(self) -> bool:

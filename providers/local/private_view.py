@@ -60,7 +60,7 @@ LINKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What a node sees in place of this machine's files; all paths are absolute."""
+    """Files that a node sees in place of this machine's; all paths are absolute."""
 
     hidden: Sequence[str]
     """Folders that are empty and read-only on the node, but for what is shown in them."""
@@ -110,8 +110,8 @@ def enter(view: View, folder: Path) -> None:
 
 @cache
 def same_for_all() -> tuple[int | None, Sequence[str], Sequence[int]]:
-    """What a process that forks all nodes finds out once: the map of owners, the devices, and the
-    groups that may use GPUs.
+    """Facts that a process which forks all nodes finds out once: the map of owners, the devices,
+    and the groups that may use GPUs.
     """
     shown = [str(path) for name in DEVICES for path in Path("/dev").glob(name)]
     nodes = (each for path in shown for each in (Path(path), *Path(path).rglob("*")))

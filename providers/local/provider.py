@@ -76,7 +76,7 @@ class LocalProvider:
         self._user = _user()
 
     def principal(self) -> Principal | None:
-        """Return None: there is no account other than the user who is logged in."""
+        """None: there is no account other than the user who is logged in."""
         return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
@@ -134,8 +134,9 @@ class LocalProvider:
     def builder(
         self, plan: Plan, identity: Identity, node: Node, folder: str
     ) -> Iterator[Node | None]:
-        """Where to create an environment of the cache: a server apart from all nodes, or the node
-        itself if that shares this machine's files. None if another process has created it.
+        """Node on which to create an environment of the cache: a server apart from all nodes, or
+        the node itself if that shares this machine's files. None if another process has created the
+        environment.
         """
         own = NodeFolder(self._cluster_folder(plan.config.name) / node.name)
         if not own.is_apart():
@@ -278,7 +279,7 @@ class LocalProvider:
         nodes: Sequence[NodePlan],
         before: Mapping[str, Node],
     ) -> list[spawn.ServerRequest]:
-        """Return the requests to the fork server. Host keys are sent to it through a pipe and never
+        """The requests to the fork server. Host keys are sent to it through a pipe and never
         written to disk.
         """
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))

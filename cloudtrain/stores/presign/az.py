@@ -61,8 +61,7 @@ def blob_sas(
     https: bool,
     right: str = WRITE,
 ) -> str:
-    """Return a query string that lets its bearer create and write this blob, or read it, and
-    nothing else.
+    """A query string that lets its bearer create and write this blob, or read it, and nothing else.
 
     It has no start time, so that it is valid at once even if clocks differ. `https`: valid only
     over TLS. https://learn.microsoft.com/rest/api/storageservices/create-service-sas
@@ -93,8 +92,8 @@ class DelegationKey:
         self._refused_until = 0.0
 
     def key(self, lasts: float) -> Key:
-        """Return a key that is valid for at least `lasts` seconds, or nearly a week. Raises the
-        service's refusal.
+        """A key that is valid for at least `lasts` seconds, or nearly a week. Raises the service's
+        refusal.
         """
         with self._lock:
             now = self._clock()
@@ -214,7 +213,7 @@ class AzurePresigner:
         return f"{url}/{quote(key, safe='/~')}?{query}"
 
     def _uploaded(self, key: str) -> frozenset[str]:
-        """Return the blocks that an earlier attempt left, by the names that nodes give them."""
+        """The blocks that an earlier attempt left, by the names that nodes give them."""
         try:
             _, found = self._container.get_blob_client(key).get_block_list("uncommitted")
         except self._errors.HttpResponseError:  # none, or no right to list them: all are sent

@@ -137,8 +137,8 @@ class GooglePresigner:
         return ""
 
     def _right(self, key: str) -> dict[str, str | Secret] | None:
-        """Return the authorization header for all keys in a task's folder; empty for an emulator,
-        None without a token.
+        """The authorization header for all keys in a task's folder; empty for an emulator, None
+        without a token.
         """
         if self._tokens is None:
             return {}
@@ -150,7 +150,7 @@ class GooglePresigner:
         return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
 
     def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
-        """Return the request that uploads a whole object:
+        """The request that uploads a whole object:
         https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart
         """
         mark = uuid.uuid4().hex
@@ -238,8 +238,8 @@ class DownscopedTokens:
         self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
-        """Return a token for all keys that start with `folder`; None if Google issues none or the
-        bucket does not accept it.
+        """A token for all keys that start with `folder`; None if Google issues none or the bucket
+        does not accept it.
         """
         with self._locks.setdefault(folder, threading.Lock()):
             token, until = self._tokens.get(folder, (None, 0.0))
@@ -249,15 +249,15 @@ class DownscopedTokens:
             return token
 
     def reading(self, key: str) -> Secret | None:
-        """Return a token for reading this key; None if Google issues none."""
+        """A token for reading this key; None if Google issues none."""
         token, until = self._asked(key, READER)
         return token if until > self._clock() else None
 
     def reading_below(
         self, start: str, key: str, opens: Callable[[Any, str], object]
     ) -> Secret | None:
-        """Return a token for reading all keys that begin with `start`; None if Google issues none
-        or the bucket does not accept it, which is checked once on `key`.
+        """A token for reading all keys that begin with `start`; None if Google issues none or the
+        bucket does not accept it, which is checked once on `key`.
         """
         name = f"{READER} {start}"
         with self._locks.setdefault(name, threading.Lock()):
@@ -330,8 +330,6 @@ class DownscopedTokens:
 
 
 def within(bucket: str, folder: str) -> str:
-    """Return the CEL condition that limits access to `folder`; strings in CEL are written as in
-    JSON.
-    """
+    """The CEL condition that limits access to `folder`; strings in CEL are written as in JSON."""
     start = f"projects/_/buckets/{bucket}/objects/{folder}"
     return f"resource.name.startsWith({json.dumps(start, ensure_ascii=False)})"

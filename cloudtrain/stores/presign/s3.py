@@ -141,7 +141,7 @@ class S3Presigner:
         return chosen, had
 
     def _uploads(self, prefix: str, key: str | None = None) -> list[tuple[str, str, float]]:
-        """Return the key, ID and start (Unix time) of unfinished uploads; empty if they cannot be
+        """The key, ID and start (Unix time) of unfinished uploads; empty if they cannot be
         listed.
         """
         found = []
@@ -156,8 +156,8 @@ class S3Presigner:
         return found
 
     def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:
-        """Return the existing parts by the names that nodes give them; None if their sizes differ
-        from ours.
+        """The existing parts by the names that nodes give them; None if their sizes differ from
+        ours.
         """
         blocks = set()
         with suppress(self._client.exceptions.ClientError):
@@ -201,7 +201,7 @@ class S3Presigner:
             return self._signing
 
     def region(self) -> str:
-        """Return the bucket's own region: S3 refuses signatures for another one."""
+        """The bucket's own region: S3 refuses signatures for another one."""
         try:
             told = self._client.head_bucket(Bucket=self._bucket)
         except self._client.exceptions.ClientError as error:
@@ -234,7 +234,7 @@ them, too."""
 
 
 def encryption_arguments(wish: str | None) -> Mapping[str, str]:
-    """Return boto3's arguments for `AES256`, `aws:kms` or `aws:kms:KEY`.
+    """boto3's arguments for `AES256`, `aws:kms` or `aws:kms:KEY`.
 
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/specifying-kms-encryption.html
     """
@@ -246,13 +246,13 @@ def encryption_arguments(wish: str | None) -> Mapping[str, str]:
 
 
 def part_length(size: int) -> int:
-    """Return the bytes in every part except the last, a multiple of 1 MiB."""
+    """The bytes in every part except the last, a multiple of 1 MiB."""
     least = -(-size // MOST_PARTS)
     return max(PART, -(-least // (1 << 20)) << 20)
 
 
 def block(offset: int, md5: bytes) -> str:
-    """Return the name of a block, as in node/uploader.py."""
+    """The name of a block, as in node/uploader.py."""
     return base64.b64encode(f"{offset:016d}{md5.hex()}".encode()).decode()
 
 
