@@ -700,8 +700,9 @@ def test_the_project_that_the_environment_named_at_up_is_the_one_that_down_asks(
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "first")
     record_cluster(load(path), Records("mnist"))
     monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "second")
-    result = run("down", str(path), "--yes")
-    assert result.exit_code == 2
-    assert "mnist is already running on gcp first" in result.stderr
+    for words in (("down", str(path), "--yes"), ("train", str(path))):
+        result = run(*words)
+        assert result.exit_code == 2
+        assert "mnist is already running on gcp first" in result.stderr
     assert run("down", "mnist", "--yes").exit_code == 0
     assert set(cloud.asked) == {"first"}
