@@ -258,7 +258,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-# ── Reboots a node and waits until it answers from a new boot ─────────────────────────────────
+# ── reboot ─────────────────────────────────────────────────────────────────────
 
 
 BACK = Retry(pause=3.0, within=600.0)

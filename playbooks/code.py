@@ -131,7 +131,7 @@ def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
     return ()
 
 
-# ── Fetches a commit on this machine with the user's own rights, for delivery to every node ───
+# ── a commit fetched on this machine ───────────────────────────────────────────
 
 
 _FETCH_SECONDS = 3600.0

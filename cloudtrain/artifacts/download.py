@@ -165,7 +165,8 @@ def verified(landed: Artifact, run: str, store: ArtifactStore) -> Iterator[bytes
         )
 
 
-# What `fetch` may write into a folder: files of the run's tasks, over nothing of the user's
+# ── files that `fetch` may write ───────────────────────────────────────────────
+# Those of the run's tasks, over nothing of the user's.
 
 
 _MARK = "Downloaded by `cloudtrain fetch`: not delivered as code.\n"

@@ -55,8 +55,9 @@ def _refused(
         yield Finding(what=what, ok=False, text=text, hint=hint, error=UsageError)
 
 
-# Reads the code as delivery does: a folder to its last byte, a private repository with its
-# submodules and files in Git LFS
+# ── the code ───────────────────────────────────────────────────────────────────
+# Read as delivery does: a folder to its last byte, a private repository with its submodules and
+# files in Git LFS.
 
 
 def code(config: ClusterConfig) -> str:

@@ -100,7 +100,7 @@ def _shown(folder: str) -> str:
     return "the top folder" if folder == "." else posixpath.join(folder, "")
 
 
-# ── Which modules an environment has for certain, by what `setup:` names ──────────────────────
+# ── modules of an environment, by `setup:` ─────────────────────────────────────
 
 
 _REMOVED = frozenset(("imp", "distutils", "asyncore", "asynchat", "smtpd", "cgi", "crypt", "pipes"))

@@ -65,7 +65,8 @@ def setup_notes(config: ClusterConfig) -> tuple[str, ...]:
     return ()
 
 
-# Asks the package index, as this user's pip reaches it, for a TensorFlow that the tables lack
+# ── the package index ──────────────────────────────────────────────────────────
+# Asked, as this user's pip reaches it, for a TensorFlow that the tables lack.
 
 
 PACKAGE = "tensorflow-cpu"

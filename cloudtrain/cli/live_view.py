@@ -255,7 +255,8 @@ def idle_words(notes: Sequence[str]) -> list[str]:
     return [note for note in notes if "idle GPU" in note]
 
 
-# Events of a cluster's journal as lines for people: those that matter to somebody who watches
+# ── events of the journal ──────────────────────────────────────────────────────
+# Lines for people: those events that matter to somebody who watches.
 
 
 def told_events(lines: Sequence[Line]) -> list[tuple[float, str]]:

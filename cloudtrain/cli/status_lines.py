@@ -249,7 +249,7 @@ def failure_lines(run: Run) -> Iterator[str]:
             yield f"hint: {quoted(failure.hint)}"
 
 
-# ── What a run's nodes computed before training, for `status` ─────────────────────────────────
+# ── compute check before training ──────────────────────────────────────────────
 
 
 SHOWN = 8

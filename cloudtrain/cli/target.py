@@ -198,7 +198,7 @@ def is_file(argument: str) -> bool:
     return argument not in known_clusters() and Path(argument).is_file()
 
 
-# ── Asks once about a config file that would use rights of the user's ─────────────────────────
+# ── consent to the file ────────────────────────────────────────────────────────
 
 
 def consent_to(config: ClusterConfig) -> None:

@@ -26,7 +26,7 @@ from cloudtrain.core.shell import Command, script
 from cloudtrain.core.wait_limits import CLOUD_INIT, FIRST_LOGIN
 from cloudtrain.ssh import keys
 
-# ── Replaces a node's host key with one that nobody else has seen, over a verified connection ─
+# ── a host key that nobody else has seen ───────────────────────────────────────
 
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
@@ -166,7 +166,7 @@ kill -HUP "$listener"
 """
 
 
-# ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── first login ────────────────────────────────────────────────────────────────
 
 
 BOOT = Retry(pause=0.5, backoff=1.5, longest=10.0, within=FIRST_LOGIN)

@@ -68,7 +68,7 @@ def run(
     with starting_idle_process(handle.records), holding_cluster(handle, "run", console):
         refuse_other_use(handle.config, handle.records, adopt=adopt)
         source = beginning(handle, resume, console)
-        attempt = partial(from_up_to_down, before, source, arguments, keep_on_failure)
+        attempt = partial(create_train_delete, before, source, arguments, keep_on_failure)
         accept = partial(refuse, ignore=ignore)
         return in_first_with_room(handle, accept, attempt, console, wait=wait)
 
@@ -85,7 +85,7 @@ def beginning(handle: Handle, resume: str | None, console: Console) -> ResumedFr
     return None
 
 
-def from_up_to_down(
+def create_train_delete(
     before: Collection[str],
     source: ResumedFrom | None,
     arguments: Sequence[str],
@@ -93,7 +93,9 @@ def from_up_to_down(
     handle: Handle,
     console: Console,
 ) -> Run:
-    """All of it in one place. Where this call has lost a run elsewhere, it goes on with that."""
+    """Create the cluster in one place, train, land and delete it. A run that this call has lost in
+    another place goes on here.
+    """
     begun = lost_run(handle.records, before)
     begins_with = source if begun is None else where_it_was(handle, begun, source, console)
     handle.records.create()

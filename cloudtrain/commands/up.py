@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -69,29 +69,26 @@ def up(
     seconds to wait for capacity and quota, with nothing billed meanwhile.
     """
     handle, config = Handle(plan.config, plan), plan.config
-    create = partial(created, allowed=allowed, give_back=give_back)
+    accept = partial(check_first, ignore=ignore)
+    create = partial(create_and_set_up, allowed=allowed, give_back=give_back)
     with starting_idle_process(handle.records), holding_cluster(handle, "up", console):
         refuse_other_use(config, handle.records, adopt=adopt)
-        warn_of_gaps(config, console)
-        cluster = in_first_with_room(handle, checked(ignore), create, console, wait=wait)
+        warn_about(config, console)
+        cluster = in_first_with_room(handle, accept, create, console, wait=wait)
     say_when_it_ends(config, handle.records, console)
     return cluster
 
 
-def checked(ignore: Collection[str]) -> Callable[[Handle, Console], None]:
-    """Check of a place before anything is created there; it raises what `check` finds."""
-
-    def accept(handle: Handle, console: Console) -> None:
-        with existing_reported(handle, console):
-            refuse(handle, console, ignore)
-
-    return accept
+def check_first(handle: Handle, console: Console, *, ignore: Collection[str]) -> None:
+    """Raise what `check` finds in a place, before anything is created there."""
+    with existing_reported(handle, console):
+        refuse(handle, console, ignore)
 
 
-def created(
+def create_and_set_up(
     handle: Handle, console: Console, *, allowed: AllowedChanges, give_back: bool
 ) -> Cluster:
-    """The cluster in one place, created or repaired, and set up."""
+    """Create or repair the cluster in one place, and set up its nodes."""
     records = handle.records
     records.create()
     with open_session(handle, console) as session:
@@ -105,7 +102,7 @@ def created(
     return Cluster(name=handle.config.name, nodes=session.nodes)
 
 
-def warn_of_gaps(config: ClusterConfig, console: Console) -> None:
+def warn_about(config: ClusterConfig, console: Console) -> None:
     """Warn of variables that override the file, of open ports, and of a script that is missing."""
     for note in (*override_notes(config), *open_notes(config), missing_script(config)):
         if note is not None:

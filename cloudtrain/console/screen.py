@@ -130,7 +130,8 @@ def can_write(stream: TextIO, text: str) -> bool:
     return True
 
 
-# Recognises the lines that TensorFlow's C++ runtime logs about itself, which a terminal hides
+# ── lines of TensorFlow itself ─────────────────────────────────────────────────
+# Those that its C++ runtime logs about itself, which a terminal hides.
 
 
 _OWN_LOG = re.compile(

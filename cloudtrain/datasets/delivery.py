@@ -157,7 +157,8 @@ def roots_of(session: Session, node: Node) -> tuple[str, ...]:
     return (*(SCRATCH if is_cloud(session.config.provider) else ()), node.cache)
 
 
-# Keeps a run's listing of a dataset, so that all its attempts and nodes use the same objects
+# ── the listing of a run ───────────────────────────────────────────────────────
+# It is kept, so that all attempts and nodes use the same objects.
 
 
 def save_listing(path: Path, dataset: Dataset) -> None:

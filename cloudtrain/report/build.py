@@ -265,7 +265,8 @@ def _masked_run(run: Run) -> Run:
     return replace(run, command=_masked(run.command), commands=commands)
 
 
-# What the restarts of a run cost: steps that were done again, and the time between attempts
+# ── cost of restarts ───────────────────────────────────────────────────────────
+# Steps that were done again, and the time between attempts.
 
 
 def lost_work(

@@ -251,7 +251,8 @@ def failure(run: Run) -> RunFailed:
     return RunFailed(causes.describe(cause), hint=cause.hint, task_exit_code=cause.exit_code)
 
 
-# Why the success of a run may be none: what its log's end, its files and its length say; pure
+# ── doubts about a success ─────────────────────────────────────────────────────
+# By the end of the log, the files and the length of the run; pure.
 
 
 SHORT = 60.0

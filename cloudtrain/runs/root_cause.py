@@ -206,7 +206,7 @@ def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
     return "exit" if seen.joined else "not_started", text + early
 
 
-# ── Names the tasks that had finished while another one still needed them ─────────────────────
+# ── tasks that had finished too early ──────────────────────────────────────────
 
 
 _OUT_OF_STEP = re.compile(

@@ -245,7 +245,7 @@ class StallWatch:
         self._idle = idle_gpus(self._samples(run, tasks))
 
 
-# ── Reads where a task's Python is, in the stacks that its own node prints; pure ──────────────
+# ── stacks of a task ───────────────────────────────────────────────────────────
 
 
 _PROCESS = re.compile(r"(?m)^== \d+ .*$")

@@ -219,8 +219,9 @@ def should_restart(session: Session, run: Run, cause: Cause) -> bool:
     return causes.is_retryable(cause, train.retry_exit_codes)
 
 
-# Hints for what a task did not find, although this machine has it: a file that was not
-# delivered, or a module in another folder of the code
+# ── hints by this machine's code ───────────────────────────────────────────────
+# For what a task did not find, although this machine has it: a file that was not delivered, or a
+# module in another folder of the code.
 
 
 _NO_FILE = re.compile(

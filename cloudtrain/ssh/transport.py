@@ -200,7 +200,7 @@ def _short(line: str) -> str:
     return line.strip() if len(line.strip()) <= 80 and first == line.strip() else f"{first[:77]}..."
 
 
-# ── Open connections of one node and its control shell, created on demand ─────────────────────
+# ── connections of one node ────────────────────────────────────────────────────
 
 
 _MOST_CONNECTIONS = 8

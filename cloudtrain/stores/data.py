@@ -87,7 +87,7 @@ class BucketData:
         return if_told(ask, "")
 
 
-# ── Input data in a folder or file of this machine ────────────────────────────────────────────
+# ── input data in a folder or file of this machine ─────────────────────────────
 
 
 _CHUNK = 1 << 20
@@ -179,14 +179,13 @@ def _explained(path: object, error: OSError) -> StoreError | PermissionsError:
     return StoreError(text, hint="check that it can be read")
 
 
-# ── Input data at one https:// URL ────────────────────────────────────────────────────────────
+# ── input data at one https:// URL ─────────────────────────────────────────────
 
 
 REQUESTS = Retry(pause=0.5, backoff=2.0, longest=30.0, jitter=0.5, tries=5, within=90.0)
 """Requests for a description, on an answer of 408, 429 or 5xx or a broken connection."""
 
 SECONDS = 30.0
-_READ = 1 << 20
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _NO_HEAD = (400, 403, 405, 501)
 """Answers of servers that take GET alone: some sign URLs for one method."""
@@ -215,7 +214,7 @@ class HttpsData:
             if _header_version(answer.headers) != version:
                 raise self._changed()
             skip = offset if answer.status == 200 else 0
-            while data := answer.read(_READ):
+            while data := answer.read(_CHUNK):
                 if skip < len(data):
                     yield data[skip:]
                 skip = max(0, skip - len(data))

@@ -199,9 +199,10 @@ class _Response(EC2Response):
 
 
 class _Signer(AWSRequestSignerAlgorithmV4):
-    """Dates requests by `core/moments`: EC2 refuses those that are dated five minutes off, and this
-    machine's clock may be set while nodes are created or deleted.
-    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html
+    """Dates requests by `core/moments`, as this machine's clock may be set while nodes are created
+    or deleted. EC2 refuses requests that are dated 15 minutes off: RequestExpired in
+    https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html (2026-11-27), which
+    says so for all actions. libcloud 3.9.1 dates them by that clock (libcloud/common/aws.py).
     """
 
     def get_request_headers(

@@ -34,8 +34,8 @@ from cloudtrain.providers.base.wishes import Wishes
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.credentials import Credentials
 
-# libcloud's connection to Compute Engine with google-auth's credentials and a configurable
-# endpoint
+# ── the connection ─────────────────────────────────────────────────────────────
+# libcloud's to Compute Engine, with google-auth's credentials and a configurable endpoint.
 
 
 GOOGLE = "https://compute.googleapis.com/compute/v1"
@@ -115,7 +115,7 @@ class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
         return f"{self.request_path}/{action}"
 
 
-# ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the client ─────────────────────────────────────────────────────────────────
 
 
 Json = dict[str, Any]

@@ -240,7 +240,7 @@ def mark(tag: str) -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# ── Ports that a node reserves for its task, so that clusters on one machine do not collide ───
+# ── ports that a node reserves ─────────────────────────────────────────────────
 # A TCP port cannot be held for a program that will open it itself. A node's server holds the name
 # of an abstract Unix socket instead: unique among all that share the machine's ports (users, state
 # homes, but not network namespaces), and released with the process.

@@ -19,7 +19,7 @@ from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedP
 from cloudtrain.core.retry import Clock
 from cloudtrain.core.shell import Secret
 
-# ── Shared access signatures: the right to write or read one blob for a limited time ──────────
+# ── shared access signatures ───────────────────────────────────────────────────
 # The SDK's own signatures are not used: they are only for its newest version of the service, whose
 # user delegation keys an emulator or an older private cloud does not support.
 
@@ -139,7 +139,7 @@ def _text(seconds: float) -> str:
     return _moment(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-# ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ───────────────────────────────────────────────────────────────────
 
 
 SMALL = 16 << 20

@@ -194,8 +194,8 @@ class GooglePresigner:
         return self._session(self._connected(credentials).bucket(self._name), key)
 
 
-# Tokens with which a node can create objects in Google Cloud Storage, or read one, and nothing
-# else
+# ── downscoped tokens ──────────────────────────────────────────────────────────
+# With one a node can create objects, or read one, and nothing else.
 
 
 ROLE = "inRole:roles/storage.objectCreator"
