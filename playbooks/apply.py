@@ -292,7 +292,7 @@ class Reboots:
                     return True
                 words = "it has not gone down yet"
             except (NodeUnreachable, HostKeyMismatch) as error:
-                words = error.message.removeprefix(f"{node.name}: ")
+                words = error.text
             self.stage.node(node.name, f"rebooting: {words}")
             return None
 

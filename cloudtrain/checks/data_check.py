@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cloudtrain.core.cloud import facts_of
-from cloudtrain.core.errors import CloudtrainError, UsageError
+from cloudtrain.core.errors import CloudtrainError, UsageError, text_of
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.words import size_text
@@ -107,11 +107,10 @@ def _checked(plan: Plan, name: str, priced: bool) -> _Checked:
         read = Traffic(name=name, uri=dataset.source.source, location=signer.location(), size=total)
         cost = transfer_cost(config, read.uri, read.location, total)
     except CloudtrainError as error:
-        text = error.message.removeprefix(f"data.{name}: ")
+        what = f"data.{name}"
+        text, kind = text_of(what, error), type(error)
         return _Checked(
-            finding=Finding(
-                what=f"data.{name}", ok=False, text=text, hint=error.hint, error=type(error)
-            )
+            finding=Finding(what=what, ok=False, text=text, hint=error.hint, error=kind)
         )
     text = "; ".join(
         filter(

@@ -270,7 +270,7 @@ class _Wait:
         """
 
         def show(error: NodeError, *_: float) -> None:
-            self.stage.node(node.name, f"booting: {_words(node, error)}")
+            self.stage.node(node.name, f"booting: {error.text}")
 
         def login() -> None:
             if self.presence is not None:
@@ -316,22 +316,17 @@ def _is_lasting(error: NodeError) -> bool:
 
 
 def _never(node: Node, last: NodeError) -> NodeError:
-    words = _words(node, last)
     if isinstance(last, HostKeyMismatch):
         return HostKeyMismatch(
             node.name,
-            f"no login within {BOOT.within:.0f} s: {words}",
+            f"no login within {BOOT.within:.0f} s: {last.text}",
             hint="cloud-init installs the host key: an image without it, or that creates its own "
             "keys, cannot be used; check the node's boot log in the cloud's console",
         )
     return NodeUnreachable(
         node.name,
-        f"no login within {BOOT.within:.0f} s: {words}",
+        f"no login within {BOOT.within:.0f} s: {last.text}",
         hint=(last.hint if node.ssh_proxy else None)
         or "check the node's boot log in the cloud's console, and whether your address, "
         "`network.ssh_from` and the network's routes allow SSH; `cloudtrain up` continues",
     )
-
-
-def _words(node: Node, error: NodeError) -> str:
-    return error.message.removeprefix(f"{node.name}: ")

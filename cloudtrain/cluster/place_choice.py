@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from cloudtrain.cluster.budget_check import least_seconds
@@ -22,6 +22,7 @@ from cloudtrain.core.errors import (
     CredentialsError,
     NodesError,
     PermissionsError,
+    PlaceRefusal,
     QuotaError,
     exit_code,
     if_told,
@@ -53,21 +54,6 @@ NOT_HERE = (*NO_ROOM, CredentialsError, PermissionsError)
 
 ROUNDS = Retry(pause=15.0, backoff=2.0, longest=300.0, at_least=1)
 """Pauses between the rounds of `--wait`, in each of which every choice is tried."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A choice that was not taken, and why."""
-
-    place: str
-    error: CloudtrainError
-
-    def __str__(self) -> str:
-        """For want of room its last place is enough: each was reported when it was tried."""
-        text = self.error.message
-        if isinstance(self.error, NO_ROOM):
-            text = text.splitlines()[-1].strip()
-        return f"{self.place}: {text}".replace("\n", "\n  ")
 
 
 def in_first_with_room(
@@ -104,7 +90,7 @@ def in_first_with_room(
             fallback.refused(here.plan, lambda: _missing(here))
         last = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
         console.warn(
-            f"no room: {error.message.splitlines()[-1].strip()}; trying again in {pause:.0f} s, "
+            f"no room: {error.brief}; trying again in {pause:.0f} s, "
             f"until {last}; {_billed_meanwhile(handle)}; Ctrl-C ends the wait"
         )
 
@@ -149,7 +135,7 @@ def _one_round(
         here.on_demand = fallback.names
         accept(here, console)
         return attempt(here, console)
-    refusals: list[Refusal] = []
+    refusals: list[PlaceRefusal] = []
     for number, config in enumerate(to_try):
         here, place = Handle(config), f"{config.provider} {', '.join(config.placement)}"
         price = per_hour(estimate(here.plan))
@@ -157,16 +143,16 @@ def _one_round(
         try:
             accept(here, console)
         except CloudtrainError as error:
-            refusals.append(Refusal(place=place, error=error))
-            console.warn(f"not in {refusals[-1]}")
+            refusals.append(PlaceRefusal(place=place, error=error))
+            console.warn(f"not in {_shown(refusals[-1])}")
             continue
         _leave_other_account(here.records, config, console)
         continue_budget(here, since)
         try:
             return attempt(here, console)
         except NOT_HERE as error:
-            refusals.append(Refusal(place=place, error=error))
-            console.warn(f"not in {refusals[-1]}")
+            refusals.append(PlaceRefusal(place=place, error=error))
+            console.warn(f"not in {_shown(refusals[-1])}")
             _clear(here, error, console)
     _leave_other_account(handle.records, None, console)
     raise _no_choice(refusals)
@@ -241,14 +227,19 @@ def _leave(handle: Handle, console: Console) -> None:
     records.close()
 
 
-def _no_choice(refusals: Sequence[Refusal]) -> CloudtrainError:
+def _shown(refusal: PlaceRefusal) -> str:
+    """For want of room its last zone is enough: each was reported when it was tried."""
+    return refusal.brief if isinstance(refusal.error, NO_ROOM) else str(refusal)
+
+
+def _no_choice(refusals: Sequence[PlaceRefusal]) -> CloudtrainError:
     """One error for all choices; one for capacity if waiting may help in any of them."""
     errors = [refusal.error for refusal in refusals]
     if len({error.message for error in errors}) == 1:
         return errors[0]
     for_room = [error for error in errors if isinstance(error, NO_ROOM)]
     worst = max(map(type, for_room or errors), key=exit_code)
-    text = "\n".join(["no candidate can provide the nodes:", *map(str, refusals)])
+    text = "\n".join(["no candidate can provide the nodes:", *map(_shown, refusals)])
     hint = next((error.hint for error in errors if error.hint and error not in for_room), None)
     if for_room:
         hint = "`--wait 6h` tries all of them again until one has room; or add candidates"

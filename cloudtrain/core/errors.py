@@ -41,8 +41,11 @@ The exit codes are a public interface: docs/commands.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from cloudtrain.core.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import Problem
@@ -54,21 +57,34 @@ SHAPE = (AttributeError, TypeError, LookupError, ValueError, OverflowError)
 
 
 class CloudtrainError(Exception):
-    """Base class. `hint` says what to do next; message and hint are shown, a traceback
-    only with --debug."""
+    """Base class. Message and hint are shown, a traceback only with --debug.
+
+    `text` does not repeat `what` it is about: a node, `data.NAME`, a path in a store; the message
+    begins with it. `hint` says what to do next.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, text: str, *, hint: str | None = None, what: str = "") -> None:
+        super().__init__(text)
+        self.text = text
         self.hint = hint
+        self.what = what
+
+    @property
+    def message(self) -> str:
+        return f"{self.what}: {self.text}" if self.what else self.text
+
+    def __str__(self) -> str:
+        return self.message
 
     def copy_with(self: Error, **facts: Any) -> Error:
         """A copy with some attributes changed; a raised error is never modified."""
         error = type(self).__new__(type(self))
-        vars(error).update(vars(self) | facts)
-        error.args = (error.message,)
+        vars(error).update(vars(self))
+        for name, value in facts.items():
+            setattr(error, name, value)
+        error.args = (error.text,)
         return error
 
 
@@ -144,6 +160,8 @@ class CloudError(CloudtrainError):
 
     left_over = False
     """The rollback failed: what was created before this error may still exist and be billed."""
+    refusals: tuple[PlaceRefusal, ...] = ()
+    """Those of the places that were tried, in their order, if there were several."""
 
     def __init__(
         self,
@@ -154,12 +172,35 @@ class CloudError(CloudtrainError):
         code: str = "",
         retry_after: float | None = None,
         detail: str = "",
+        what: str = "",
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, what=what)
         self.detail = detail
         self.scope = scope
         self.code = code
         self.retry_after = retry_after
+
+    @property
+    def brief(self) -> str:
+        """One line, of several refusals the last: each was reported when its place was tried."""
+        last = self.refusals[-1].brief if self.refusals else self.message
+        return " ".join(last.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRefusal:
+    """A zone, region or candidate in which the nodes were not created, and why."""
+
+    place: str
+    error: CloudtrainError
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.error}".replace("\n", "\n  ")
+
+    @property
+    def brief(self) -> str:
+        brief = self.error.brief if isinstance(self.error, CloudError) else str(self.error)
+        return f"{self.place}: {brief}"
 
 
 class CapacityError(CloudError):
@@ -231,8 +272,11 @@ class NodeError(CloudtrainError):
     """Something failed on one node, named in the message."""
 
     def __init__(self, node: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{node}: {message}", hint=hint)
-        self.node = node
+        super().__init__(message, hint=hint, what=node)
+
+    @property
+    def node(self) -> str:
+        return self.what
 
 
 class NodeUnreachable(NodeError):
@@ -273,14 +317,16 @@ class NodesError(CloudtrainError):
     """Failures of several nodes. The exit code is that of the most serious one."""
 
     def __init__(self, failures: Mapping[str, BaseException], *, hint: str | None = None) -> None:
-        lines = [
-            str(error) if str(error).startswith(f"{name}:") else f"{name}: {error}"
-            for name, error in failures.items()
-        ]
+        lines = [f"{name}: {text_of(name, error)}" for name, error in failures.items()]
         hints = [e.hint for e in failures.values() if isinstance(e, CloudtrainError) and e.hint]
         super().__init__("\n".join(lines), hint=hint or (hints[0] if hints else None))
         self.failures = dict(failures)
         self.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
+
+
+def text_of(what: str, error: BaseException) -> str:
+    """The error's text for a reader who has been told what it is about."""
+    return error.text if isinstance(error, CloudtrainError) and error.what == what else str(error)
 
 
 def raise_all(failures: Mapping[str, BaseException]) -> None:
@@ -292,15 +338,31 @@ def raise_all(failures: Mapping[str, BaseException]) -> None:
 
 
 class PreflightError(CloudtrainError):
-    """`node`: the only node with findings; empty for several. `taken`: tasks whose port is in use,
-    if nothing else was found."""
+    """`problems`: texts, each with the nodes of which it is true. `taken`: tasks whose port is
+    in use, if nothing else was found."""
 
     def __init__(
-        self, message: str, *, hint: str | None = None, node: str = "", taken: Sequence[str] = ()
+        self,
+        text: str = "",
+        *,
+        hint: str | None = None,
+        problems: Sequence[tuple[Collection[str], str]] = (),
+        taken: Sequence[str] = (),
     ) -> None:
-        super().__init__(message, hint=hint)
-        self.node = node
+        super().__init__(text or "\n".join(text for _, text in problems), hint=hint)
+        self.problems = tuple(problems)
         self.taken = tuple(taken)
+
+    @property
+    def message(self) -> str:
+        lines = [f"{some(nodes)}: {text}" for nodes, text in self.problems]
+        return "\n".join(lines) or self.text
+
+    @property
+    def node(self) -> str:
+        """The only node with findings; empty for several."""
+        nodes = {node for names, _ in self.problems for node in names}
+        return nodes.pop() if len(nodes) == 1 else ""
 
 
 class RunFailed(CloudtrainError):

@@ -186,14 +186,14 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except CloudtrainError as error:
-        changes = {"message": f"data.{name}: {error.message.removeprefix('data: ')}"}
+        changes = {"what": f"data.{name}", "text": error.message}
         if isinstance(error, NoBucketError):
             changes["hint"] = "check the name: the bucket or container must exist"
-        elif isinstance(error, PermissionsError) and not error.message.startswith(("/", "https:")):
+        elif isinstance(error, PermissionsError) and "://" in error.what:  # of a bucket
             changes["hint"] = READERS
         named = error.copy_with(**changes)
         if isinstance(named, StoreError):
-            named = DataError(named.message, hint=named.hint)
+            named = DataError(named.text, hint=named.hint, what=named.what)
         raise named from None
 
 

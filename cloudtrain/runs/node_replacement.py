@@ -207,12 +207,11 @@ def _report(
     """Report in one line per round what is missing, why, how long that may continue, and what is
     billed meanwhile.
     """
-    why = error.message.splitlines()[-1].strip()  # its last place: the first line names none
     billed = billed_meanwhile(session)
     if kept is not None and kept.moment < until.moment:
         billed += f", until {_hour(kept)} at most ({kept.why})"
     session.console.warn(
-        f"{some(_missing(session))} cannot be recreated yet: {why}; "
+        f"{some(_missing(session))} cannot be recreated yet: {error.brief}; "
         f"retrying in {pause:.0f} s, until {_hour(until)} ({until.why})"
         + (f"; {billed}" if billed else "")
     )

@@ -21,7 +21,7 @@ from statistics import median
 from cloudtrain.core import layout, moments
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import decode
-from cloudtrain.core.errors import PreflightError
+from cloudtrain.core.errors import PreflightError, text_of
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.run_record import Task
@@ -70,13 +70,8 @@ def preflight(
     others = bool(findings.problems)
     taken = _ports(probes, findings.warnings if alone else findings.problems, here)
     if findings.problems:
-        nodes = {text.partition(": ")[0] for text in findings.problems}
-        raise PreflightError(
-            "\n".join(findings.problems),
-            node=nodes.pop() if len(nodes) == 1 else "",
-            taken=() if others else taken,
-        )
-    return tuple(findings.warnings)
+        raise PreflightError(problems=findings.problems, taken=() if others else taken)
+    return tuple(f"{some(of)}: {text}" if of else text for of, text in findings.warnings)
 
 
 def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
@@ -267,7 +262,7 @@ def _converse(
             words = done.stderr.decode(errors="replace").strip().splitlines()
             error = f"the probe failed: {words[-1] if words else f'exit code {done.exit_code}'}"
     except Exception as failure:  # noqa: BLE001 - reported with all other nodes' failures
-        error = str(failure)
+        error = text_of(probe.node.name, failure)
     finally:
         probe.orders.put(None)
         with changed:
@@ -279,10 +274,14 @@ def _converse(
 # ── judging ──────────────────────────────────────────────────────────────────
 
 
+_Problem = tuple[tuple[str, ...], str]
+"""The nodes that have it, none for all, and what it is."""
+
+
 @dataclass
 class _Findings:
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    problems: list[_Problem] = field(default_factory=list)
+    warnings: list[_Problem] = field(default_factory=list)
 
 
 def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
@@ -291,32 +290,30 @@ def _silence(probes: Sequence[_Probe], findings: _Findings) -> None:
         name = probe.node.name
         if probe.report is None or (probe.failed is None and probe in callers):
             text = probe.error or "it did not answer in time: check that the node is running"
-            findings.problems.append(text if text.startswith(f"{name}:") else f"{name}: {text}")
+            findings.problems.append(((name,), text))
 
 
-def _ports(probes: Sequence[_Probe], into: list[str], here: bool) -> tuple[str, ...]:
+def _ports(probes: Sequence[_Probe], into: list[_Problem], here: bool) -> tuple[str, ...]:
     """Report ports that cannot be opened; returns the tasks whose port another program uses."""
     taken = []
     for probe in probes:
         report = probe.report
         if report is None or not report.why:
             continue
-        what = f"{probe.node.name}: port {probe.task.port}"
+        node, what = (probe.node.name,), f"port {probe.task.port}"
         owner = report.owner or _PortOwner()
         if report.why != "in use":
-            into.append(f"{what} cannot be opened ({report.why}): set train.port")
+            into.append((node, f"{what} cannot be opened ({report.why}): set train.port"))
             continue
         taken.append(probe.task.name)
         if owner.pid is None and here:
             owner = decode(_PortOwner, port_owner(probe.task.port) or {})
         if owner.pid is not None:
-            command = owner.command[:100]
-            into.append(
-                f"{what} is in use by pid {owner.pid} ({command}): choose another train.port"
-            )
+            used = f"{what} is in use by pid {owner.pid} ({owner.command[:100]})"
         else:
             whose = f" by a process of user id {owner.uid}" if owner.uid is not None else ""
-            into.append(f"{what} is in use{whose}: choose another train.port")
+            used = f"{what} is in use{whose}"
+        into.append((node, f"{used}: choose another train.port"))
     return tuple(taken)
 
 
@@ -335,10 +332,8 @@ def _reachability(
         what = "allow the cluster's nodes in the firewall"
         if any(words in why for words in _NO_SUCH_NAME):
             what = "the nodes need an address that they can resolve: set it in `hosts`"
-        findings.problems.append(
-            f"{task.node}: {address} port {task.port} is not reachable"
-            f" from {some(sources)} ({why}): {what}"
-        )
+        text = f"{address} port {task.port} is not reachable from {some(sources)} ({why}): {what}"
+        findings.problems.append(((task.node,), text))
 
 
 _NO_SUCH_NAME = ("not known", "name resolution", "No address associated")
@@ -357,8 +352,11 @@ def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
         fatal = package in ("tensorflow", "keras", "tf_keras")
         into = findings.problems if fatal else findings.warnings
         into.extend(
-            f"{probe.node.name}: {package} is {version} here, {usual} on the other nodes:"
-            " run `cloudtrain up` to make them equal"
+            (
+                (probe.node.name,),
+                f"{package} is {version} here, {usual} on the other nodes:"
+                " run `cloudtrain up` to make them equal",
+            )
             for probe, version in have
             if version != usual
         )
@@ -378,12 +376,12 @@ def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
     usual = median(offset for offset, _ in offsets.values())
     for name, (offset, trip) in offsets.items():
         if abs(offset - usual) - trip > CLOCK_SECONDS:
-            findings.problems.append(
-                f"{name}: its clock is {offset - usual:+.0f} s off the others':"
-                " run `sudo timedatectl set-ntp true` there"
-            )
+            text = f"its clock is {offset - usual:+.0f} s off the others'"
+            cure = "run `sudo timedatectl set-ntp true` there"
+            findings.problems.append(((name,), f"{text}: {cure}"))
     if abs(usual) - max(trip for _, trip in offsets.values()) > CLOCK_SECONDS:
-        findings.warnings.append(f"the nodes' clocks are {usual:+.0f} s off this machine's")
+        text = f"the nodes' clocks are {usual:+.0f} s off this machine's"
+        findings.warnings.append(((), text))
 
 
 def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
@@ -393,17 +391,17 @@ def _disks(probes: Sequence[_Probe], findings: _Findings) -> None:
             continue
         seen.add(probe.node.storage)
         free = probe.report.free
-        text = f"{probe.node.name}: only {free // 1000**2} MB free on its disk"
+        name, text = probe.node.name, f"only {free // 1000**2} MB free on its disk"
         if free < DISK_FULL or not probe.report.files:
-            findings.problems.append(f"{text}, too little for a run: free space or raise disk_gb")
+            text += ", too little for a run: free space or raise disk_gb"
+            findings.problems.append(((name,), text))
         elif free < DISK_LOW:
-            findings.warnings.append(text)
+            findings.warnings.append(((name,), text))
 
 
 def _identities(probes: Sequence[_Probe], findings: _Findings) -> None:
     for probe in probes:
         if probe.report and probe.report.identity:
-            findings.problems.append(
-                f"{probe.node.name}: no token of `identity` from the metadata service: "
-                f"{probe.report.identity}: run `cloudtrain check`"
-            )
+            text = "no token of `identity` from the metadata service"
+            problem = f"{text}: {probe.report.identity}: run `cloudtrain check`"
+            findings.problems.append(((probe.node.name,), problem))

@@ -22,7 +22,6 @@ from cloudtrain.core import layout
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task
-from cloudtrain.core.words import some
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
 from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
 from cloudtrain.runs.proof_verdict import Expected, Finding, judge
@@ -77,9 +76,8 @@ def refuse(fatal: Iterable[Finding]) -> None:
         nodes[finding.text].append(finding.node)
         hints.append(finding.hint)
     if nodes:
-        text = "\n".join(f"{some(names)}: {text}" for text, names in nodes.items())
-        named = {name for names in nodes.values() for name in names}
-        raise PreflightError(text, hint=hints[0], node=named.pop() if len(named) == 1 else "")
+        problems = [(names, text) for text, names in nodes.items()]
+        raise PreflightError(problems=problems, hint=hints[0])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
 
+from cloudtrain.core.errors import text_of
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.ship import Program, program, text
@@ -289,7 +290,7 @@ class _Board:
                 last = said.decode(errors="replace").strip().splitlines()[-1:]
                 error = last[0] if last else f"exit code {done.exit_code}"
         except Exception as failure:  # noqa: BLE001 - a finding like all others
-            error = str(failure).removeprefix(f"{name}: ")
+            error = text_of(name, failure)
         finally:
             self.through(name)
             with self._changed:

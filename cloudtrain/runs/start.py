@@ -187,7 +187,8 @@ def run_preflight(session: Session, run: Run) -> Run:
                 if error.taken and facts_of(session.config.provider).on_this_machine:
                     raise error.copy_with(hint=SHARED) from error
                 raise
-            session.console.say(f"{error.message.splitlines()[0]}: switching to other ports")
+            first = error.message.partition("\n")[0]
+            session.console.say(f"{first}: switching to other ports")
             run = save_run(session, moved)
 
 

@@ -18,7 +18,7 @@ from cloudtrain.checks.delivered_code import DeliveredFolder, delivered_code
 from cloudtrain.checks.own_modules import folder_with, start_as_module
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
-from cloudtrain.core.errors import CloudtrainError, NodesError
+from cloudtrain.core.errors import CloudtrainError, NodeError, NodesError, PreflightError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.run_record import Cause, Run
@@ -106,9 +106,9 @@ def launch_failure(run: Run, error: CloudtrainError) -> Run:
     """Record the error as the run's cause, for whoever lands it later."""
     if not run.attempts:
         return run
-    node = getattr(error, "node", "")
+    node = error.node if isinstance(error, NodeError | PreflightError) else ""
     task = next((task.name for task in run.tasks if task.node == node), "")
-    text = "\n".join(line.removeprefix(f"{node}: ") for line in error.message.split("\n"))
+    text = error.text if node else error.message
     cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
     attempt = replace(run.attempts[-1], ended=moments.now(), cause=cause)
     return replace(run, attempts=(*run.attempts[:-1], attempt))

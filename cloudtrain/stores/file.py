@@ -64,7 +64,7 @@ class FileStore:
         except StoreError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM):
-                raise PermissionsError(error.message, hint=error.hint) from cause
+                raise PermissionsError(error.text, hint=error.hint) from cause
             raise
 
     def _make(self) -> None:

@@ -289,7 +289,7 @@ def _payer(credentials: Any, project: str | None) -> str:
     found = project or getattr(credentials, "quota_project_id", None)
     if not found:
         raise UsageError(
-            "data: requester_pays: no project is set that pays",
+            "requester_pays: no project is set that pays",
             hint="set GOOGLE_CLOUD_PROJECT, or run `gcloud auth application-default "
             "set-quota-project PROJECT`",
         )

@@ -178,7 +178,7 @@ class ObjectStore:
                 raise
             where = f"{self.uri}: {path}" if path else self.uri
             # Not `from error`: the SDKs' own errors contain the URLs given to nodes.
-            raise explained.copy_with(message=f"{where}: {explained.message}") from None
+            raise explained.copy_with(what=where) from None
 
 
 class _Presigner:

@@ -148,7 +148,7 @@ class Schedules:
         target = found.get("Target") or {}
         same = same and target.get("Input") == schedule["Target"]["Input"]
         if not same or found.get("State") != "ENABLED":
-            raise TransientError(f"{name}: AWS accepted the schedule but reports another")
+            raise TransientError("AWS accepted the schedule but reports another", what=name)
 
     def drop_others(self, region: str, node: str, instance: str, kept: str | None) -> None:
         """Delete the schedules that would end this instance at another time than `kept` does.

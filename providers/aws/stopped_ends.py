@@ -79,4 +79,5 @@ def _set_user_data(ec2: Ec2Client, machine: Vm, text: str) -> None:
     asked = {"InstanceId": machine.id, "UserData": {"Value": requests.user_data(text)}}
     ec2.ask(machine.place.region, "ModifyInstanceAttribute", asked)
     if _user_data(ec2, machine) != text:
-        raise TransientError(f"{machine.node.name}: EC2 accepted its user data but reports another")
+        text = "EC2 accepted its user data but reports another"
+        raise TransientError(text, what=machine.node.name)

@@ -406,7 +406,7 @@ class Expiries:
         except CredentialsError:
             raise
         except CloudError as refusal:
-            return _Deadline(refusal=refusal.copy_with(message=f"{what}: {refusal.message}"))
+            return _Deadline(refusal=refusal.copy_with(what=what))
         words = "it named no operation"
         for result in answer.get("results") or ():
             operation = result.get("operation") or {}
@@ -495,7 +495,7 @@ class Expiries:
             self._arm.delete(path)
         self._arm.put(path, body)
         if not requests.same_schedule(self._arm.get(path), body):
-            raise TransientError(f"{name}: Azure accepted its schedule but reports another")
+            raise TransientError("Azure accepted its schedule but reports another", what=name)
 
 
 def where(machine: Vm) -> tuple[paths.Group, str]:

@@ -139,7 +139,7 @@ def condition(
     """The state of a VM, and the reason if that is a failure."""
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
-        return "stopped", BusyError(f"{name}: the VM is being deleted", scope="region")
+        return "stopped", BusyError("the VM is being deleted", what=name, scope="region")
     power = _power(view)
     if power is not None:
         # A running VM is kept, even if a later change to it failed.

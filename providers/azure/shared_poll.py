@@ -83,7 +83,7 @@ class SharedPoll:
                 if thing is not None and self._settled(thing):
                     return thing
             name = paths.last(id)
-            raise TransientError(f"{name}: not ready after {within:.0f} s", code=NOT_DONE)
+            raise TransientError(f"not ready after {within:.0f} s", what=name, code=NOT_DONE)
         finally:
             with self._changed:
                 del self._waiting[key], self._pauses[key]

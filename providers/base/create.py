@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
 from cloudtrain.core import awake
-from cloudtrain.core.errors import CapacityError, CloudError, NodesError, QuotaError, TransientError
+from cloudtrain.core.errors import (
+    CapacityError,
+    CloudError,
+    NodesError,
+    PlaceRefusal,
+    QuotaError,
+    TransientError,
+    text_of,
+)
 from cloudtrain.core.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
 from cloudtrain.core.model import Identity, Market, Node, NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
@@ -144,7 +152,7 @@ class Creation(Generic[NetworkT]):
         except CloudError as error:
             if not isinstance(error, TransientError):
                 del launches.pending[node.name]  # refused: nothing of it can appear later
-            raise _named(node.name, error) from error.__cause__
+            raise error.copy_with(what=node.name) from error.__cause__
 
     def _start(self) -> None:
         stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
@@ -206,7 +214,7 @@ class Creation(Generic[NetworkT]):
             for id, machine in awaited.items():
                 late = overdue or id in seen
                 if late and id not in listed and machine.node.name in queued.names:
-                    raise _named(machine.node.name, self._unqueued(machine))
+                    raise self._unqueued(machine).copy_with(what=machine.node.name)
                 _refuse_lost(machine, listed.get(id), late=late)
             seen.update(listed)
             found = [listed[id] for id in awaited if id in listed]
@@ -439,16 +447,11 @@ def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
 def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
     name = asked.node.name
     if now is not None and (now.error is not None or now.node.state == "gone"):
-        raise _named(name, now.error or TransientError("the cloud stopped the VM during its start"))
+        error = now.error or TransientError("the cloud stopped the VM during its start")
+        raise error.copy_with(what=name)
     if now is None and late:
-        raise TransientError(f"{name}: the cloud accepted the request but does not list the node")
-
-
-def _named(node: str, error: CloudError) -> CloudError:
-    """A copy of the error with the node's name before its message."""
-    if error.message.startswith(f"{node}:"):
-        return error
-    return error.copy_with(message=f"{node}: {error.message}")
+        text = "the cloud accepted the request but does not list the node"
+        raise TransientError(text, what=name)
 
 
 def _one_refusal(failure: BaseException) -> BaseException:
@@ -459,16 +462,24 @@ def _one_refusal(failure: BaseException) -> BaseException:
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())
-    words = {str(error).removeprefix(f"{name}: ") for name, error in failure.failures.items()}
-    text = f"{some(list(failure.failures))}: {words.pop()}" if len(words) == 1 else str(failure)
+    texts = {text_of(name, error) for name, error in failure.failures.items()}
     if all(is_of_place(error) for error in errors):  # the rollback of the place comes next
         refusals = cast("list[CloudError]", errors)
         widest = max(refusals, key=lambda e: ("zone", "region", "account").index(e.scope))
-        made = of_all(refusals)(text, hint=widest.hint, scope=widest.scope, code=widest.code)
+        made = of_all(refusals)("", hint=widest.hint, scope=widest.scope, code=widest.code)
+        if len(texts) == 1:
+            made = made.copy_with(what=some(list(failure.failures)), text=texts.pop())
+        else:
+            each = tuple(PlaceRefusal(place=e.what, error=e.copy_with(what="")) for e in refusals)
+            made = made.copy_with(text=str(failure), refusals=each)
         if isinstance(made, CapacityError):
             made.elsewhere = tuple(z for e in refusals for z in getattr(e, "elsewhere", ()))
         return made
     first = errors[0]
-    if not words and isinstance(first, CloudError) and len({type(error) for error in errors}) == 1:
-        return first.copy_with(message=text)
+    if (
+        len(texts) == 1
+        and isinstance(first, CloudError)
+        and len({type(error) for error in errors}) == 1
+    ):
+        return first.copy_with(what=some(list(failure.failures)))
     return failure

@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import Generic
 
 from cloudtrain.core import awake, fence
-from cloudtrain.core.errors import CapacityError, CloudConfigError, CloudError, NodesError
+from cloudtrain.core.errors import (
+    CapacityError,
+    CloudConfigError,
+    CloudError,
+    NodesError,
+    PlaceRefusal,
+)
 from cloudtrain.core.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
 from cloudtrain.core.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
 from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
@@ -453,10 +459,11 @@ def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError
     if len(refusals) == 1 and not lacks_room(refusals[0][1]):
         return refusals[0][1]
     kind = of_all([error for _, error in refusals]) if refusals else CapacityError
-    lines = [f"{place}: {error.message}".replace("\n", "\n  ") for place, error in refusals]
+    each = tuple(PlaceRefusal(place=str(place), error=error) for place, error in refusals)
     hints = [error.hint for _, error in refusals if error.hint]
     hint = hints[0] if hints else "add zones or regions to `placement`, or choose another machine"
-    return kind("\n".join(["no placement can provide the nodes:", *lines]), hint=hint)
+    text = "\n".join(["no placement can provide the nodes:", *map(str, each)])
+    return kind(text, hint=hint).copy_with(refusals=each)
 
 
 def _holding(

@@ -18,6 +18,7 @@ from cloudtrain.core.errors import (
     LeftoverError,
     NodeError,
     NodeUnreachable,
+    text_of,
 )
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun, NodeRequested
 from cloudtrain.core.model import (
@@ -127,7 +128,7 @@ class HostsProvider:
                 return replace(_node(slot, "unknown", None), fault=why(slot, error))
 
         def why(slot: HostSlot, error: CloudtrainError) -> str:
-            return error.message.removeprefix(f"{slot.name}: ")
+            return text_of(slot.name, error)
 
         found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))

@@ -9,13 +9,21 @@ import pytest
 from cloudtrain.cli.check import lines as check_lines
 from cloudtrain.cli.errors import show
 from cloudtrain.console.plain import PlainConsole
-from cloudtrain.core.errors import CapacityError, CloudError, NodesError, StepFailed
+from cloudtrain.core.errors import (
+    CapacityError,
+    CloudError,
+    NodesError,
+    PlaceRefusal,
+    QuotaError,
+    StepFailed,
+    text_of,
+)
 from cloudtrain.core.protocols import Finding
 
 
 def test_a_copy_has_the_class_and_the_facts_and_the_first_error_stays_as_it_was() -> None:
     first = CapacityError("no T4", hint="elsewhere", scope="region", code="STOCKOUT")
-    copy = first.copy_with(message="m-chief0: no T4", in_group=True)
+    copy = first.copy_with(what="m-chief0", in_group=True)
     assert type(copy) is CapacityError
     assert (str(copy), copy.message, copy.hint) == (
         "m-chief0: no T4",
@@ -39,6 +47,27 @@ def test_an_error_that_is_made_of_more_than_words_is_copied_with_all_of_it(
     copy = error.copy_with(hint="again")
     assert vars(copy) == {**vars(error), "hint": "again"}
     assert str(copy) == str(error)
+
+
+def test_an_error_of_a_node_is_told_apart_by_its_node_and_not_by_how_its_text_begins() -> None:
+    begins_alike = CloudError("m-worker1: is what the cloud calls it", what="m-worker10")
+    failures = {"m-worker1": CloudError("no room", what="m-worker1"), "m-worker10": begins_alike}
+    assert NodesError(failures).message.splitlines() == [
+        "m-worker1: no room",
+        "m-worker10: m-worker1: is what the cloud calls it",
+    ]
+    assert text_of("m-worker1", begins_alike) == begins_alike.message
+
+
+def test_of_several_refusals_the_last_is_enough_however_they_are_worded() -> None:
+    east = PlaceRefusal(place="east", error=QuotaError("quota\nof 0"))
+    west = PlaceRefusal(place="west", error=CapacityError("no\nroom", what="m-worker1"))
+    every = CapacityError("reworded\n").copy_with(refusals=(east, west))
+    assert every.brief == "west: m-worker1: no room"
+    candidates = (west, PlaceRefusal(place="aws", error=every))
+    of_both = CapacityError("of both").copy_with(refusals=candidates)
+    assert of_both.brief == "aws: west: m-worker1: no room"
+    assert QuotaError("quota\nof 0").brief == "quota of 0"
 
 
 def test_a_copy_has_no_cause_of_its_own() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from cloudtrain.cluster.billing_notice import billed
 from cloudtrain.cluster.session import Session, adopt_identity
-from cloudtrain.core.errors import CapacityError, CloudError, NotFoundError, QuotaError
+from cloudtrain.core.errors import (
+    CapacityError,
+    CloudError,
+    NotFoundError,
+    PlaceRefusal,
+    QuotaError,
+)
 from cloudtrain.core.events import UpCompleted
 from cloudtrain.core.model import ON_DEMAND, SPOT, Limits, Node, Plan, Train
 from cloudtrain.core.retry import Clock
@@ -102,8 +108,9 @@ def refusals(count: int) -> list[CloudError]:
 
 def test_it_is_asked_for_again_until_it_can_be_had_with_a_line_each_round() -> None:
     world = World()
-    places = "no placement can provide the nodes:\neast: spot quota is 0 just now"
-    world.provider.errors = [*refusals(2), QuotaError(places)]
+    refused = PlaceRefusal(place="east", error=QuotaError("spot quota is 0 just now"))
+    everywhere = QuotaError("no placement can provide the nodes").copy_with(refusals=(refused,))
+    world.provider.errors = [*refusals(2), everywhere]
     whole = world.go()
     assert whole is not None
     assert [node.name for node in whole.nodes] == ["mnist-chief0", "mnist-worker0"]

@@ -66,7 +66,9 @@ def start_fails(
     monkeypatch.setattr(supervise, "start_attempt", start_attempt)
 
 
-@pytest.mark.parametrize("error", [SILENT, PreflightError({"mnist-chief0": "refused"})])
+@pytest.mark.parametrize(
+    "error", [SILENT, PreflightError(problems=[(("mnist-chief0",), "refused")])]
+)
 def test_a_node_that_is_lost_while_an_attempt_starts_costs_that_attempt_alone(
     session: Session, monkeypatch: pytest.MonkeyPatch, error: CloudtrainError
 ) -> None:
