@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cloudtrain.core import layout  # noqa: E402
+from cloudtrain.core import paths  # noqa: E402
 from cloudtrain.core.protocols import Transport  # noqa: E402
 from cloudtrain.ssh.transport import SshTransport  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
@@ -65,7 +65,7 @@ def main() -> None:
 
 def column(folder: Path, node: SshdNode, count: int, size: int) -> dict[str, float]:
     here = Cluster(folder / "here", workers=0)
-    away = node.home / layout.work_folder("mnist", RUN, "chief0")
+    away = node.home / paths.work_folder("mnist", RUN, "chief0")
     for work in (here.work("chief0"), away):
         fill(work / "output", count, size)
     source, target = here.work("chief0") / "output", folder / "target"

@@ -14,8 +14,7 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Stage, Transport
 from cloudtrain.core.retry import Clock, Retry, poll_until
-from cloudtrain.core.shell import Command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step, script
 
 KEPT_LINES = 20
 SHOWN_LINES = 4

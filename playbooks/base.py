@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.model import ClusterConfig, Node
-from cloudtrain.core.shell import script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, script
 from cloudtrain.playbooks import local_disks, nvidia, scripts, tensorflow
 
 ROOT = ""

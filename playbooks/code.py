@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.shell import script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, script
 from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import folder, folder_archive, git, git_access, ignore, scripts
 from cloudtrain.playbooks.archive import Archive
@@ -112,7 +111,7 @@ def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
     """Deliver to `layout.code_folder(cluster, source.digest)`, with a marker of its completeness
     beside it.
     """
-    target = layout.code_folder(cluster, source.digest)
+    target = paths.code_folder(cluster, source.digest)
     there = script(scripts.CODE_THERE, target)
     if isinstance(source, GitCode):
         run = script(

@@ -11,10 +11,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cloudtrain.config import requirements
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import Command, command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step, command, script
 from cloudtrain.playbooks import scripts, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -97,7 +96,7 @@ def _folder(config: ClusterConfig, node: Node, code: str) -> str | None:
         return None
     text = repr((_RECIPE, shared, code, named(config)))
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    return f"{layout.cluster_folder(config.name)}/packages/{digest}"
+    return f"{paths.cluster_folder(config.name)}/packages/{digest}"
 
 
 def _install(config: ClusterConfig, folder: str, shared: str, code: str) -> Command:
@@ -105,7 +104,7 @@ def _install(config: ClusterConfig, folder: str, shared: str, code: str) -> Comm
         _INSTALL,
         folder,
         shared,
-        layout.code_folder(config.name, code),
+        paths.code_folder(config.name, code),
         code,
         requirements.of_code(config) or "",
         ship.START,

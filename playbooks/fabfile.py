@@ -15,8 +15,7 @@ from cloudtrain.config import load
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.protocols import Completed
-from cloudtrain.core.shell import Command, command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step, command, script
 from cloudtrain.playbooks import base as base_playbook
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import code_packages, gpu_check

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cloudtrain.core import own_output
+from cloudtrain.core import paths
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, Problem
-from cloudtrain.core.words import some
+from cloudtrain.core.paths import some
 from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import ignore
 from cloudtrain.playbooks.ignore import IgnoreRule
@@ -117,7 +117,7 @@ def looked_through(config: ClusterConfig, root: Path) -> Listing:
         text = f"{root} is not a folder"
         hint = "code.path is relative to the config file"
         raise ConfigError([_problem(config, text)], hint=hint)
-    walk = _Walk(root, _local_store(config), own_output.own_streams())
+    walk = _Walk(root, _local_store(config), paths.own_streams())
     try:
         walk.folder(root, _outer_rules(root))
     except OSError as error:  # an ignore file above
@@ -154,7 +154,7 @@ class _Walk:
             if child.name == ".git":
                 continue
             if child.is_dir(follow_symlinks=False):
-                left_out = self._ignored(child.path, True, rules, own_output.folder_by_us)
+                left_out = self._ignored(child.path, True, rules, paths.folder_by_us)
                 if left_out is None and self.store and os.path.realpath(child.path) == self.store:
                     left_out = LeftOut(path=self._inner(child.path) + "/", why="artifacts.store")
                 if left_out is None:
@@ -171,7 +171,7 @@ class _Walk:
             return None  # deleted meanwhile
 
         def by_us(path: Path) -> str | None:
-            return own_output.file_by_us(path, status, self.streams)
+            return paths.file_by_us(path, status, self.streams)
 
         left_out = self._ignored(child.path, False, rules, by_us)
         if left_out is not None:

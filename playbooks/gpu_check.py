@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from cloudtrain.core.model import ClusterConfig, Node
-from cloudtrain.core.shell import script
+from cloudtrain.core.shell import Step, script
 from cloudtrain.core.ship import text
-from cloudtrain.core.step import Step
 from cloudtrain.playbooks import nvidia, scripts, tensorflow
 from cloudtrain.playbooks.cuda_links import LINK
 

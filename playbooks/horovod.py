@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, command, script
 from cloudtrain.playbooks import nvidia, scripts, tensorflow, tensorflow_releases
 from cloudtrain.training.horovod import LIBRARY
 from cloudtrain.training.strategies import strategy_of
@@ -26,7 +25,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     folder = tensorflow.bin_folder(config, node)
     environment = folder.removesuffix("/bin") if folder else ""
     if config.setup.tensorflow is None:
-        return (_check(environment, f"{layout.cluster_folder(config.name)}/setup/horovod"),)
+        return (_check(environment, f"{paths.cluster_folder(config.name)}/setup/horovod"),)
     gpus = nvidia.wanted(config, node)
     built = f"{environment}/.horovod-built"
     tools = Step(

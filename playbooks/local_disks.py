@@ -10,8 +10,7 @@ import re
 
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.model import ClusterConfig, Node
-from cloudtrain.core.shell import script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, script
 from cloudtrain.playbooks import scripts
 
 

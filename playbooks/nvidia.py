@@ -8,8 +8,7 @@ from cloudtrain import catalog
 from cloudtrain.catalog import cuda
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node
-from cloudtrain.core.shell import script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, script
 from cloudtrain.playbooks import scripts, tensorflow_releases
 from cloudtrain.training.strategies import strategy_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cloudtrain.core.shell import Step
 from cloudtrain.core.ship import check_python
-from cloudtrain.core.step import Step
 
 
 def steps() -> tuple[Step, ...]:

@@ -19,11 +19,10 @@ from typing import Literal
 from cloudtrain.catalog import cuda
 from cloudtrain.config import requirements
 from cloudtrain.config.requirements import Delivered
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import Command, command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step, command, script
 from cloudtrain.playbooks import nvidia, scripts, tensorflow_releases
 from cloudtrain.training.strategies import strategy_of
 
@@ -387,7 +386,7 @@ def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) 
     shared home.
     """
     of = _digest(repr((folder, line, node.host) if node.home else (folder, line)))
-    done, limit = f"{layout.cluster_folder(config.name)}/setup/{of}", ceil(config.setup.timeout)
+    done, limit = f"{paths.cluster_folder(config.name)}/setup/{of}", ceil(config.setup.timeout)
     run = ship.text("task_processes.sh") + ship.text("setup_line.sh") + scripts.OWN_LINE_DONE
     return Step(
         name=f"setup.run: {line if len(line) <= 60 else line[:57] + '...'}",

@@ -19,8 +19,7 @@ from cloudtrain.artifacts.inventory import (
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.shell import script
-from cloudtrain.node.listing import File
-from cloudtrain.node.patterns import literal
+from cloudtrain.node.listing import File, literal
 
 STATE = "checkpoint"
 """Name of the text proto in which TensorFlow lists the checkpoints of a folder, the newest first;

@@ -16,7 +16,7 @@ from cloudtrain.artifacts.checkpoint_content import (
 from cloudtrain.artifacts.checkpoint_parts import torn_checkpoint
 from cloudtrain.artifacts.inventory import SILENCE, Stop, Wanted, checksums, failed, take_inventory
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.parallel import fan_out
@@ -24,7 +24,7 @@ from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import script
-from cloudtrain.node.patterns import literal
+from cloudtrain.node.listing import literal
 
 
 def put_checkpoints(
@@ -54,7 +54,7 @@ def put_checkpoints(
     stop = Stop()
 
     def target(task: str, node: Node) -> _Target:
-        work = layout.work_folder(run.cluster, run.id, task)
+        work = paths.work_folder(run.cluster, run.id, task)
         return _Target(node, work, folder, transport, is_first=task == run.tasks[0].name)
 
     def on_all(work: Callable[[_Target], None]) -> None:

@@ -15,9 +15,8 @@ from cloudtrain.artifacts.manifest import LOGS, RECORDS, Manifest, read_manifest
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NodesError, StoreError
 from cloudtrain.core.model import Artifact
-from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.paths import shown
+from cloudtrain.core.paths import FETCHED, FETCHED_FILES, shown
 from cloudtrain.core.protocols import ArtifactStore, Console
 from cloudtrain.stores.file import PARTIAL, FileStore
 

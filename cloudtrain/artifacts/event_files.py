@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloudtrain.artifacts.download import verified
 from cloudtrain.artifacts.inventory import SILENCE, Wanted, failed, take_inventory
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.protocols import ArtifactStore, Transport
@@ -70,7 +70,7 @@ def copy_from_node(
 
     Raises NodeError, NodeUnreachable.
     """
-    work = layout.work_folder(cluster, run, task)
+    work = paths.work_folder(cluster, run, task)
     room, left_out = LARGEST, []
     for file in listed(node, work, transport):
         place = folder / task / file.path

@@ -31,7 +31,7 @@ from cloudtrain.artifacts.sync import (
 )
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.console.forwarding import SilentStage
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import (
     CloudtrainError,
     NodeError,
@@ -42,13 +42,11 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import Artifact, ArtifactRules, Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.paths import is_inside, shown
+from cloudtrain.core.paths import is_inside, shown, size_text, sizes, some
 from cloudtrain.core.protocols import Console, Stage, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command, script
-from cloudtrain.core.words import size_text, sizes, some
-from cloudtrain.node.listing import top_of
-from cloudtrain.node.patterns import matches
+from cloudtrain.node.listing import matches, top_of
 
 NONE: Mapping[str, Path] = {}
 
@@ -245,7 +243,7 @@ def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, 
 
 
 def listing_runs(cluster: str) -> Command:
-    return script(RUNS, layout.runs_folder(cluster))
+    return script(RUNS, paths.runs_folder(cluster))
 
 
 RUNS = r"""

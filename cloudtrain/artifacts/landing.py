@@ -12,13 +12,13 @@ from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.inventory import Wanted
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.sync import SyncSource
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import AUTO, ArtifactRules, Node
 from cloudtrain.core.paths import is_inside
 from cloudtrain.core.protocols import ArtifactStore, Console, Transport
 from cloudtrain.core.run_record import Run
-from cloudtrain.node.patterns import literal
+from cloudtrain.node.listing import literal
 from cloudtrain.state import Records
 
 OUTPUT = "output/**"
@@ -51,7 +51,7 @@ class Landing:
     def parts(self, run: str, nodes: Mapping[str, Node]) -> tuple[PartSource, ...]:
         """Tasks that write parts of a checkpoint; `nodes` by task."""
         return tuple(
-            PartSource(task=task, node=node, folder=layout.work_folder(self.cluster, run, task))
+            PartSource(task=task, node=node, folder=paths.work_folder(self.cluster, run, task))
             for task, node in nodes.items()
             if node.role == "ps"
         )
@@ -65,7 +65,7 @@ class Landing:
         return SyncSource(
             task=task,
             node=node,
-            folder=layout.work_folder(self.cluster, run, task),
+            folder=paths.work_folder(self.cluster, run, task),
             wanted=wanted(self.rules, checkpoint, home=self.home),
             checkpoint=folder,
             parts=parts if folder else (),
@@ -82,7 +82,7 @@ class Landing:
         return SyncSource(
             task=task,
             node=node,
-            folder=layout.work_folder(self.cluster, run.id, task),
+            folder=paths.work_folder(self.cluster, run.id, task),
             wanted=Wanted(patterns=(f"{literal(folder)}/**",)),
             checkpoint=folder,
             parts=self.parts(run.id, nodes),

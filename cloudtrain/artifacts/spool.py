@@ -27,11 +27,10 @@ from cloudtrain.core import metrics
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.paths import shown
+from cloudtrain.core.paths import shown, sizes
 from cloudtrain.core.protocols import ArtifactStore, Console, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command, script
-from cloudtrain.core.words import sizes
 from cloudtrain.node import formats
 from cloudtrain.node.listing import times
 from cloudtrain.stores import is_on_this_machine

@@ -19,7 +19,7 @@ from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.artifacts.spool_archive import parse_index
 from cloudtrain.artifacts.upload import Upload
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
@@ -81,7 +81,7 @@ class SpoolUnpackers:
         TypeError for an invalid archive.
         """
         assert self._transport is not None
-        place = f"{layout.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
+        place = f"{paths.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
         folder = f"{place}/files"
         try:
             facts = self._fetched(node, folder, path, size)

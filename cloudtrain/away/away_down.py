@@ -15,9 +15,9 @@ from cloudtrain.cluster.cluster_offers import each_account
 from cloudtrain.cluster.session import Handle, open_session
 from cloudtrain.core.errors import CloudtrainError, NotLanded, StoreError
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import Clock
-from cloudtrain.core.words import some
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.state.folder import ORDER_KEY
 

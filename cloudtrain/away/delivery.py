@@ -9,10 +9,9 @@ from typing import Literal, cast
 from cloudtrain.away.job import DeskPaths, Job, to_bytes
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.errors import StepFailed
-from cloudtrain.core.layout import code_folder
 from cloudtrain.core.model import ClusterConfig, Code, Node
-from cloudtrain.core.shell import Command, Secret, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.paths import code_folder
+from cloudtrain.core.shell import Command, Secret, Step, script
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.playbooks.apply import apply

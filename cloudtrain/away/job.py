@@ -12,8 +12,8 @@ from cloudtrain.config import requirements
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import ConfigError
-from cloudtrain.core.layout import cluster_folder
 from cloudtrain.core.model import Away, Candidate, ClusterConfig, Code, Network, Owner, Problem
+from cloudtrain.core.paths import cluster_folder
 
 FORMAT = 1
 REQUIREMENTS = "requirements.txt"

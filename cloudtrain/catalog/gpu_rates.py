@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from cloudtrain.core.aliases import canonical_name
+from cloudtrain.core.model import canonical_name
 
 _READ = date(2026, 11, 23)
 _PRODUCTS = "https://www.nvidia.com/en-us/data-center"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from cloudtrain.core.aliases import canonical_name
+from cloudtrain.core.model import canonical_name
 
 Capability = tuple[int, int]
 """CUDA's compute capability: (8, 9)."""

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from cloudtrain.catalog import table
-from cloudtrain.core.folders import cache_folder
+from cloudtrain.core.paths import cache_folder
 from cloudtrain.core.protocols import MachineFacts
 
 

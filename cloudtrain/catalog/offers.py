@@ -14,9 +14,15 @@ from cloudtrain import catalog
 from cloudtrain.catalog import availability, table
 from cloudtrain.catalog.gpus import gpu
 from cloudtrain.catalog.learned import learned_machines
-from cloudtrain.core.aliases import canonical_name
 from cloudtrain.core.cloud import EVERYWHERE, Cloud, cloud_of, clouds
-from cloudtrain.core.model import Accelerator, MachineType, Market, NodePlan, Provisioning
+from cloudtrain.core.model import (
+    Accelerator,
+    MachineType,
+    Market,
+    NodePlan,
+    Provisioning,
+    canonical_name,
+)
 
 
 class Offer(NamedTuple):

@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cloudtrain.core.cloud import cloud_of
-from cloudtrain.core.folders import cache_folder
 from cloudtrain.core.model import Accelerator
+from cloudtrain.core.paths import cache_folder
 
 HEAD = ("machine", "vcpus", "memory_gib", "accelerator", "count", "market")
 REPORTED = ("scratch_gb", "arm")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError, UsageError, text_of
 from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import Finding
-from cloudtrain.core.words import size_text
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import list_dataset, opened_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from cloudtrain.core.spent import CostSoFar
+from cloudtrain.money.node_hours import CostSoFar
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import Node

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cloudtrain.cluster.session import Handle
 from cloudtrain.core.errors import if_told
+from cloudtrain.core.partial_list import evidence_text
 from cloudtrain.core.protocols import Finding, TellsSpotEvidence
-from cloudtrain.core.spot_evidence import shown
 
 
 def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -22,7 +22,7 @@ def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ..
 
     def ask() -> tuple[Finding, ...]:
         found = provider.spot_evidence(handle.plan)
-        text = f"{shown(found)}; `up` tries the zones of a region in this order"
+        text = f"{evidence_text(found)}; `up` tries the zones of a region in this order"
         return (Finding(what="spot", ok=True, text=text),) if found else ()
 
     return if_told(

@@ -23,7 +23,6 @@ from cloudtrain.core.errors import (
     NodesError,
 )
 from cloudtrain.core.events import DownBegun, UpBegun, images, pending_nodes
-from cloudtrain.core.layout import work_folder
 from cloudtrain.core.model import (
     ON_DEMAND,
     SPOT,
@@ -37,6 +36,7 @@ from cloudtrain.core.model import (
     Setup,
     Train,
 )
+from cloudtrain.core.paths import work_folder
 from cloudtrain.core.protocols import Console, Finding, TellsEnds
 from cloudtrain.money.estimate import estimate
 from cloudtrain.training.one_device import ONE_DEVICE

@@ -16,7 +16,7 @@ from cloudtrain.core import moments
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
-    from cloudtrain.core.spent import CostSoFar
+    from cloudtrain.money.node_hours import CostSoFar
 
 BASIS = (
     "computed from the prices agreed at `up` and the hours on record here, without traffic and "

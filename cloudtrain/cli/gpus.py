@@ -18,7 +18,7 @@ from cloudtrain.cli.options import debug_option, json_option, print_json, refres
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.console.wrapping import terminal_width
 from cloudtrain.core.errors import UsageError
-from cloudtrain.core.words import some
+from cloudtrain.core.paths import some
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer

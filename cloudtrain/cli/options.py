@@ -117,7 +117,7 @@ def _hosts(
     context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     for each in value:
-        from cloudtrain.core.service_hosts import named_host
+        from cloudtrain.core.network import named_host
 
         try:
             named_host(each)

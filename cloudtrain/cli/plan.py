@@ -21,7 +21,7 @@ from cloudtrain.cli.options import (
 )
 from cloudtrain.cli.printing import print_lines
 from cloudtrain.cli.target import plan_of, read_target
-from cloudtrain.core.words import size_text
+from cloudtrain.core.paths import size_text
 
 if TYPE_CHECKING:
     from cloudtrain.checks.code_sizes import CodePlace, CodeSizes
@@ -142,7 +142,7 @@ NAMED = 5
 
 def code_lines(code: dict[str, Any]) -> list[str]:
     """Lines on what goes to every node, by size, and on what stays here and why."""
-    from cloudtrain.core.words import some
+    from cloudtrain.core.paths import some
 
     heavy = [each for each in code["places"] if each["bytes"] * 50 > code["bytes"] > 1_000_000]
     named = ", ".join(f"{each['path']} {size_text(each['bytes'])}" for each in heavy[:NAMED])

@@ -9,8 +9,8 @@ from cloudtrain.cli.nodes import billing_lines, node_lines
 from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock, duration
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Run, resumed
-from cloudtrain.core.words import some
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState

@@ -10,8 +10,8 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.errors import CloudtrainError, if_told
 from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console, Provider
-from cloudtrain.core.words import some
 from cloudtrain.money.estimate import price_of, total
 from cloudtrain.money.prices import dollars
 

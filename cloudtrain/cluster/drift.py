@@ -16,8 +16,8 @@ from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.events import Line, Made, nodes_requested
 from cloudtrain.core.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.paths import some
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.core.words import some
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import Handle, store_at
-from cloudtrain.core import awake, fence, moments
+from cloudtrain.core import fence, moments
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.codec import UNIX_TIME, decode
 from cloudtrain.core.errors import CloudtrainError, LeasedError, NoBucketError, if_told
@@ -160,7 +160,7 @@ class LeaseRenewer(threading.Thread):
         self._version = ""
         self._other: LeaseHolder | None = None
         self._asking = threading.Lock()
-        self._gaps = awake.gaps()
+        self._gaps = moments.gaps()
         """Until the last renewal."""
         self._tried, self._ending = threading.Event(), threading.Event()
         self._said: set[str] = set()
@@ -192,7 +192,7 @@ class LeaseRenewer(threading.Thread):
             return  # the user's decision: nobody who writes to the store can stop it again
         if self._is_broken:
             raise self._broken()
-        if self._other is None and awake.gaps() == self._gaps:
+        if self._other is None and moments.gaps() == self._gaps:
             return
         name, had = self._config.name, bool(self._version)
         try:
@@ -257,7 +257,7 @@ class LeaseRenewer(threading.Thread):
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another machine has it, set `_other` to its holder."""
         with self._asking:
-            gaps = awake.gaps()
+            gaps = moments.gaps()
             self._me = replace(self._me, renewed=self._me.renewed + 1)
             answer = store.swap(self._path, _as_json(self._me), self._version)
             if not (answer.done or self._breaks) and self._me.id in holder_of(answer).broken:

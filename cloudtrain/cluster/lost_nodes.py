@@ -13,9 +13,9 @@ from cloudtrain.core.errors import (
     NodesError,
     NodeUnreachable,
 )
+from cloudtrain.core.paths import some
 from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.core.wait_limits import NODE_TAKEN
-from cloudtrain.core.words import some
 
 TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from cloudtrain.core.model import ON_DEMAND, Plan
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.words import some
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.prices import per_hour
 

@@ -12,8 +12,8 @@ from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import nodes_requested, nodes_standing, not_given_back, pending_nodes
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console, Provider
-from cloudtrain.core.words import some
 from cloudtrain.state import Records
 
 

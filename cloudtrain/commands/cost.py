@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from cloudtrain.core import moments
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.spent import CostSoFar, total
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.money.node_hours import NodeHours, node_hours
+from cloudtrain.money.node_hours import CostSoFar, NodeHours, node_hours, total
 from cloudtrain.state import Records, known_clusters
 
 

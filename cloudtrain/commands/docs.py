@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.core.errors import UsageError
-from cloudtrain.core.folders import PACKAGE
+from cloudtrain.core.paths import PACKAGE
 
 PAGES = PACKAGE / "docs"
 

@@ -9,7 +9,7 @@ from typing import Any
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.protocols import Console
-from cloudtrain.setup import saved, stored
+from cloudtrain.setup import stored
 from cloudtrain.setup.archive import Archive
 from cloudtrain.stores import kind_of, open_store
 
@@ -22,11 +22,11 @@ ENDED = 1.0
 class Environments:
     """Archives that this machine knows to be in stores, and uploads that have not ended."""
 
-    archives: tuple[Archive, ...] = field(default_factory=saved.archives)
-    stagings: tuple[saved.Staging, ...] = field(default_factory=saved.stagings)
+    archives: tuple[Archive, ...] = field(default_factory=stored.archives)
+    stagings: tuple[stored.Staging, ...] = field(default_factory=stored.stagings)
     now: float = field(default_factory=moments.now)
 
-    def unused(self, days: float) -> tuple[Archive | saved.Staging, ...]:
+    def unused(self, days: float) -> tuple[Archive | stored.Staging, ...]:
         """Archives that no cluster has used for that many days, and remains of uploads."""
         old = [each for each in self.archives if self.now - self.last_use(each) >= days * DAY]
         ended = [each for each in self.stagings if self.now - each.begun >= ENDED * DAY]
@@ -70,7 +70,7 @@ class Environments:
 
 
 def delete_environments(
-    unused: Sequence[Archive | saved.Staging], console: Console
+    unused: Sequence[Archive | stored.Staging], console: Console
 ) -> dict[str, CloudtrainError]:
     """Delete them in their stores and then their records; returns what failed, by its place."""
     failed: dict[str, CloudtrainError] = {}
@@ -90,7 +90,7 @@ def delete_environments(
     return failed
 
 
-def _where(each: Archive | saved.Staging) -> str:
+def _where(each: Archive | stored.Staging) -> str:
     return f"{each.store.uri.rstrip('/') if each.store else ''}/{each.folder}"
 
 

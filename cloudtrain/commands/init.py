@@ -8,7 +8,7 @@ import string
 from pathlib import Path
 
 from cloudtrain.core.errors import UsageError
-from cloudtrain.core.folders import PACKAGE
+from cloudtrain.core.paths import PACKAGE
 
 SCHEMA = ".cloudtrain-schema.json"
 """Written next to the config, so that editors can validate it offline."""

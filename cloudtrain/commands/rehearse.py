@@ -12,7 +12,7 @@ from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run
 from cloudtrain.core import moments
 from cloudtrain.core.errors import UsageError
-from cloudtrain.core.log_progress import last_loss
+from cloudtrain.core.metrics import last_loss
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run

@@ -17,7 +17,7 @@ from cloudtrain.core.errors import (
     TransientError,
 )
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.spent import CostSoFar
+from cloudtrain.money.node_hours import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
 from cloudtrain.state.folder import without_desks
 

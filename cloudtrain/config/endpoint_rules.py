@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.yaml_source import Path
 from cloudtrain.core.cloud import Cloud, cloud_of, clouds
-from cloudtrain.core.service_hosts import host_of, is_loopback
+from cloudtrain.core.network import host_of, is_loopback
 
 Found = Iterator[tuple[Path, str]]
 

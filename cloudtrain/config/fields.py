@@ -17,7 +17,7 @@ from cloudtrain.config.variables import only_variable
 from cloudtrain.config.yaml_source import Block, Items, Scalar
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.model import Accelerator, Market, Provisioning
-from cloudtrain.core.service_hosts import host_of, is_link_local
+from cloudtrain.core.network import host_of, is_link_local
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.training.strategies import STRATEGIES
 

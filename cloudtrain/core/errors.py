@@ -45,7 +45,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from cloudtrain.core.words import some
+from cloudtrain.core.paths import some
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import Problem

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cloudtrain.core import folders
+from cloudtrain.core import paths
 
 PACKAGE = "cloudtrain"
-PROJECT = folders.PACKAGE.resolve().parent
+PROJECT = paths.PACKAGE.resolve().parent
 
 
 @dataclass(frozen=True, kw_only=True)

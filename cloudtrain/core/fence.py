@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cloudtrain.core import awake
+from cloudtrain.core import moments
 from cloudtrain.core.errors import LookAgainError
 
 Check = Callable[[], None]
@@ -48,7 +48,7 @@ def deleting_what_was_seen(before: int) -> Iterator[None]:
     """
 
     def check() -> None:
-        if awake.gaps() != before:
+        if moments.gaps() != before:
             raise LookAgainError("this process stood still since what it deletes was listed")
 
     token = _seen.set(check)

@@ -19,10 +19,9 @@ from cloudtrain.core.model import (
     Node,
     Plan,
 )
-from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
 from cloudtrain.core.presign import PresignedRequest, Presigner
 from cloudtrain.core.shell import Command
-from cloudtrain.core.spot_evidence import SpotEvidence
 
 
 class Journal(Protocol):

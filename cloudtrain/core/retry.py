@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cloudtrain.core import moments
-from cloudtrain.core.awake import awake
+from cloudtrain.core.moments import awake
 from cloudtrain.core.wait_limits import NODE_AWAY
 
 T = TypeVar("T")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -68,3 +69,79 @@ def exports(environment: Mapping[str, str | Secret]) -> bytes:
             raise ValueError(f"{name}: a value cannot contain a NUL byte")
         lines.append(f"export {name}={shlex.quote(plain)}\n")
     return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+# ── A step of a playbook ──────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Run `run` unless the check `unless` exits 0; then `unless` must exit 0.
+
+    A step without `unless` runs every time. `stdin` creates the input of `run` for each node.
+    `once_per_host`: nodes that share a host take turns, and skip `run` if `unless` passes after
+    another's run; nodes that share a home do so with every step. `reboots`: if `unless` still fails
+    after `run`, reboot the node and retry both once. `timeout`: seconds without output. `shared`:
+    folder that `run` creates, and that a node may get from another one instead.
+    """
+
+    name: str
+    run: Command
+    unless: Command | None = None
+    stdin: Callable[[], Iterable[bytes]] | None = None
+    once_per_host: bool = False
+    reboots: bool = False
+    timeout: float = 1800.0
+    shared: str | None = None
+
+
+# ── What a command on a node prints, without what the user's own shell prints before it ───────
+# sshd runs each command by that shell, which may read `.bashrc` or `.zshenv` first: one `echo`
+# there, and every answer begins with it.
+
+_MARKED = 'printf %s "$1"; printf %s "$1" >&2; shift; exec "$@"'
+MOST = 1 << 20
+"""Bytes among which the mark is looked for."""
+
+
+class AnswerMark:
+    """A mark that nobody can guess, before the outputs of one command."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(8)
+
+    def before(self, command: Command) -> Command:
+        """Return the command, which first prints the mark on stdout and stderr."""
+        return script(_MARKED, self._token, *command.arguments)
+
+    def strip(self, output: bytes) -> bytes:
+        """Return what follows the mark; all of it if there is none, as the command did not run."""
+        _, mark, rest = output.partition(self._token.encode())
+        return rest if mark else output
+
+    def stripping(self, take: Callable[[bytes], None]) -> Stripped:
+        return Stripped(self, self._token.encode(), take)
+
+
+class Stripped:
+    """Passes on one output from the mark on, however its bytes are cut. `end` passes on what came
+    without a mark.
+    """
+
+    def __init__(self, mark: AnswerMark, token: bytes, take: Callable[[bytes], None]) -> None:
+        self._mark, self._token, self._take = mark, token, take
+        self._before: bytes | None = b""
+
+    def __call__(self, data: bytes) -> None:
+        if self._before is None:
+            self._take(data)
+            return
+        self._before += data
+        if self._token in self._before or len(self._before) > MOST:
+            self.end()
+
+    def end(self) -> None:
+        if self._before is not None:
+            rest, self._before = self._mark.strip(self._before), None
+            if rest:
+                self._take(rest)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 
-from cloudtrain.core.aliases import canonical_name
 from cloudtrain.core.cloud import Cloud, clouds
+from cloudtrain.core.model import canonical_name
 from cloudtrain.importers.draft import Draft
 from cloudtrain.importers.values import Value
 

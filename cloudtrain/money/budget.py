@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from cloudtrain.core.cloud import Cloud
 from cloudtrain.core.events import Line
-from cloudtrain.core.spent import CostSoFar, lasts
-from cloudtrain.core.spent import total as sum_of
 from cloudtrain.money.estimate import NodePrice, total
-from cloudtrain.money.node_hours import NodeHours, charged_hours
+from cloudtrain.money.node_hours import CostSoFar, NodeHours, charged_hours, lasts
+from cloudtrain.money.node_hours import total as sum_of
 
 WARN_AT = 0.8
 """Part of the budget at which a run warns."""

@@ -12,8 +12,8 @@ from cloudtrain import catalog
 from cloudtrain.catalog import availability
 from cloudtrain.core.cloud import cloud_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
-from cloudtrain.core.spent import lasts
 from cloudtrain.money import node_parts
+from cloudtrain.money.node_hours import lasts
 
 STALE_AFTER = timedelta(days=180)
 """Age from which prices are reported as old."""

@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, ending, formats, listing, patterns, preemption, web
+from cloudtrain.node import archiver, client, ending, formats, listing, web
 
 RESERVE = 6
 """Number of archives reserved for the node's end."""
@@ -277,7 +277,7 @@ class Agent:
     def checkpoint(self) -> "dict[str, str]":
         if self.folder is None:
             return {}
-        below = patterns.literal(self.folder) + "/**"
+        below = listing.literal(self.folder) + "/**"
         return self.together(archiver.listed(formats.WORK.encode(), [below]))
 
     def look(self) -> None:
@@ -311,7 +311,7 @@ class Agent:
     def listen(self) -> None:
         """Wait for the cloud's preemption notice."""
         how: Any = self.order["metadata"]
-        while not preemption.preempted(how, how["node"]):
+        while not ending.preempted(how, how["node"]):
             time.sleep(number(self.order["poll"]))
         self.announce("preempted", number(how["seconds"]))
 

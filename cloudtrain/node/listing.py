@@ -2,14 +2,17 @@
 others that the task made or changed.
 """
 
+import collections.abc
 import errno
 import json
 import os
+import re
 import stat
 import sys
 import typing
+from fnmatch import fnmatchcase
 
-from cloudtrain.node import changes, client, formats, key_shapes, patterns
+from cloudtrain.node import changes, client, formats, key_shapes
 
 MOST_FOLDERS = 2
 """Maximum nesting of links to folders that are followed, as folders that link to each other would
@@ -148,7 +151,7 @@ class Listing:
                 continue
             for name in names:
                 path = folder.path + client.text(name)
-                if not any(patterns.may_hold(path, pattern) for pattern in self.wanted):
+                if not any(may_hold(path, pattern) for pattern in self.wanted):
                     continue
                 try:
                     file = self.file(folder, path, folder.real + b"/" + name)
@@ -175,9 +178,7 @@ class Listing:
         code = os.path.join(os.path.realpath(self.task), b"code")
         own = self.top[len(code) + 1 :]
         whole = [
-            each
-            for each in self.wanted
-            if each.endswith("/**") and patterns.literal(each[:-3]) == each[:-3]
+            each for each in self.wanted if each.endswith("/**") and literal(each[:-3]) == each[:-3]
         ]
         covered = [os.path.join(own, client.plain(each[:-3])) for each in whole]
         others = [each for each in self.wanted if each not in whole]
@@ -188,7 +189,7 @@ class Listing:
                 yield from self.unnamed(formats.IN_CODE + client.text(path), place, facts, code)
                 continue
             name = client.text(path[len(own) :])
-            if not any(patterns.matches(name, pattern) for pattern in others):
+            if not any(matches(name, pattern) for pattern in others):
                 yield from self.unnamed(name, place, facts, self.top)
         if self.home is not None:
             after = self.record(changes.HOME_AFTER)
@@ -266,7 +267,7 @@ class Listing:
                     return None
                 through = (*through, real)
             self.waiting.append(Folder(path + "/", real, through))
-        elif any(patterns.matches(path, pattern) for pattern in self.wanted):
+        elif any(matches(path, pattern) for pattern in self.wanted):
             if stat.S_ISREG(facts.st_mode):
                 source = client.text(real[len(self.top) + 1 :])
                 return File(path, source, facts.st_size, stamp(facts))
@@ -336,3 +337,63 @@ def times(stamp: str) -> "tuple[int, int]":
 def nanoseconds(moment: str) -> int:
     whole, _, fraction = moment.partition(".")
     return int(whole) * 10**9 + int(fraction[:9].ljust(9, "0"))
+
+
+# Globs over relative paths with `/`: which paths match one, which folders may contain matches
+
+
+def matches(path: str, pattern: str) -> bool:
+    """True if a pattern matches a relative path or a folder above it.
+
+    `*`, `?` and `[…]` stay within one part of the path, `**` matches any number of parts, also
+    none. Hidden files match like others; `.` matches everything. A pattern with `..` or a leading
+    `/` matches nothing.
+    """
+    wanted = _parts(pattern)
+    return len(wanted) in _reached(_parts(path), wanted) if _is_valid(pattern) else False
+
+
+def may_hold(folder: str, pattern: str) -> bool:
+    """True if the pattern can match the folder or something in it."""
+    return bool(_reached(_parts(folder), _parts(pattern))) and _is_valid(pattern)
+
+
+def literal(path: str) -> str:
+    """Pattern that matches this one path."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
+
+
+def _is_valid(pattern: str) -> bool:
+    return pattern != "" and not pattern.startswith("/") and ".." not in pattern.split("/")
+
+
+def _parts(path: str) -> "list[str]":
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
+    """Positions in the pattern that the parts can lead to; once at its end, they stay there."""
+    end = len(pattern)
+    places = _past_stars({0}, pattern)
+    for part in parts:
+        if end in places:
+            return {end}
+        after = {there for place in places for there in _step(place, part, pattern)}
+        places = _past_stars(after, pattern)
+    return places
+
+
+def _step(place: int, part: str, pattern: "list[str]") -> "collections.abc.Iterable[int]":
+    if pattern[place] == "**":
+        return (place,)
+    return (place + 1,) if fnmatchcase(part, pattern[place]) else ()
+
+
+def _past_stars(places: "set[int]", pattern: "list[str]") -> "set[int]":
+    """Positions after `**`, which can also match nothing."""
+    found = set(places)
+    for place in places:
+        while place < len(pattern) and pattern[place] == "**":
+            place += 1
+            found.add(place)
+    return found

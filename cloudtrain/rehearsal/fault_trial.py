@@ -14,7 +14,7 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.log_progress import Line, Unit, has_reached, span_of, training, unit_of
+from cloudtrain.core.metrics import Line, Unit, has_reached, span_of, training, unit_of
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task

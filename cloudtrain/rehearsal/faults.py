@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from cloudtrain.cluster.session import Handle, open_session
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.layout import attempt_folder, tag
+from cloudtrain.core.paths import attempt_folder, tag
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.node.formats import NOTICE as NOTICE_FILE

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cloudtrain.artifacts.manifest import Manifest, is_record
 from cloudtrain.core.model import Artifact
-from cloudtrain.core.words import size_text
+from cloudtrain.core.paths import size_text
 
 _CHANGING = re.compile(r"tmp[a-z0-9_]{8}|[0-9a-f]{8,}|\d+")
 """Parts of names that differ between two runs: those of `tempfile`, digests, steps, times, pids."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.log_progress import Line, counts, last_loss, repeated, training, unit_of
+from cloudtrain.core.metrics import Line, counts, last_loss, repeated, training, unit_of
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.paths import shown
+from cloudtrain.core.paths import shown, some
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.words import some
 from cloudtrain.rehearsal.checkpoints import Saving
 from cloudtrain.rehearsal.landed import NOTHING_LESS, Compared
 from cloudtrain.runs import root_cause

@@ -13,12 +13,11 @@ from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import AttemptBegun, MovesAgain, NothingMoves, RunEnded
-from cloudtrain.core.log_progress import Line, counts, repeated_of, unit_of
-from cloudtrain.core.metrics import Sample
+from cloudtrain.core.metrics import Line, Sample, counts, repeated_of, unit_of
 from cloudtrain.core.run_record import Cause, Run, Task, published, resumed
 from cloudtrain.core.shell import command
-from cloudtrain.core.spent import CostSoFar, total
 from cloudtrain.core.version import __version__
+from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import (

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from cloudtrain.core.codec import UNIX_TIME
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.spent import CostSoFar
+from cloudtrain.money.node_hours import CostSoFar
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from cloudtrain.core.log_progress import Line, Unit, counts, unit_of
+from cloudtrain.core.metrics import Line, Unit, counts, unit_of
 from cloudtrain.core.run_record import Task
 from cloudtrain.report.facts import Chart, Pace, Series
 

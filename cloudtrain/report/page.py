@@ -10,7 +10,7 @@ from statistics import fmean
 
 from cloudtrain.console.times import exact_duration
 from cloudtrain.core.run_record import RunAttempt
-from cloudtrain.core.spent import CostSoFar, total
+from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
 from cloudtrain.report.facts import LostWork, NodeTimes, Pace, Phase, Report, TaskUse

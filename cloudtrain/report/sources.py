@@ -13,8 +13,7 @@ from cloudtrain.artifacts.run_index import LandedLogs
 from cloudtrain.console.lines import clean
 from cloudtrain.core.errors import ConfigError, StoreError
 from cloudtrain.core.events import Line as JournalLine
-from cloudtrain.core.log_progress import Line
-from cloudtrain.core.metrics import SUFFIX, Sample, read_samples, samples_in
+from cloudtrain.core.metrics import SUFFIX, Line, Sample, read_samples, samples_in
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import Run, Task

@@ -22,8 +22,7 @@ from cloudtrain.core.events import (
     from_line,
 )
 from cloudtrain.core.run_record import Run, RunAttempt
-from cloudtrain.core.spent import total
-from cloudtrain.money.node_hours import NodeHours, node_hours
+from cloudtrain.money.node_hours import NodeHours, node_hours, total
 from cloudtrain.report.facts import NodeTimes, Phase, Segment
 
 Step = tuple[float, str]

@@ -19,7 +19,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.core.events import LandingFailed, RunEnded
-from cloudtrain.core.log_progress import Line, counts, last_loss
+from cloudtrain.core.metrics import Line, counts, last_loss
 from cloudtrain.core.run_record import Cause, Doubt, Run, Task
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record

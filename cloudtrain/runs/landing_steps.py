@@ -17,8 +17,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.config.location import place_in_file
 from cloudtrain.core.errors import CloudtrainError, NotLanded, UsageError
 from cloudtrain.core.model import AUTO, ClusterConfig
-from cloudtrain.core.paths import shown
-from cloudtrain.core.words import size_text
+from cloudtrain.core.paths import shown, size_text
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.outage import passes

@@ -12,8 +12,8 @@ from cloudtrain.cluster.session import Handle
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed
 from cloudtrain.core.events import RunEnded, being_destroyed, nodes_leaving
+from cloudtrain.core.paths import size_text, some
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.core.words import size_text, some
 from cloudtrain.state import Records
 
 

@@ -20,9 +20,9 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.console.forwarding import BackgroundConsole
 from cloudtrain.core.errors import CapacityError, CloudError, NodesError, NotFoundError, QuotaError
 from cloudtrain.core.model import Plan
+from cloudtrain.core.paths import some
 from cloudtrain.core.retry import Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.words import some
 from cloudtrain.runs.survivors import (
     WHOLE_WAIT,
     Keeping,

@@ -18,16 +18,16 @@ from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 
-from cloudtrain.core import layout, moments
+from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import PreflightError, text_of
 from cloudtrain.core.model import ClusterConfig, Node
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.run_record import Task
 from cloudtrain.core.shell import Command
 from cloudtrain.core.ship import Program, program
-from cloudtrain.core.words import some
 from cloudtrain.node.probe import owner as port_owner
 
 CLOCK_SECONDS = 30.0
@@ -45,7 +45,7 @@ def preflight(
     versions: Callable[[Node], Command | None] = lambda node: None,
     identity: Mapping[str, object] | None = None,
     running: Sequence[tuple[Task, str]] = (),
-    folder: str = layout.ROOT,
+    folder: str = paths.ROOT,
     here: bool = False,
     timeout: float = 30.0,
 ) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from cloudtrain.catalog import gpu_rates, gpus
 from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import TaskLaunch
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task
@@ -105,7 +105,7 @@ def _member(session: Session, run: Run, launch: TaskLaunch) -> Member:
     config, task = session.config, launch.task
     node = node_of(session, task)
     has = nvidia.wanted(config, node)
-    folder = layout.environment_folder(run.cluster, run.id, task.name)
+    folder = paths.environment_folder(run.cluster, run.id, task.name)
     compiled = has and gpus.fit(has.kind, config.setup.tensorflow or "") == "ptx"
     return Member(
         task=task,
@@ -118,7 +118,7 @@ def _member(session: Session, run: Run, launch: TaskLaunch) -> Member:
             for name, value in launch.environment.items()
             if isinstance(value, str) and not name.startswith("CLOUDTRAIN_")
         },
-        in_run=f"{layout.runs_folder(run.cluster)}/{run.id}/{task.name}",
+        in_run=f"{paths.runs_folder(run.cluster)}/{run.id}/{task.name}",
         limits={"other": COMPILES} if compiled else {},
     )
 

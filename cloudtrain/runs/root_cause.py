@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Cause, Task
-from cloudtrain.core.words import some
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.training.log_text import (
     headline,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.console.lines import clean
-from cloudtrain.core.log_progress import Line, Unit, counts, last_loss, unit_of
+from cloudtrain.core.metrics import Line, Unit, counts, last_loss, unit_of
 from cloudtrain.core.run_record import Run
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import arrivals, time_at

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import layout, moments
+from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
 from cloudtrain.core.metrics import IDLE, Sample, latest_samples
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.wait_limits import PEER_GONE, STILL
-from cloudtrain.core.words import some
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
 from cloudtrain.runs.tasks import node_of, read_stacks
@@ -200,7 +200,7 @@ class StallWatch:
             return True
 
         def writes(task: Task) -> bool:
-            work = layout.work_folder(run.cluster, run.id, task.name)
+            work = paths.work_folder(run.cluster, run.id, task.name)
             minutes = max(1, round(STILL / 60))
             done = self._session.transport.run(
                 node_of(self._session, task),

@@ -12,7 +12,7 @@ from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_port
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.config import read_secrets
-from cloudtrain.core import layout, moments
+from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import DataError, NodeError, NodeUnreachable, PreflightError, StoreError
 from cloudtrain.core.events import AttemptBegun, AttemptStarted, was_ready
@@ -255,7 +255,7 @@ def start_task(session: Session, run: Run, launch: TaskLaunch) -> None:
     remote = task_commands.start(
         folder_of(run, launch.task),
         tag=tag_of(run, launch.task),
-        work=layout.work_folder(run.cluster, run.id, launch.task.name),
+        work=paths.work_folder(run.cluster, run.id, launch.task.name),
         command=launch.command,
         environment=launch.environment,
         port=launch.task.port
@@ -297,7 +297,7 @@ def bin_folder(session: Session, run: Run, task: Task) -> str | None:
     """Folder of the `python` in the task's own layer; None if `setup:` needs no environment."""
     if tensorflow.environment_folder(session.config, node_of(session, task)) is None:
         return None
-    return f"{layout.environment_folder(run.cluster, run.id, task.name)}/bin"
+    return f"{paths.environment_folder(run.cluster, run.id, task.name)}/bin"
 
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:

@@ -9,9 +9,9 @@ from typing import Literal
 from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Train
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Cause, Task
 from cloudtrain.core.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
-from cloudtrain.core.words import some
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,

@@ -14,8 +14,8 @@ from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import RemovalBegun, pending_nodes
 from cloudtrain.core.model import ON_DEMAND, Node
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.words import some
 from cloudtrain.money.estimate import price_of, total
 from cloudtrain.money.prices import dollars
 from cloudtrain.runs.pending_artifacts import ask_unlanded, land_again, runs_of

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Literal, get_args
 
 from cloudtrain.core.errors import NodeError
-from cloudtrain.core.layout import runs_folder
+from cloudtrain.core.paths import runs_folder
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Command, Secret, exports, script
 from cloudtrain.core.ship import inline, text

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import layout, metrics
+from cloudtrain.core import metrics, paths
 from cloudtrain.core.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
@@ -31,11 +31,11 @@ def node_of(session: Session, task: Task) -> Node:
 
 def folder_of(run: Run, task: Task) -> str:
     """The folder of the task's attempt."""
-    return layout.attempt_folder(run.cluster, run.id, task.name, task.attempt)
+    return paths.attempt_folder(run.cluster, run.id, task.name, task.attempt)
 
 
 def tag_of(run: Run, task: Task) -> str:
-    return layout.tag(run.cluster, run.id, task.name, task.attempt)
+    return paths.tag(run.cluster, run.id, task.name, task.attempt)
 
 
 def task_statuses(session: Session, run: Run) -> dict[str, task_commands.TaskStatus]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from cloudtrain.core.metrics import IDLE, Sample, latest_samples
+from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.words import some
 from cloudtrain.state import Records
 
 LATEST = 30.0

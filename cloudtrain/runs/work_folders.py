@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import NodeError, NodeUnreachable, UsageError
 from cloudtrain.core.model import ClusterConfig
@@ -50,7 +50,7 @@ def create_part_folders(session: Session, run: Run, folder: str) -> None:
     by_name = {node.name: node for node in session.nodes}
 
     def work(task: Task) -> None:
-        place = f"{layout.work_folder(run.cluster, run.id, task.name)}/{folder}"
+        place = f"{paths.work_folder(run.cluster, run.id, task.name)}/{folder}"
         done = session.transport.run(by_name[task.node], script(MKDIR, place), timeout=60.0)
         if done.exit_code != 0:
             words = done.stderr.decode("utf-8", "replace").strip()
@@ -67,9 +67,9 @@ def prepare_work(
     `work` is a link to `train.dir` inside that copy, created last: an interrupted copy has none.
     With an `environment` on the node, the task gets a layer over it.
     """
-    source = layout.code_folder(config.name, run.code) if run.code != NO_CODE else ""
-    work = layout.work_folder(config.name, run.id, task.name)
-    own = layout.environment_folder(config.name, run.id, task.name)
+    source = paths.code_folder(config.name, run.code) if run.code != NO_CODE else ""
+    work = paths.work_folder(config.name, run.id, task.name)
+    own = paths.environment_folder(config.name, run.id, task.name)
     layer = (own, environment, ship.text("layer.py")) if environment else ()
     home = "" if facts_of(config.provider).takes_hosts else "."
     records = (ship.START, ship.inline("changes"), home)
@@ -78,7 +78,7 @@ def prepare_work(
 
 def set_work_aside(run: Run, task: Task) -> Command:
     """Move the last attempt's work folder out of the way; prepare_work then creates a new one."""
-    work = layout.work_folder(run.cluster, run.id, task.name)
+    work = paths.work_folder(run.cluster, run.id, task.name)
     return script(SET_ASIDE, work, f"code.attempt-{task.attempt - 1}")
 
 

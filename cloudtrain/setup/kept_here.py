@@ -17,8 +17,8 @@ from typing import Literal
 from cloudtrain.cluster.session import open_provider, recorded_config
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import CloudtrainError
-from cloudtrain.core.folders import cache_folder
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import cache_folder
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.state import Records, home, known_clusters
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Protocol, cast
 
-from cloudtrain.cluster.session import Session
+from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.cluster.session import Session, is_of_the_nodes_cloud
 from cloudtrain.config import requirements
+from cloudtrain.core import moments
 from cloudtrain.core.cloud import facts_of
-from cloudtrain.core.errors import NodesError, StepFailed
+from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StepFailed
 from cloudtrain.core.model import Identity, Node, Plan
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step
+from cloudtrain.datasets.exchange import FileSigner, NoRoute
 from cloudtrain.playbooks import (
     base,
     code,
@@ -26,7 +30,10 @@ from cloudtrain.playbooks import (
 )
 from cloudtrain.playbooks.apply import Sharing as Shared
 from cloudtrain.playbooks.apply import apply
-from cloudtrain.setup.sharing import Sharing
+from cloudtrain.setup import programs, stored
+from cloudtrain.setup.archive import PROBE, Archive, StorePlace, key_of
+from cloudtrain.setup.programs import OnNode, Say, Server
+from cloudtrain.stores import is_on_this_machine
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:
@@ -128,3 +135,229 @@ class _CreatedApart:
 
     def interrupt(self) -> None:
         """Nothing waits here but for a lock."""
+
+
+# ── One node of a cluster creates each environment, the others get what it has created ────────
+# Nodes that get it ask no package index. Whatever goes wrong on the way, a node creates its own: an
+# archive may save time, and never fails an `up`.
+
+
+BUILDERS = 2
+"""Nodes that try to create an environment; if both fail, so would all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """Source from which nodes get the archive."""
+
+    archive: Archive
+    signer: FileSigner
+    place: str
+    server: Server | None = None
+
+
+@dataclass
+class _Group:
+    """Nodes that can use each other's environment. `builder` creates it, or has."""
+
+    key: str
+    folder: str
+    """On every one of them."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    builder: str = ""
+    source: _Source | None = None
+    looked: bool = False
+    alone: bool = False
+    """Nobody gets it from another."""
+    failures: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name without the digest: `tf2.21-cpu`."""
+        return self.folder.rpartition("/")[2].rpartition("-")[0]
+
+
+class Sharing:
+    """Environments of one `up` or `train`; close it once all nodes have theirs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._stop = Stop()
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Group] = {}
+        self._packed: list[OnNode] = []
+        self._servers: list[Server] = []
+        self._uploads: list[threading.Thread] = []
+
+    def interrupt(self) -> None:
+        """End all waiting, from another thread."""
+        self._stop.set()
+
+    def provide(self, node: Node, folder: str, create: Callable[[Node], None], say: Say) -> bool:
+        """Get or create the environment in that folder of the node.
+
+        `create` creates it there, and raises what then ends the node's setup. False if it was not
+        tried, since it has failed on other nodes.
+        """
+        key = self._key(node, folder)
+        if key is None:
+            create(node)
+            return True
+        with self._lock:
+            group = self._groups.setdefault(key, _Group(key=key, folder=folder))
+        while True:
+            source = self._turn(group, node, say)
+            if source is None:
+                if group.failures >= BUILDERS:
+                    return False
+                source = self._from_store(group)
+                if source is None:
+                    self._create(group, node, create, say)
+                    return True
+                self._offer(group, source)
+            if self._fetched(group, source, node, say):
+                return True
+            if source.server is not None:
+                create(node)
+                return True
+
+    def close(self) -> None:
+        """Wait for the uploads, end serving, and delete the archives on nodes.
+
+        A server deletes what it has served, which until then may be uploading.
+        """
+        if any(thread.is_alive() for thread in self._uploads):
+            self._session.console.say("storing the environment for later clusters")
+        for thread in self._uploads:
+            thread.join()
+        for server in self._servers:
+            server.close()
+        for packed in self._packed:
+            programs.remove(packed, self._session.transport)
+
+    def _key(self, node: Node, folder: str) -> str | None:
+        try:
+            answer = self._session.transport.ask(node, PROBE)
+        except CloudtrainError:
+            return None
+        facts = answer.stdout.decode("utf-8", "surrogateescape").splitlines()
+        return key_of(facts, folder) if answer.exit_code == 0 and len(facts) == 6 else None
+
+    def _turn(self, group: _Group, node: Node, say: Say) -> _Source | None:
+        """Wait until there is a source; None if this node creates it, or if nobody shall."""
+        with group.changed:
+            while group.source is None and group.builder and not group.alone:
+                say(f"waiting for {group.builder}, which creates it")
+                group.changed.wait(0.5)
+                self._stop.check()
+            if group.source is None and group.failures < BUILDERS:
+                group.builder = node.name
+            return group.source
+
+    def _create(self, group: _Group, node: Node, create: Callable[[Node], None], say: Say) -> None:
+        """Create it here, then let the others get it."""
+        try:
+            create(node)
+        except BaseException:
+            with group.changed:
+                group.failures += 1
+                group.builder = ""
+                group.changed.notify_all()
+            raise
+        self._offer(group, self._packed_source(group, node, say))
+
+    def _offer(self, group: _Group, source: _Source | None) -> None:
+        with group.changed:
+            group.source, group.alone = source, source is None
+            group.changed.notify_all()
+
+    def _from_store(self, group: _Group) -> _Source | None:
+        """The archive that this machine knows in the store; looked for once."""
+        if group.looked or not self._stores():
+            return None
+        group.looked = True
+        archive = stored.archive_for(group.key, self._place)
+        if archive is None or not all(part.object for part in archive.parts):
+            return None
+        try:
+            signer = stored.StoreSigner(archive, stored.archive_data(self._place, archive))
+        except CloudtrainError:
+            return None  # storing the next one says why
+        return _Source(archive=archive, signer=signer, place="the store")
+
+    def _fetched(self, group: _Group, source: _Source, node: Node, say: Say) -> bool:
+        """Get it from the source; False, with a warning, if that failed."""
+        transport = self._session.transport
+
+        def tell(text: str) -> None:
+            say(f"from {source.place}: {text}")
+
+        try:
+            if source.server is not None:
+                source.server.start()
+            programs.fetch(
+                node, group.folder, source.archive, source.signer, transport, self._stop, tell
+            )
+        except NotLanded:
+            raise
+        except (CloudtrainError, NoRoute) as error:
+            self._stop.check()
+            self._session.console.warn(
+                f"{node.name}: cannot get {group.label} from {source.place}, so it is created "
+                f"there: {error}"
+            )
+            with group.changed:
+                if group.source is source and source.server is None:
+                    group.source, group.builder = None, ""
+                    group.changed.notify_all()
+            return False
+        if source.server is None:
+            stored.mark_used(source.archive, moments.now())
+        return True
+
+    def _packed_source(self, group: _Group, node: Node, say: Say) -> _Source | None:
+        """Pack what this node has created, for the other nodes and for the store."""
+        peers = {each.storage for each in self._session.nodes} - {node.storage}
+        if not peers and not self._stores():
+            return None
+        transport = self._session.transport
+        say("packing it for other nodes")
+        try:
+            packed = programs.pack(
+                node, group.folder, group.key, group.label, transport, self._stop, say
+            )
+        except NotLanded:
+            raise
+        except CloudtrainError as error:
+            self._session.console.warn(f"{error}: other nodes create {group.label} themselves")
+            return None
+        server = Server(packed=packed, transport=transport, stop=self._stop)
+        self._packed.append(packed)
+        self._servers.append(server)
+        if self._stores():
+            thread = threading.Thread(target=self._store, args=(packed,), daemon=True)
+            self._uploads.append(thread)
+            thread.start()
+        return _Source(archive=packed.archive, signer=server, place=node.name, server=server)
+
+    def _stores(self) -> bool:
+        """True if nodes can read and write the store with signed requests."""
+        store = self._session.store
+        return store.presigner is not None and not is_on_this_machine(store.uri)
+
+    def _store(self, packed: OnNode) -> None:
+        session, label = self._session, packed.archive.label
+        try:
+            store, transport = session.store, session.transport
+            stored.store_archive(packed, self._place, store, transport, self._stop)
+        except CloudtrainError as error:
+            session.console.warn(f"{label} is not stored for later clusters: {error}")
+
+    @property
+    def _place(self) -> StorePlace:
+        config, uri = self._session.config, self._session.store.uri
+        return StorePlace(
+            uri=uri,
+            endpoint=config.endpoints.storage,
+            project=config.project if is_of_the_nodes_cloud(uri, config) else None,
+        )

@@ -6,24 +6,29 @@ which later clusters read: it copies the parts there inside the store once all h
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
 
 from cloudtrain.artifacts.direct_upload import upload_from_node
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.artifacts.upload import Upload
 from cloudtrain.core import moments
+from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import ArtifactStore, DataStore, StoredObject, Transport
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.node.listing import File
-from cloudtrain.setup import saved
-from cloudtrain.setup.archive import Archive, Part, StorePlace
+from cloudtrain.setup.archive import FORMAT, Archive, Part, StorePlace
 from cloudtrain.setup.programs import OnNode
+from cloudtrain.state.files import make_folder, write_whole
+from cloudtrain.state.folder import home
 from cloudtrain.stores.data import open_data
 
 FOLDER = ".environments"
@@ -40,13 +45,13 @@ def store_archive(
     `store` is the one at `place`. Raises StoreError, NodeUnreachable.
     """
     archive = packed.archive
-    staging = saved.Staging(
+    staging = Staging(
         id=uuid.uuid4().hex,
         store=place,
         folder=f"{FOLDER}/staging-{uuid.uuid4().hex}",
         begun=moments.now(),
     )
-    saved.save_staging(staging)
+    save_staging(staging)
     final = folder_of(archive)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         due = {
@@ -62,13 +67,13 @@ def store_archive(
         kept = replace(archive, store=place, folder=final, created=moments.now())
         # Recorded before the first copy: a killed one is found by `gc`. Without versions it is
         # not used.
-        saved.save_archive(kept)
+        save_archive(kept)
         copies = [(f"{staging.folder}/{name}", f"{final}/{name}") for name in names]
         list(pool.map(lambda copy: store.copy(*copy), copies))
         list(pool.map(lambda copy: store.delete(copy[0]), copies))
     kept = replace(kept, parts=tuple(listed(kept, archive_data(place, kept))), used=moments.now())
-    saved.save_archive(kept)
-    saved.forget_staging(staging)
+    save_archive(kept)
+    forget_staging(staging)
     return kept
 
 
@@ -117,13 +122,13 @@ class StoreSigner:
 def delete_archive(archive: Archive, store: ArtifactStore) -> None:
     """Delete all its parts, and then its record. Raises StoreError."""
     _delete(archive.folder, store)
-    saved.forget_archive(archive)
+    forget_archive(archive)
 
 
-def delete_staging(staging: saved.Staging, store: ArtifactStore) -> None:
+def delete_staging(staging: Staging, store: ArtifactStore) -> None:
     """Delete what an ended upload has left, and then its record. Raises StoreError."""
     _delete(staging.folder, store)
-    saved.forget_staging(staging)
+    forget_staging(staging)
 
 
 def _delete(folder: str, store: ArtifactStore) -> None:
@@ -137,3 +142,94 @@ def archive_data(place: StorePlace, archive: Archive) -> DataStore:
     """Reads the archive's folder in the store."""
     uri = f"{place.uri.rstrip('/')}/{folder_of(archive)}/"
     return open_data(uri, endpoint=place.endpoint, project=place.project)
+
+
+# ── What this machine knows of archives in stores: their SHA-256, which no store can change ───
+# `<state>/environments/` has one file for each archive, and one for each upload that has begun; the
+# latter names the folder in which a killed upload has left its parts.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staging:
+    """Folder in a store into which a node uploads the parts of one archive."""
+
+    id: str
+    store: StorePlace
+    folder: str
+    begun: float = field(metadata=UNIX_TIME)
+
+
+def archives() -> tuple[Archive, ...]:
+    """All that are known, the last one created first."""
+    found = list(_read("archive-*.json", Archive))
+    return tuple(sorted(found, key=lambda each: each.created, reverse=True))
+
+
+def archive_for(key: str, store: StorePlace) -> Archive | None:
+    """The newest archive in that store which nodes with this key can use: none whose copying was
+    interrupted.
+    """
+    return next(
+        (
+            each
+            for each in archives()
+            if (each.key, each.store, each.format) == (key, store, FORMAT)
+            and all(part.object for part in each.parts)
+        ),
+        None,
+    )
+
+
+def stagings() -> tuple[Staging, ...]:
+    """Uploads that have begun and not ended, or whose end is not known."""
+    return tuple(_read("staging-*.json", Staging))
+
+
+def save_archive(archive: Archive) -> None:
+    _write(_archive_path(archive), archive)
+
+
+def mark_used(archive: Archive, now: float) -> None:
+    """Record its use, if it is still known."""
+    if _archive_path(archive).exists():
+        save_archive(replace(archive, used=now))
+
+
+def forget_archive(archive: Archive) -> None:
+    _archive_path(archive).unlink(missing_ok=True)
+
+
+def save_staging(staging: Staging) -> None:
+    _write(_staging_path(staging), staging)
+
+
+def forget_staging(staging: Staging) -> None:
+    _staging_path(staging).unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    return home() / "environments"
+
+
+def _archive_path(archive: Archive) -> Path:
+    return _folder() / f"archive-{archive.key}-{archive.sha256[:16]}.json"
+
+
+def _staging_path(staging: Staging) -> Path:
+    return _folder() / f"staging-{staging.id}.json"
+
+
+def _write(path: Path, record: Archive | Staging) -> None:
+    make_folder(path.parent)
+    write_whole(path, json.dumps(asdict(record)).encode())
+
+
+def _read(pattern: str, kind: type[T]) -> Iterator[T]:
+    for path in sorted(_folder().glob(pattern)):
+        try:
+            yield decode(kind, json.loads(path.read_bytes()))
+        except (OSError, ValueError, InvalidRecord):
+            continue

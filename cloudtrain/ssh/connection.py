@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.core.errors import HostKeyMismatch, NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.ssh.proxy_process import ProxySocket
-from cloudtrain.ssh.rekey_workaround import SafeRekeying
 from cloudtrain.ssh.tcp import TunedSocket
 
 # paramiko imports invoke only to run `Match exec` lines of ~/.ssh/config, which we never read:
@@ -205,7 +206,34 @@ def _channel_request(channel: paramiko.Channel, message: paramiko.Message) -> No
 _Handler = Callable[[paramiko.Channel, paramiko.Message], None]
 
 
-class _Transport(SafeRekeying, paramiko.Transport):
+class SafeRekeying(paramiko.Transport):
+    """A paramiko.Transport whose reading thread, in clients and servers, never waits for itself.
+
+    paramiko blocks all messages while keys change (each 512 MB). Its reading thread, which answers
+    the close of a channel, would wait for itself until the connection is given up after 30 s
+    (paramiko 5.1.0, Transport._send_user_message).
+    """
+
+    _held: list[paramiko.Message]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._held = []
+
+    def _send_user_message(self, data: paramiko.Message) -> None:
+        if threading.current_thread() is self and not self.clear_to_send.is_set():
+            self._held.append(data)
+        else:
+            super()._send_user_message(data)  # type: ignore[misc]
+
+    def _parse_newkeys(self, message: paramiko.Message) -> None:
+        super()._parse_newkeys(message)  # type: ignore[misc]
+        held, self._held = self._held, []
+        for data in held:
+            self._send_user_message(data)
+
+
+class _Transport(SafeRekeying):
     _channel_handler_table: dict[int, _Handler] = {  # noqa: RUF012 - paramiko's own kind of table
         **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
         MSG_CHANNEL_REQUEST: _channel_request,

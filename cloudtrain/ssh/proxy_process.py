@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import IO
 
 from cloudtrain.core.wait_limits import PROXY_ANSWER, PROXY_END
-from cloudtrain.ssh.read_ahead import ReadAhead
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, described, not_started, program_of
+from cloudtrain.ssh.tcp import ReadAhead
 
 AT_ONCE = 8
 """Programs that open a connection at the same time. OpenSSH's sshd begins to drop connections

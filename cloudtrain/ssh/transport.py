@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from cloudtrain.core.answer_mark import AnswerMark
 from cloudtrain.core.errors import CredentialsError, NodeError, NodeUnreachable
 from cloudtrain.core.model import Identity, Node
 from cloudtrain.core.protocols import Completed
-from cloudtrain.core.shell import Command
+from cloudtrain.core.shell import AnswerMark, Command
 
 if TYPE_CHECKING:
     import paramiko
@@ -19,14 +18,13 @@ import socket
 from cloudtrain.core.errors import HostKeyMismatch
 from cloudtrain.ssh import tcp
 from cloudtrain.ssh.proxy_process import ProxySocket, Turn
-from cloudtrain.ssh.ssh_proxy import ProxyFailed
-from cloudtrain.ssh.ssh_words import in_words
+from cloudtrain.ssh.ssh_proxy import ProxyFailed, in_words
 
 if TYPE_CHECKING:
     import paramiko
 
+    from cloudtrain.ssh.channel_io import ControlShell
     from cloudtrain.ssh.connection import SshConnection
-    from cloudtrain.ssh.control_shell import ControlShell
 
 
 class SshTransport:
@@ -107,8 +105,7 @@ class SshTransport:
             shell = link.shell()
         except NodeUnreachable as error:
             raise error.copy_with(began=self._closed) from error.__cause__
-        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch
-        from cloudtrain.ssh.control_shell import StaleShell
+        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, StaleShell, TooMuch
 
         try:
             while True:
@@ -249,8 +246,8 @@ class ConnectionPool:
         with self._shell_lock:
             if self._shell is None or not self._shell.alive:
                 channel = self.session()
+                from cloudtrain.ssh.channel_io import ControlShell
                 from cloudtrain.ssh.connection import BROKEN
-                from cloudtrain.ssh.control_shell import ControlShell
 
                 try:
                     self._shell = ControlShell(channel)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from cloudtrain.config.location import location_of
 from cloudtrain.core.errors import UntrustedError, UsageError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.service_hosts import is_of_the_user
+from cloudtrain.core.network import is_of_the_user
 from cloudtrain.trust.file_facts import FileFact, file_facts
 from cloudtrain.trust.record import trusted_keys
 

@@ -23,7 +23,7 @@ from cloudtrain.config.endpoint_rules import asked_at
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig, Host
-from cloudtrain.core.service_hosts import ServiceHost, host_of, is_below, is_loopback, named_host
+from cloudtrain.core.network import ServiceHost, host_of, is_below, is_loopback, named_host
 from cloudtrain.node.key_shapes import looks_like_key_name
 
 FORGES = (

@@ -17,9 +17,8 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.aws import (
     checks,
     identity,

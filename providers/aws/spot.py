@@ -10,7 +10,7 @@ from functools import partial
 
 from cloudtrain.core.errors import CloudError, CloudtrainError, if_told
 from cloudtrain.core.model import Plan
-from cloudtrain.core.spot_evidence import SpotEvidence
+from cloudtrain.core.partial_list import SpotEvidence
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.driver import Location

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
-from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.identities.azure import principal
 from cloudtrain.providers.azure import (
     bastions,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cloudtrain.core.errors import CloudError, TransientError
+from cloudtrain.core.paths import some
 from cloudtrain.core.retry import report_wait
-from cloudtrain.core.words import some
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.base.timing import Timing

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cloudtrain.core.model import Plan
-from cloudtrain.core.spot_evidence import SpotEvidence
+from cloudtrain.core.partial_list import SpotEvidence
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.base.driver import Location

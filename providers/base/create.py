@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, cast
 
-from cloudtrain.core import awake
+from cloudtrain.core import moments
 from cloudtrain.core.errors import (
     CapacityError,
     CloudError,
@@ -23,9 +23,9 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
 from cloudtrain.core.model import Identity, Market, Node, NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Journal
 from cloudtrain.core.retry import LONG_WAIT, report_wait
-from cloudtrain.core.words import some
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
@@ -260,7 +260,7 @@ class Creation(Generic[NetworkT]):
             refusal = cast("CloudError", failure)
             needed = {p.region for p in later if not refusal_covers(refusal, place, p)}
             needed |= {place.region} if can_retry_without_placement_group(refusal) else set()
-        stood_still = awake.gaps() != launches.gaps
+        stood_still = moments.gaps() != launches.gaps
         unlisted = {} if stood_still else dict(launches.created)
 
         def find() -> Found:
@@ -360,7 +360,7 @@ class _Launches:
     pending: dict[str, float] = field(default_factory=dict)
     """Node name → Unix time of its request; refused requests are not included."""
     created: dict[str, Vm] = field(default_factory=dict)
-    gaps: int = field(default_factory=awake.gaps)
+    gaps: int = field(default_factory=moments.gaps)
     """Before the first: if this process stood still since, only what is listed is its own."""
 
 

@@ -8,9 +8,8 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import MachineType, Node, NodePlan, Owner, Plan
-from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 
 NetworkT = TypeVar("NetworkT")
 

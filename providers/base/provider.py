@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic
 
-from cloudtrain.core import awake, fence
+from cloudtrain.core import fence, moments
 from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
@@ -16,7 +16,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
 from cloudtrain.core.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
-from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
 from cloudtrain.core.protocols import (
     Allowance,
     Finding,
@@ -25,7 +25,6 @@ from cloudtrain.core.protocols import (
     Principal,
     WritesPolicies,
 )
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
@@ -219,7 +218,7 @@ class CloudProvider(Generic[NetworkT]):
     def delete_from_inside(self, cluster: str, journal: Journal) -> None:
         finder = self._finder(self._search(cluster))
         finder.generations.looked = bool(finder.generations.known)  # a machine knows its own
-        gaps = awake.gaps()
+        gaps = moments.gaps()
         machines, resources = finder.near()
         alive = [m for m in machines if m.node.state != "gone"]
         if finder.newer and not alive:

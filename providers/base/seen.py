@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from cloudtrain.core.errors import CreatedAnewError
 from cloudtrain.core.model import Owner, is_being_created
-from cloudtrain.core.words import some
+from cloudtrain.core.paths import some
 from cloudtrain.providers.base.driver import Resource, Vm
 
 

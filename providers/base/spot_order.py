@@ -8,8 +8,8 @@ from typing import Any
 from cloudtrain.core.errors import if_told
 from cloudtrain.core.events import SpotOrderChosen
 from cloudtrain.core.model import Plan
+from cloudtrain.core.partial_list import SpotEvidence, evidence_text
 from cloudtrain.core.protocols import Journal
-from cloudtrain.core.spot_evidence import SpotEvidence, shown
 from cloudtrain.providers.base.driver import CloudDriver, Location
 
 
@@ -43,7 +43,7 @@ def by_evidence(
         for place in sorted(group, key=lambda p: -scores.get(str(p), float("-inf")))
     )
     if ordered != tuple(places):
-        journal(SpotOrderChosen(places=tuple(map(str, ordered)), text=shown(found)))
+        journal(SpotOrderChosen(places=tuple(map(str, ordered)), text=evidence_text(found)))
     return ordered
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cloudtrain.core import awake, fence
+from cloudtrain.core import fence, moments
 from cloudtrain.core.errors import (
     BusyError,
     CloudError,
@@ -44,7 +44,7 @@ class Teardown:
         self._announced: set[str] = set()
         self._seen: dict[str, Vm] = {}
         """VMs known to exist, by id."""
-        self._gaps = awake.gaps()
+        self._gaps = moments.gaps()
         """Until the last listing."""
 
     def clear(
@@ -122,7 +122,7 @@ class Teardown:
         """List what exists. If listing fails, delete the VMs that are known to exist, or name them
         in the error.
         """
-        gaps = awake.gaps()
+        gaps = moments.gaps()
         try:
             machines, resources = find()
         except CloudError as error:

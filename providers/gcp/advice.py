@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from cloudtrain.core.model import Plan
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.spot_evidence import SpotEvidence
+from cloudtrain.core.partial_list import SpotEvidence
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.machine_shapes import shape

@@ -8,8 +8,8 @@ from typing import Any
 
 from cloudtrain.core.errors import CloudConfigError, CloudError, CredentialsError
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.network import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 from cloudtrain.core.protocols import Principal
-from cloudtrain.core.service_hosts import TRUST_VARIABLE, host_of, is_below, is_of_the_user
 from cloudtrain.identities import google
 from cloudtrain.providers.base.timing import require_network
 from cloudtrain.providers.gcp import faults

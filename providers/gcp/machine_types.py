@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cloudtrain import catalog
-from cloudtrain.core.aliases import canonical_name, is_same_accelerator
-from cloudtrain.core.model import Accelerator, NodePlan
+from cloudtrain.core.model import Accelerator, NodePlan, canonical_name, is_same_accelerator
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json

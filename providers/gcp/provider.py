@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
-from cloudtrain.core.partial_list import PartialList
+from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm

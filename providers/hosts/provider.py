@@ -32,11 +32,10 @@ from cloudtrain.core.model import (
 )
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.core.paths import shown
+from cloudtrain.core.paths import shown, some
 from cloudtrain.core.protocols import Finding, Journal, Principal
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.core.words import some
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.shared_home import shared_homes
 from cloudtrain.providers.hosts.slot import HostSlot

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.core.answer_mark import AnswerMark
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Host, SshProxy
 from cloudtrain.core.retry import Retry
-from cloudtrain.core.shell import script
+from cloudtrain.core.shell import AnswerMark, script
 from cloudtrain.core.wait_limits import HOST_ANSWER
 from cloudtrain.providers.hosts.ssh_config import options_of
 from cloudtrain.ssh import proxy_process
-from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, jump_command
-from cloudtrain.ssh.ssh_words import in_words
+from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
 
 if TYPE_CHECKING:
     import paramiko

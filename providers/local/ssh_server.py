@@ -29,7 +29,7 @@ from cloudtrain.providers.local import processes
 from cloudtrain.providers.local.channels import SessionChannel, TunnelChannel
 from cloudtrain.providers.local.reaper import Reaper
 from cloudtrain.providers.local.sftp import Files, Subsystem
-from cloudtrain.ssh.rekey_workaround import SafeRekeying
+from cloudtrain.ssh.connection import SafeRekeying
 
 log = logging.getLogger("cloudtrain.node")
 

@@ -19,8 +19,8 @@ from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
-from cloudtrain.core.folders import PACKAGE
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.paths import PACKAGE
 from cloudtrain.providers.local import environment
 from cloudtrain.providers.local.private_view import SHARED_MEMORY, TEMPORARY, View
 

@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.artifacts.download import download_run
 from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.core.errors import StoreError
-from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.paths import FETCHED, FETCHED_FILES
 from tests.support.landing_parts import RUN, Cluster
 
 TASKS = ("chief0", "worker0")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ArtifactRules
 from cloudtrain.core.protocols import ArtifactStore
@@ -68,7 +68,7 @@ class Client:
 
     def _file(self, task: str, path: str) -> Path:
         home = self.cluster.transport.home(self.cluster.nodes[task])
-        return home / layout.work_folder("mnist", RUN, task) / path
+        return home / paths.work_folder("mnist", RUN, task) / path
 
     def lands(self, *, final: bool) -> None:
         landing(self.cluster, self.store, final=final)

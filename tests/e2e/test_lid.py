@@ -13,9 +13,9 @@ from tests.support.project import Project, until
 def suspended_for(project: Project, seconds: float, **limits: float) -> int:
     """Exit code of a `run` that stood still longer than `stall_timeout` and heard nothing after."""
     project.limits = {
-        "core.awake.TICK": 0.2,
-        "core.awake.LATE": 1.0,
-        "core.awake.READS": 1.0,
+        "core.moments.TICK": 0.2,
+        "core.moments.LATE": 1.0,
+        "core.moments.READS": 1.0,
         **limits,
     }
     goes_on = project.shared() / "goes on"

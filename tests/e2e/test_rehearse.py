@@ -126,7 +126,7 @@ def test_a_run_comes_through_a_lid_that_closes_and_a_clock_that_jumps(project: P
     project.limits = {
         **{"LOST_AFTER": 3.0, "ALONE_LOST_AFTER": 3.0, "NODE_SILENT": 3.0},
         **{"cluster.lease.LASTS": 3.0, "rehearsal.client_faults.BEYOND": 2.0},
-        **{"core.awake.TICK": 0.2, "core.awake.LATE": 1.0, "core.awake.READS": 1.0},
+        **{"core.moments.TICK": 0.2, "core.moments.LATE": 1.0, "core.moments.READS": 1.0},
         "rehearsal.client_faults.BETWEEN": 0.5,
     }
     config = gcp(project, 0.1, stall_timeout="4s")

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cloudtrain.node import answers
+from cloudtrain.node import fetcher
 
-Got = answers.Answer | http.client.HTTPResponse
+Got = fetcher.Answer | http.client.HTTPResponse
 
 
 def got(text: bytes, url: str = "http://h:80/a") -> tuple[Got, bytes, bytes]:
@@ -19,7 +19,7 @@ def got(text: bytes, url: str = "http://h:80/a") -> tuple[Got, bytes, bytes]:
     with ours, server:
         server.sendall(text)
         server.shutdown(socket.SHUT_WR)
-        answer = answers.get(ours, urlsplit(url), "/a", {"If-Match": '"v"'})
+        answer = fetcher.get(ours, urlsplit(url), "/a", {"If-Match": '"v"'})
         body, buffer = b"", memoryview(bytearray(3))
         while count := answer.readinto(buffer):
             body += buffer[:count]
@@ -28,7 +28,7 @@ def got(text: bytes, url: str = "http://h:80/a") -> tuple[Got, bytes, bytes]:
 
 def test_a_simple_answer_is_read_to_its_length() -> None:
     answer, body, request = got(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: x\r\n\r\nhello")
-    assert isinstance(answer, answers.Answer)
+    assert isinstance(answer, fetcher.Answer)
     assert (body, answer.isclosed(), answer.getheader("Etag")) == (b"hello", True, "x")
     assert request == (
         b'GET /a HTTP/1.1\r\nHost: h\r\nAccept-Encoding: identity\r\nIf-Match: "v"\r\n\r\n'
@@ -65,4 +65,4 @@ def test_a_closed_connection_is_an_error_of_the_connection() -> None:
 def test_a_line_break_in_a_header_is_refused(value: str) -> None:
     ours, server = socket.socketpair()
     with ours, server, pytest.raises(http.client.InvalidURL):
-        answers.get(ours, urlsplit("http://h/a"), "/a", {"A": value})
+        fetcher.get(ours, urlsplit("http://h/a"), "/a", {"A": value})

@@ -11,8 +11,7 @@ from cloudtrain.core.errors import NodesError, NodeUnreachable, StepFailed
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.retry import Clock
-from cloudtrain.core.shell import Command, command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step, command, script
 from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node, stopped_clock
 

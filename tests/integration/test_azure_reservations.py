@@ -12,8 +12,8 @@ import pytest
 from cloudtrain.cluster.drift import drift
 from cloudtrain.core.errors import CapacityError, CloudConfigError, NodesError, PermissionsError
 from cloudtrain.core.model import SPOT, Network, Node, NodeGroup, Plan, Provisioning
+from cloudtrain.core.partial_list import shown
 from cloudtrain.core.protocols import Finding
-from cloudtrain.core.spot_evidence import shown
 from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins.cloud import Cloud
 from tests.support.azure_parts import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import ClusterConfig, Code
 from cloudtrain.playbooks import code_packages, tensorflow
@@ -40,7 +40,7 @@ class Machine:
         (self.shared / "pip" / "constraints.txt").write_text("tensorflow==2.21.*\nbelow<2\n")
 
     def code(self, digest: str = CODE) -> Path:
-        folder = self.home / layout.code_folder("mnist", digest)
+        folder = self.home / paths.code_folder("mnist", digest)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -23,7 +23,7 @@ from cloudtrain.cluster.session import Handle, adopt_identity
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.stop_run import stop_run
 from cloudtrain.config import to_json
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import CloudtrainError, NodeUnreachable, NotLanded, StoreError
 from cloudtrain.core.events import AttemptBegun, UpBegun, UpCompleted
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup, NodePlan, Plan
@@ -115,11 +115,11 @@ class Machine(RuleBasedStateMachine):
         self.records.save_run(run)
         self.records.journal(AttemptBegun(run=RUN, attempt=1))
         for task, node in zip(TASKS, self.provider.nodes("mnist"), strict=True):
-            work = layout.work_folder("mnist", RUN, task.name)
+            work = paths.work_folder("mnist", RUN, task.name)
             (self.nodes.home(node) / work / "output").mkdir(parents=True)
             remote = task_commands.start(
-                layout.attempt_folder("mnist", RUN, task.name, 1),
-                tag=layout.tag("mnist", RUN, task.name, 1),
+                paths.attempt_folder("mnist", RUN, task.name, 1),
+                tag=paths.tag("mnist", RUN, task.name, 1),
                 work=work,
                 command=LINE,
                 environment={},
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
 
     def made(self, name: str) -> dict[str, bytes]:
         node = self.folder / "nodes" / f"mnist-{name}"
-        top = node / layout.work_folder("mnist", RUN, name) / "output"
+        top = node / paths.work_folder("mnist", RUN, name) / "output"
         return {path.name: path.read_bytes() for path in top.glob("*")}
 
     def pids(self) -> list[int]:

@@ -16,7 +16,7 @@ import pytest
 
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.core.protocols import ArtifactStore
-from cloudtrain.setup import saved, stored
+from cloudtrain.setup import stored
 from cloudtrain.setup.archive import Archive, StorePlace
 from cloudtrain.setup.programs import OnNode
 from cloudtrain.stores import open_store
@@ -156,22 +156,22 @@ def test_a_client_that_is_killed_while_it_stores_leaves_nothing_that_is_used_or_
         everything_is_known(uri)
         if process.exitcode == 0:
             break
-        known = saved.archive_for(parts.KEY, StorePlace(uri=uri))
+        known = stored.archive_for(parts.KEY, StorePlace(uri=uri))
         assert known is None or not known.parts[0].object or number > step
     assert number > step
     store_it(built, packed, uri)
     everything_is_known(uri)
     store = open_store(uri)
-    for staging in saved.stagings():
+    for staging in stored.stagings():
         stored.delete_staging(staging, store)
-    for archive in saved.archives():
+    for archive in stored.archives():
         stored.delete_archive(archive, store)
     assert [found.path for found in store.list()] == []
 
 
 def everything_is_known(uri: str) -> None:
     """`gc` can name it: it lies in a folder that this machine has recorded."""
-    folders = {each.folder for each in (*saved.archives(), *saved.stagings())}
+    folders = {each.folder for each in (*stored.archives(), *stored.stagings())}
     for found in open_store(uri).list():
         assert found.path.rpartition("/")[0] in folders
 
@@ -194,7 +194,7 @@ def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
     tmp_path: Path,
     what: str,
 ) -> None:
-    (archive,) = saved.archives()
+    (archive,) = stored.archives()
     assert all(part.object for part in archive.parts)
     door[1].arm(FAULTS[what])
     index.forget()
@@ -212,7 +212,7 @@ def test_a_node_that_cannot_get_it_from_the_store_creates_its_own(
 def test_an_object_that_was_changed_in_the_store_is_refused(
     built: SameHomes, index: PackageIndex, first: First, known: ArtifactStore, tmp_path: Path
 ) -> None:
-    (archive,) = saved.archives()
+    (archive,) = stored.archives()
     whole = {
         path: b"".join(known.download(path))
         for path in (f"{archive.folder}/{part.name}" for part in archive.parts)
@@ -248,7 +248,7 @@ def test_two_clusters_that_store_their_archives_at_once_leave_one_in_use_and_bot
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda each: store_it(*each, uri), packed))
     everything_is_known(uri)
-    known = saved.archive_for(parts.KEY, StorePlace(uri=uri))
+    known = stored.archive_for(parts.KEY, StorePlace(uri=uri))
     assert known is not None
     assert all(part.object for part in known.parts)
     assert known.sha256 in {each.archive.sha256 for _, each in packed}

@@ -18,7 +18,7 @@ from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, pending_spools
 from cloudtrain.cli.app import cli
 from cloudtrain.config import from_json
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.events import USES, was_ready
 from cloudtrain.core.events import pending_nodes as asked_for
 from cloudtrain.core.run_record import Run, Task
@@ -120,7 +120,7 @@ def test_a_task_of_an_earlier_commit_is_seen_to_have_ended(frozen: Path, tmp_pat
     cluster = Cluster(tmp_path / "nodes")
     for task, exit_code in (("chief0", 3), ("worker0", 0)):
         node = cluster.nodes[task]
-        place = layout.attempt_folder("mnist", RUN, task, 1)
+        place = paths.attempt_folder("mnist", RUN, task, 1)
         folder = cluster.transport.home(node) / Path(place).parent  # type: ignore[attr-defined]
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(frozen / "node" / task, folder, symlinks=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.model import ArtifactRules, Train
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command
@@ -36,7 +36,7 @@ class Node(Cluster):
         self.config = replace(config, train=Train(command="python t.py", dir=dir))
         self.run = replace(self.run, code="c0de")
         self.home = self.transport.home(self.nodes["chief0"])
-        self.code = self.home / layout.code_folder("mnist", "c0de")
+        self.code = self.home / paths.code_folder("mnist", "c0de")
         shutil.rmtree(self.work("chief0"))
         for name in ("t.py", "data/train.csv", "src/t.py"):
             self.deliver(name, "delivered")
@@ -83,7 +83,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-WORK = layout.work_folder("mnist", RUN, "chief0")
+WORK = paths.work_folder("mnist", RUN, "chief0")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig, Code, Node, NodeGroup, Setup
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step
 from cloudtrain.playbooks import base, code, tensorflow
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.ssh.keys import load_identity

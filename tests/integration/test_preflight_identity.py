@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.node import identity
+from cloudtrain.node import probe
 from cloudtrain.runs.preflight import preflight, token_query
 from tests.integration.test_preflight import Here, cluster, here
 from tests.support.sources import walked
@@ -160,11 +160,11 @@ def test_a_token_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         slept.append(seconds)
         answers.update(GOOD["gcp"])
 
-    monkeypatch.setattr(identity.time, "sleep", sleep)
+    monkeypatch.setattr(probe.time, "sleep", sleep)
     with metadata("gcp", answers) as address:
         how = {**query("gcp", address, monkeypatch), "seconds": 60.0}
-        assert identity.refusal(how) == ""
-    assert slept == [identity.PAUSE]
+        assert probe.refusal(how) == ""
+    assert slept == [probe.PAUSE]
 
 
 def test_only_nodes_with_an_identity_are_asked(here: Here) -> None:
@@ -176,6 +176,6 @@ def test_only_nodes_with_an_identity_are_asked(here: Here) -> None:
 
 def test_a_probe_without_an_identity_loads_no_http() -> None:
     """It takes longer than the rest of a probe's start."""
-    top = [node for node in walked(Path(identity.__file__)) if hasattr(node, "names")]
+    top = [node for node in walked(Path(probe.__file__)) if hasattr(node, "names")]
     at_top = [each.name for node in top if node.col_offset == 0 for each in node.names]  # type: ignore[attr-defined]
     assert not any(name.startswith(("http", "urllib")) for name in at_top)

@@ -17,7 +17,7 @@ import pytest
 
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import TaskLaunch
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
 from cloudtrain.core.run_record import Run, Task
@@ -269,7 +269,7 @@ def proved(here: Here, python: Mapping[str, str], **setup: Any) -> tuple[Run, He
         tasks=tuple(each.task for each in members),
     )
     for task, says in python.items():
-        folder = here.home / layout.environment_folder("mnist", "r1", task) / "bin"
+        folder = here.home / paths.environment_folder("mnist", "r1", task) / "bin"
         folder.mkdir(parents=True)
         pretended(folder, "python", says)
     records, console = Records("mnist"), Heard()

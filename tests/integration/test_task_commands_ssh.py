@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Node
 from cloudtrain.core.run_record import Task
@@ -40,8 +40,8 @@ class Run:
     def __init__(self, cluster: LocalCluster, node: Node) -> None:
         self.cluster = cluster
         self.node = node
-        self.tag = layout.tag(cluster.name, "r1", node.task, 1)
-        self.folder = layout.attempt_folder(cluster.name, "r1", node.task, 1)
+        self.tag = paths.tag(cluster.name, "r1", node.task, 1)
+        self.folder = paths.attempt_folder(cluster.name, "r1", node.task, 1)
 
     def start(self, ssh: SshTransport, line: str) -> str:
         ssh.run(self.node, command("mkdir", "-p", "work"))

@@ -60,7 +60,7 @@ def test_an_answer_without_end_is_given_up(
     ssh: SshTransport, node: Node, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     monkeypatch.setattr("cloudtrain.ssh.channel_io.MOST", 1 << 20)
-    monkeypatch.setattr("cloudtrain.ssh.control_shell.MOST", 1 << 20)
+    monkeypatch.setattr("cloudtrain.ssh.channel_io.MOST", 1 << 20)
     with pytest.raises(NodeError, match=f"{node.name}: its answer to .* exceeds 1 MB"):
         ssh.run(node, script(line))
     with pytest.raises(NodeError, match=f"{node.name}: its answer to .* exceeds 1 MB"):

@@ -20,7 +20,7 @@ import pytest
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools
 from cloudtrain.cluster.session import Session
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.runs import node_agents, task_commands
@@ -91,10 +91,10 @@ class Kept(Cluster):
         number = len(self.run.attempts)
         (self.work(task) / "output").mkdir(exist_ok=True)
         remote = task_commands.start(
-            layout.attempt_folder("mnist", RUN, task, number),
+            paths.attempt_folder("mnist", RUN, task, number),
             # Of this process: a task's end ends what has its tag, also in a test beside this one.
-            tag=layout.tag(f"mnist{os.getpid()}", RUN, task, number),
-            work=layout.work_folder("mnist", RUN, task),
+            tag=paths.tag(f"mnist{os.getpid()}", RUN, task, number),
+            work=paths.work_folder("mnist", RUN, task),
             command=command,
             environment={},
         )

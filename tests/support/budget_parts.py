@@ -29,8 +29,8 @@ from cloudtrain.core.model import (
     Plan,
     Train,
 )
-from cloudtrain.core.spent import KEPT_FOR
 from cloudtrain.money.estimate import price_of
+from cloudtrain.money.node_hours import KEPT_FOR
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.runs.replace_nodes import NOTHING, decide_drift

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from cloudtrain.core.model import ClusterConfig, Code, NodeGroup
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step
 from cloudtrain.playbooks import folder
 from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node

@@ -11,9 +11,8 @@ from cloudtrain.core import retry
 from cloudtrain.core.errors import BusyError, CapacityError, CloudError, TransientError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import ClusterConfig, MachineType, Node, Owner, Plan
-from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
 from cloudtrain.providers.base.timing import Timing

@@ -12,8 +12,7 @@ from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.retry import Clock
-from cloudtrain.core.shell import Command
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Command, Step
 from cloudtrain.playbooks import base, nvidia
 from cloudtrain.playbooks.apply import apply
 from tests.support.nodes_here import HereTransport, Remembered, node

@@ -19,7 +19,7 @@ from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import NAME, Manifest, to_bytes
 from cloudtrain.artifacts.own_manifests import OwnManifests
 from cloudtrain.artifacts.run_index import store_record
-from cloudtrain.core import layout, ship
+from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import NodeUnreachable, StoreError
 from cloudtrain.core.model import Artifact, ArtifactRules, Node
 from cloudtrain.core.protocols import ArtifactStore, Completed, Stage, StoreBackend
@@ -278,7 +278,7 @@ class Cluster:
 
     def work(self, task: str) -> Path:
         home = self.transport.home(self.nodes[task])
-        return home / layout.work_folder("mnist", RUN, task)
+        return home / paths.work_folder("mnist", RUN, task)
 
     def write(self, task: str, path: str, content: str | bytes) -> Path:
         place = self.work(task) / path
@@ -291,7 +291,7 @@ class Cluster:
         work = self.work(task)
         work.rename(work.with_name("code"))
         work.symlink_to("code")
-        place = layout.work_folder("mnist", RUN, task).rpartition("/")[0]
+        place = paths.work_folder("mnist", RUN, task).rpartition("/")[0]
         command = script(ship.START, ship.inline("changes"), "begin", place, ".")
         done = self.transport.run(self.nodes[task], command)
         assert done.exit_code == 0, done.stderr

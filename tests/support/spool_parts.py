@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.node import archiver
 from tests.support.landing_parts import RUN, Cluster
@@ -93,7 +93,7 @@ def checkpoint(yard: Yard, step: int) -> list[str]:
 
 
 def log(yard: Yard, text: str, metrics: str = "") -> None:
-    folder = yard.transport.home(yard.nodes["chief0"]) / layout.attempt_folder(
+    folder = yard.transport.home(yard.nodes["chief0"]) / paths.attempt_folder(
         "mnist", RUN, "chief0", 1
     )
     folder.mkdir(parents=True, exist_ok=True)

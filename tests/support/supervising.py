@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 from shutil import which
 
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Command, Secret
 from cloudtrain.runs import task_commands
@@ -88,8 +88,8 @@ class Attempt:
         self.machine = machine
         cluster = f"test{os.getpid()}"
         self.cluster = cluster
-        self.folder = layout.attempt_folder(cluster, run, "worker0", number)
-        self.tag = layout.tag(cluster, run, "worker0", number)
+        self.folder = paths.attempt_folder(cluster, run, "worker0", number)
+        self.tag = paths.tag(cluster, run, "worker0", number)
 
     @property
     def path(self) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.core.model import Accelerator, ClusterConfig, NodeGroup, Setup
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step
 
 
 def config(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.core.awake import LATE, READS, Awake, awake, gaps
+from cloudtrain.core.moments import LATE, READS, Awake, awake, gaps
 
 
 class Passed:

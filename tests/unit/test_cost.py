@@ -27,8 +27,7 @@ from cloudtrain.core.events import (
     to_line,
 )
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.spent import CostSoFar
-from cloudtrain.money.node_hours import node_hours
+from cloudtrain.money.node_hours import CostSoFar, node_hours
 from cloudtrain.state import Records
 
 HOUR = 3600.0

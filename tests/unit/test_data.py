@@ -25,8 +25,8 @@ from cloudtrain.core.model import (
     NodeGroup,
     Plan,
 )
+from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import MachineFacts
-from cloudtrain.core.words import size_text
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault

@@ -18,10 +18,10 @@ from cloudtrain.commands.environments import Environments
 from cloudtrain.core.errors import NodeError, StepFailed, StoreError
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.core.protocols import Completed
-from cloudtrain.setup import programs, saved, stored
+from cloudtrain.setup import programs, stored
 from cloudtrain.setup.archive import PROBE, Archive, Part, StorePlace, key_of
+from cloudtrain.setup.prepare import Sharing
 from cloudtrain.setup.programs import OnNode
-from cloudtrain.setup.sharing import Sharing
 
 FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
 FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"
@@ -146,15 +146,15 @@ def test_one_node_creates_it_and_the_others_get_it_from_there(cluster: Cluster) 
 
 
 def test_a_known_archive_is_got_by_every_node_from_the_store(cluster: Cluster) -> None:
-    saved.save_archive(archive())
+    stored.save_archive(archive())
     assert cluster.up(cluster.sharing()) == [True] * 4
     assert cluster.created == []
     assert [source for _, source in cluster.fetched] == ["store"] * 4
-    assert saved.archives()[0].used > 1000.0
+    assert stored.archives()[0].used > 1000.0
 
 
 def test_an_archive_that_the_store_refuses_is_created_once_again(cluster: Cluster) -> None:
-    saved.save_archive(archive())
+    stored.save_archive(archive())
     cluster.broken = {"store"}
     assert cluster.up(cluster.sharing()) == [True] * 4
     assert len(cluster.created) == 1
@@ -165,17 +165,17 @@ def test_an_archive_that_the_store_refuses_is_created_once_again(cluster: Cluste
 def test_an_archive_without_versions_was_not_stored_whole_and_is_not_used(
     cluster: Cluster,
 ) -> None:
-    saved.save_archive(archive(parts=(replace(PARTS[0], object="", version=""),)))
+    stored.save_archive(archive(parts=(replace(PARTS[0], object="", version=""),)))
     cluster.up(cluster.sharing())
     assert len(cluster.created) == 1
 
 
 def test_an_archive_whose_copying_was_interrupted_hides_no_older_one(cluster: Cluster) -> None:
     half = replace(PARTS[0], sha256="f" * 64, object="", version="")
-    saved.save_archive(archive())
-    saved.save_archive(archive(parts=(half,), created=2000.0))
-    assert len(saved.archives()) == 2
-    assert saved.archive_for(archive().key, PLACE) == archive()
+    stored.save_archive(archive())
+    stored.save_archive(archive(parts=(half,), created=2000.0))
+    assert len(stored.archives()) == 2
+    assert stored.archive_for(archive().key, PLACE) == archive()
 
 
 def test_an_archive_is_served_until_it_is_stored(
@@ -261,21 +261,21 @@ def test_a_relative_and_an_absolute_folder_are_the_same_place() -> None:
 
 
 def test_records_survive_a_round_and_damaged_ones_are_skipped(cluster: Cluster) -> None:
-    saved.save_archive(archive())
-    staging = saved.Staging(id="x", store=PLACE, folder=".environments/staging-x", begun=5.0)
-    saved.save_staging(staging)
-    (saved._folder() / "archive-damaged.json").write_text("{")
-    (saved._folder() / "archive-other.json").write_text(json.dumps({"key": 1}))
-    assert saved.archives() == (archive(),)
-    assert saved.stagings() == (staging,)
-    saved.forget_archive(archive())
-    saved.forget_staging(staging)
-    assert saved.archives() == saved.stagings() == ()
+    stored.save_archive(archive())
+    staging = stored.Staging(id="x", store=PLACE, folder=".environments/staging-x", begun=5.0)
+    stored.save_staging(staging)
+    (stored._folder() / "archive-damaged.json").write_text("{")
+    (stored._folder() / "archive-other.json").write_text(json.dumps({"key": 1}))
+    assert stored.archives() == (archive(),)
+    assert stored.stagings() == (staging,)
+    stored.forget_archive(archive())
+    stored.forget_staging(staging)
+    assert stored.archives() == stored.stagings() == ()
 
 
 def test_gc_deletes_what_was_unused_for_long_and_what_killed_uploads_left() -> None:
     new, old = archive(used=80 * 86400.0), archive(key="b", used=10 * 86400.0)
-    begun = saved.Staging(id="1", store=PLACE, folder=".environments/staging-1", begun=1.0)
+    begun = stored.Staging(id="1", store=PLACE, folder=".environments/staging-1", begun=1.0)
     running = replace(begun, id="2", begun=89.9 * 86400.0)
     kept = Environments(archives=(new, old), stagings=(begun, running), now=90 * 86400.0)
     assert kept.unused(30) == (old, begun)

@@ -11,7 +11,7 @@ from cloudtrain.artifacts.manifest import RECORDS, Manifest
 from cloudtrain.artifacts.run_index import RECORD
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.model import Artifact
-from cloudtrain.core.own_output import FETCHED, FETCHED_FILES
+from cloudtrain.core.paths import FETCHED, FETCHED_FILES
 from cloudtrain.report.landed import FACTS, PAGE
 from cloudtrain.stores import open_store
 from tests.support.landing_parts import RUN, Heard, write_manifest

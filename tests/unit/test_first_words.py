@@ -9,9 +9,8 @@ import pytest
 from cloudtrain.cli.nodes import node_lines
 from cloudtrain.commands.init import SCHEMA, init
 from cloudtrain.config import load
-from cloudtrain.core.aliases import canonical_name
 from cloudtrain.core.errors import ConfigError, CredentialsError, UsageError
-from cloudtrain.core.model import Node
+from cloudtrain.core.model import Node, canonical_name
 from cloudtrain.stores import open_store
 
 ONE = "name: t\nprovider: local\nstrategy: one_device\ntrain: {command: true}\n"

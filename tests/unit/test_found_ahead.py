@@ -17,7 +17,7 @@ from cloudtrain.commands.init import providers
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.core.model import ClusterConfig, Train
-from cloudtrain.core.words import size_text
+from cloudtrain.core.paths import size_text
 from tests.support.code_parts import config, write
 from tests.support.offline_checks_parts import written
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core import awake, fence
+from cloudtrain.core import fence, moments
 from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,
@@ -156,7 +156,7 @@ class Two:
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
     GAPS.clear()
-    monkeypatch.setattr(awake, "gaps", lambda: len(GAPS))
+    monkeypatch.setattr(moments, "gaps", lambda: len(GAPS))
     frozen = Frozen()
     identity = make_identity(tmp_path, cloud_plan(make_plan(workers=1)))
     plain = FakeAccount(clock=frozen.clock)

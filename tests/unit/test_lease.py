@@ -22,7 +22,7 @@ from cloudtrain.cluster import lease
 from cloudtrain.cluster.lease import holding_lease
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import to_json
-from cloudtrain.core import awake, fence
+from cloudtrain.core import fence, moments
 from cloudtrain.core.errors import CloudtrainError, LeasedError, StoreError
 from cloudtrain.core.model import ArtifactRules, ClusterConfig
 from cloudtrain.core.owner import login
@@ -202,7 +202,7 @@ def test_one_that_was_lost_ends_nothing_and_is_taken_again_when_it_is_free(
 def gaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each entry stands for one time that the process stood still."""
     found: list[str] = []
-    monkeypatch.setattr(awake, "gaps", lambda: len(found))
+    monkeypatch.setattr(moments, "gaps", lambda: len(found))
     return found
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.core.paths import is_inside, shown
-from cloudtrain.node.patterns import literal, matches, may_hold
+from cloudtrain.node.listing import literal, matches, may_hold
 
 MEANT = [
     ("output/**", "output/a"),

@@ -10,8 +10,7 @@ import pytest
 from cloudtrain.artifacts.download import mark_as_fetched
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ArtifactRules
-from cloudtrain.core.shell import script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, script
 from cloudtrain.playbooks import code, folder, scripts
 from tests.support.code_parts import config, names, write
 

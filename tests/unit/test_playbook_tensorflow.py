@@ -11,8 +11,7 @@ import pytest
 from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Accelerator, ClusterConfig
-from cloudtrain.core.shell import command, script
-from cloudtrain.core.step import Step
+from cloudtrain.core.shell import Step, command, script
 from cloudtrain.playbooks import scripts, tensorflow, tensorflow_releases
 from tests.support.nodes_here import node
 from tests.support.tensorflow_parts import config, files

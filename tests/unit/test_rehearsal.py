@@ -21,7 +21,7 @@ from cloudtrain.config import load
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, UsageError
-from cloudtrain.core.log_progress import (
+from cloudtrain.core.metrics import (
     Line,
     counts,
     has_reached,

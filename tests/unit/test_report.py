@@ -35,11 +35,10 @@ from cloudtrain.core.events import (
     UpCompleted,
     to_line,
 )
-from cloudtrain.core.log_progress import Line, repeated_of
-from cloudtrain.core.metrics import GpuSample, Sample
+from cloudtrain.core.metrics import GpuSample, Line, Sample, repeated_of
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
-from cloudtrain.core.spent import CostSoFar
+from cloudtrain.money.node_hours import CostSoFar
 from cloudtrain.report.build import build, reproduce
 from cloudtrain.report.event_curves import charts_of_events
 from cloudtrain.report.facts import Chart, Report, Series

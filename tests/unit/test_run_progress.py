@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
-from cloudtrain.core.log_progress import Line
+from cloudtrain.core.metrics import Line
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.run_progress import LATEST_BYTES, RunProgress, latest_lines, progress_in
 from cloudtrain.state import Records

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.core.cloud import cloud_of, clouds
-from cloudtrain.core.service_hosts import (
+from cloudtrain.core.network import (
     host_of,
     is_below,
     is_link_local,

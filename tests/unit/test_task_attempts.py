@@ -13,7 +13,7 @@ import pytest
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.commands.logs import logs
-from cloudtrain.core import layout
+from cloudtrain.core import paths
 from cloudtrain.core.codec import decode
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Completed
@@ -277,7 +277,7 @@ def test_logs_of_all_attempts_of_each_task_land_and_are_shown(session: Session) 
 
 
 def test_folders_keep_their_names() -> None:
-    assert layout.attempt_folder("mnist", RUN.id, "worker0", 2) == FOLDERS["mnist-worker0"]
+    assert paths.attempt_folder("mnist", RUN.id, "worker0", 2) == FOLDERS["mnist-worker0"]
 
 
 STARTED = (

@@ -3,8 +3,8 @@
 import paramiko
 import pytest
 
-from cloudtrain.core.words import some
-from cloudtrain.ssh.ssh_words import in_words
+from cloudtrain.core.paths import some
+from cloudtrain.ssh.ssh_proxy import in_words
 
 
 @pytest.mark.parametrize(

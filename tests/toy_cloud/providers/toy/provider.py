@@ -14,9 +14,8 @@ from cloudtrain.providers.toy.facts import FACTS
 from cloudtrain.core.errors import CapacityError, CloudError, CredentialsError, TransientError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import ClusterConfig, MachineType, Node, Plan
-from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
-from cloudtrain.core.spot_evidence import SpotEvidence
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
