@@ -119,9 +119,9 @@ class CheckpointContent:
             "lock": lock_of(work),
             "files": files,
         }
-        restorer = program("restorer")
-        stdin = restorer.source + json.dumps(order).encode("ascii") + b"\n"
-        done = transport.run(node, restorer.command, stdin=stdin, timeout=SILENCE)
+        unpacker = program("unpacker")
+        stdin = unpacker.source + json.dumps(order).encode("ascii") + b"\n"
+        done = transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
             if answer.get("sha256") == [self.files[str(each["path"])].sha256 for each in files]:

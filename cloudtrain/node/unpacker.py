@@ -1,12 +1,14 @@
-"""Downloads one archive and unpacks it.
+"""Downloads one archive and unpacks it, or the files of a checkpoint, each by a request of its own.
 
-Each file is named by a number. One JSON line lists their real names and the SHA-256 of each
-unpacked file. The program ends with its client. Its order contains secrets and stays in memory.
+Files of an archive are named by numbers. One JSON line lists the real names and the SHA-256 of each
+file. The program ends with its client. Its order contains secrets and stays in memory.
 """
 
+import base64
 import contextlib
 import hashlib
 import http.client
+import io
 import os
 import shutil
 import ssl
@@ -25,11 +27,13 @@ SPARE = 1 << 30
 def main() -> None:
     order = client.order()
     folder = client.plain(str(order["folder"]))
-    os.umask(0o077)
-    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    is_archive = "files" not in order
+    if is_archive:
+        os.umask(0o077)
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
     client.alone(client.plain(str(order["lock"])))
     client.attend()
-    client.tell(fetched(order, folder))
+    client.tell(fetched(order, folder) if is_archive else restored(order, folder))
     os._exit(0)
 
 
@@ -91,6 +95,42 @@ def written(content: "object", name: bytes) -> str:
             while left:
                 left = left[file.write(left) :]
     return digest.hexdigest()
+
+
+def restored(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
+    """Return the SHA-256 of the files, in the order's sequence; `why`: they cannot be downloaded
+    here.
+    """
+    files = order["files"]
+    assert isinstance(files, list)
+    digests = []
+    try:
+        if not os.path.isdir(client.plain(str(order["work"]))):
+            return {"why": "its work folder does not exist"}
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        room = os.statvfs(folder)
+        needed = sum(each["size"] for each in files)
+        if room.f_bavail * room.f_frsize < needed + SPARE:
+            return {"why": "not enough disk space for the checkpoint"}
+        for each in files:
+            name = os.path.join(folder, client.plain(str(each["path"])))
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            digests.append(written(content(each), name))
+    except web.Refused as error:
+        return {"why": str(error)}
+    except OSError as error:
+        return {"why": error.strerror or str(error)}
+    return {"sha256": digests}
+
+
+def content(each: "dict[str, object]") -> object:
+    if each["request"] is None:
+        return io.BytesIO(base64.b64decode(str(each["content"])))
+    request, size = each["request"], each["size"]
+    assert isinstance(request, dict)
+    assert isinstance(size, int)
+    return Stream(request, size)
 
 
 class Stream:

@@ -50,7 +50,7 @@ def pack(
         say(f"packed {told['at']} of {told['of']} parts")
 
     order = {"folder": environment, "archive": folder}
-    told = _answer(node, "environment_packer", order, transport, stop, progress)["packed"]
+    told = _answer(node, "pack", order, transport, stop, progress)["packed"]
     parts = [
         Part(name=str(each["name"]), size=int(each["size"]), sha256=str(each["sha256"]))
         for each in told["parts"]
@@ -107,7 +107,7 @@ def fetch(
         "python": archive.python,
     }
     say("unpacking")
-    _answer(node, "environment_unpacker", order, transport, stop, lambda told: None)
+    _answer(node, "unpack", order, transport, stop, lambda told: None)
 
 
 def remove(packed: OnNode, transport: Transport) -> None:
@@ -194,13 +194,13 @@ class Server:
 
 def _answer(
     node: Node,
-    module: str,
+    verb: str,
     order: Mapping[str, object],
     transport: Transport,
     stop: Stop,
     progress: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
-    """The last answer of a program on the node. Raises NodeError with its own words."""
+    """The last answer of `environment_archive` on the node. Raises NodeError with its own words."""
     found: dict[str, Any] = {}
 
     def take(told: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ def _answer(
             found.update(told)
 
     answers = AnswerLines(take, stop)
-    started = program(module)
+    started = program("environment_archive", verb)
     done = transport.run(
         node,
         started.command,

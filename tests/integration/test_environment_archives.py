@@ -104,7 +104,7 @@ def test_a_packer_that_is_killed_anywhere_leaves_no_archive(
 
     killed = killed_anywhere(
         transport,
-        "environment_packer",
+        "environment_archive pack",
         lambda: fetched_elsewhere(transport, whole),
         nothing_is_there,
         cases,
@@ -120,7 +120,7 @@ def fetched_elsewhere(transport: SameHomes, whole: str) -> None:
 
 
 @pytest.mark.sweep(3, of="archives")
-@pytest.mark.parametrize("program", ["environment_unpacker"])
+@pytest.mark.parametrize("program", ["environment_archive unpack"])
 def test_a_node_whose_fetch_is_killed_anywhere_has_no_half_environment(
     transport: SameHomes, whole: str, program: str, cases: Cases
 ) -> None:
@@ -222,10 +222,10 @@ def test_what_the_tar_of_a_killed_unpacker_still_writes_is_not_in_use(
 ) -> None:
     packed = parts.pack(transport, BUILDER)
     (other,) = nodes("other")
-    transport.kill("environment_unpacker", 12)
+    transport.kill("environment_archive unpack", 12)
     with pytest.raises(CloudtrainError):
         parts.fetch(transport, other, packed)
-    transport.kill("environment_unpacker", 0)
+    transport.kill("environment_archive unpack", 0)
     left = transport.halves(other)
     parts.fetch(transport, other, packed)
     (environment,) = transport.environments(other)
