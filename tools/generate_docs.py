@@ -62,7 +62,7 @@ def states(now: str) -> str:
         "|---|---|---|---|",
     ]
     for name, wait in WAITS.items():
-        limit = default_of(wait.seconds, "duration")
+        limit = default_of(wait, "duration")
         lines.append(f"| `{name}` | {limit} | {wait.until} | {wait.then} |")
     return between(now, "\n".join(lines) + "\n")
 

@@ -54,8 +54,7 @@ from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.protocols import (
     Console,
     Finding,
-    TellsEnds,
-    TellsMachines,
+    RentsMachines,
     WritesPolicies,
 )
 from cloudtrain.core.retry import CLOCK
@@ -158,7 +157,7 @@ def end_findings(handle: Handle) -> tuple[Finding, ...]:
     cloud does not answer, which other findings say.
     """
     provider = handle.provider if on_record(handle.plan) else None
-    if not isinstance(provider, TellsEnds):
+    if not isinstance(provider, RentsMachines):
         return ()
     nodes = if_told(lambda: tuple(provider.nodes_and_ends(handle.config.name)), ())
     lacking = without_end(nodes, CLOCK.now())
@@ -249,7 +248,7 @@ def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]
         or (refused and catalog.machine_type(config.provider, name) is not None)
     ]
     provider = handle.provider if wanted else None
-    if not isinstance(provider, TellsMachines):
+    if not isinstance(provider, RentsMachines):
         return (), ()
     try:
         facts = provider.machine_facts(handle.plan, wanted)
@@ -273,7 +272,7 @@ def compare_machines(
     provider, plan = handle.provider if queried else None, handle.plan
     names = list(dict.fromkeys(node.machine for node in plan.nodes if node.machine))
     reached = any(finding.what == "machines" for finding in queried or ())
-    if not reached or not isinstance(provider, TellsMachines):
+    if not reached or not isinstance(provider, RentsMachines):
         return (), False
     # Else the check itself has said so.
     facts = if_told(lambda: provider.machine_facts(plan, names), ())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cloudtrain.cluster.session import Handle
 from cloudtrain.core.errors import if_told
 from cloudtrain.core.partial_list import evidence_text
-from cloudtrain.core.protocols import Finding, TellsSpotEvidence
+from cloudtrain.core.protocols import Finding, RentsMachines
 
 
 def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -17,7 +17,7 @@ def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ..
     if not any(node.spot for node in handle.plan.nodes) or not all(each.ok for each in others):
         return ()
     provider = handle.provider
-    if not isinstance(provider, TellsSpotEvidence):
+    if not isinstance(provider, RentsMachines):
         return ()
 
     def ask() -> tuple[Finding, ...]:

@@ -37,7 +37,7 @@ from cloudtrain.core.model import (
     Train,
 )
 from cloudtrain.core.paths import work_folder
-from cloudtrain.core.protocols import Console, Finding, TellsEnds
+from cloudtrain.core.protocols import Console, Finding, RentsMachines
 from cloudtrain.money.estimate import estimate
 from cloudtrain.training.one_device import ONE_DEVICE
 
@@ -187,7 +187,7 @@ def prove(session: Session, tell: Tell) -> None:
 def end_of(session: Session) -> Finding:
     """Finding on the machine's own end, as the cloud and the timer on the machine say."""
     provider = session.provider
-    if isinstance(provider, TellsEnds):
+    if isinstance(provider, RentsMachines):
         session = replace(session, nodes=provider.nodes_and_ends(session.config.name))
     nodes = confirm_own_ends(session).nodes
     if not nodes or nodes[0].state != "running":

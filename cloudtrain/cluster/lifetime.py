@@ -13,7 +13,7 @@ from cloudtrain.core.errors import CloudtrainError, NodeError, StepFailed, Usage
 from cloudtrain.core.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.protocols import TellsOwnEnds
+from cloudtrain.core.protocols import RentsMachines
 
 LEAST = 60.0
 """Minimum seconds between now and a new end."""
@@ -110,7 +110,7 @@ def confirm_own_ends(session: Session) -> Session:
     end.
     """
     provider = session.provider
-    if not isinstance(provider, TellsOwnEnds):
+    if not isinstance(provider, RentsMachines):
         return session
 
     def ask(node: Node) -> Node:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cloudtrain.away.job import REQUIREMENTS, DeskPaths, Job, from_bytes, secrets_in
 from cloudtrain.away.outcome import Outcome, record_outcome, recorded_outcome
@@ -25,7 +25,7 @@ from cloudtrain.core.errors import (
     StoreError,
 )
 from cloudtrain.core.model import Problem
-from cloudtrain.core.protocols import Console, DeletesItself
+from cloudtrain.core.protocols import Console, RentsMachines
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.state import Records, home
 
@@ -175,14 +175,14 @@ def delete_itself(
     provider = open_provider(job.itself)
     if job.generation and provider.whereabouts is not None:
         provider.whereabouts = replace(provider.whereabouts, generations=(job.generation,))
-    assert isinstance(provider, DeletesItself)
+    rented = cast(RentsMachines, provider)  # no other nodes have a desk
 
     def told(error: CloudtrainError, pause: float, _: float) -> None:
         console.warn(f"the desk cannot delete itself: {error}; trying again in {pause:.0f} s")
 
     try:
         LEFT.call(
-            lambda: provider.delete_from_inside(job.name, Records(job.name).journal),
+            lambda: rented.delete_from_inside(job.name, Records(job.name).journal),
             on=CloudtrainError,
             before_pause=told,
             clock=clock,

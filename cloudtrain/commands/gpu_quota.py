@@ -18,7 +18,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import MachineType
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked
-from cloudtrain.core.protocols import Allowance, TellsQuotas
+from cloudtrain.core.protocols import Allowance, RentsMachines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def account_quotas(
         regions = {place.region for each in wanted for place in each.places} - {""}
         try:
             provider = open_provider(account.config)
-            if not isinstance(provider, TellsQuotas):
+            if not isinstance(provider, RentsMachines):
                 raise UsageError(f"{account}: this provider reports no quotas")
             types = [_type(machine) for machine in wanted]
             found = provider.allowances(types, sorted(regions) if only_known else ())

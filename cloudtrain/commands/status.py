@@ -367,13 +367,13 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
     from cloudtrain.cluster.session import open_provider, recorded_config
     from cloudtrain.core.events import nodes_requested
     from cloudtrain.core.partial_list import PartialList
-    from cloudtrain.core.protocols import TellsEnds
+    from cloudtrain.core.protocols import RentsMachines
     from cloudtrain.money.estimate import price_of
 
     try:
         config = config or recorded_config(Records(cluster.name))
         provider = open_provider(config)
-        ask = provider.nodes_and_ends if isinstance(provider, TellsEnds) else provider.nodes
+        ask = provider.nodes_and_ends if isinstance(provider, RentsMachines) else provider.nodes
         nodes = ask(cluster.name)
     except CloudtrainError as error:
         return replace(cluster, error=error)

@@ -23,16 +23,13 @@ from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Wh
 from cloudtrain.core.presign import PresignedRequest, Presigner
 from cloudtrain.core.shell import Command
 
+Journal = Callable[[Event], None]
+"""`journal(NodeRequested(node="mnist-worker0"))`: writes to disk before the cloud is called.
 
-class Journal(Protocol):
-    """`journal(NodeRequested(node="mnist-worker0"))`: writes to disk before the cloud is called.
-
-    Providers write PlacementTried before they request anything there, NodeRequested and
-    NodeDeletionBegun, ResourceRequested before they create anything else, and PlacementRefused for
-    a placement without capacity.
-    """
-
-    def __call__(self, event: Event, /) -> None: ...
+Providers write PlacementTried before they request anything there, NodeRequested and
+NodeDeletionBegun, ResourceRequested before they create anything else, and PlacementRefused for a
+placement without capacity.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +70,6 @@ class MachineFacts:
 
 
 @runtime_checkable
-class TellsMachines(Protocol):
-    """A provider whose cloud describes its machine types."""
-
-    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        """Facts of the types that exist in the plan's placement, as far as this endpoint
-        reports.
-        """
-
-
-@runtime_checkable
 class WritesPolicies(Protocol):
     """A provider whose cloud grants rights by a policy or a role. Asks nobody."""
 
@@ -107,8 +94,13 @@ class Allowance:
 
 
 @runtime_checkable
-class TellsQuotas(Protocol):
-    """A provider whose cloud reports an account's quotas."""
+class RentsMachines(Protocol):
+    """A provider of machines that a cloud rents out: what that cloud also tells."""
+
+    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
+        """Facts of the types that exist in the plan's placement, as far as this endpoint
+        reports.
+        """
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
@@ -119,38 +111,18 @@ class TellsQuotas(Protocol):
         `not_asked` has the regions that did not answer. Raises CloudError.
         """
 
-
-@runtime_checkable
-class TellsSpotEvidence(Protocol):
-    """A provider whose cloud says where spot machines are likely to be had."""
-
     def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
         """Evidence on the places of the plan, in their order; empty if the plan has no spot nodes
         or the cloud says nothing. Changes nothing. Raises CloudError.
         """
 
-
-@runtime_checkable
-class TellsEnds(Protocol):
-    """A provider whose cloud says whether it will end a node."""
-
     def nodes_and_ends(self, cluster: str) -> PartialList[Node]:
         """Same as Provider.nodes, with `Node.no_end` as the cloud says; with what is foreign."""
-
-
-@runtime_checkable
-class TellsOwnEnds(Protocol):
-    """A provider of which some nodes end themselves."""
 
     def own_end(self, node: Node) -> str:
         """Line of sh that succeeds on a node whose own timer will end it at `expires`; empty if
         the cloud ends it.
         """
-
-
-@runtime_checkable
-class DeletesItself(Protocol):
-    """A provider whose machines can delete themselves."""
 
     def delete_from_inside(self, cluster: str, journal: Journal) -> None:
         """Delete the cluster of the machine that runs this program: all that can be deleted before

@@ -7,39 +7,27 @@ docs/states.md is generated from this table. The config sets other limits (docs/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
+class Wait(float):
+    """Seconds of a wait, at most. `until`: what ends it; `then`: what happens at the limit."""
 
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """A wait of at most `seconds`."""
-
-    seconds: float
     until: str
-    """What ends it."""
     then: str
-    """What happens at the limit."""
 
-
-WAITS: dict[str, Wait] = {}
-"""By the name of the constant below."""
-
-
-def _limit(name: str, seconds: float, *, until: str, then: str) -> float:
-    WAITS[name] = Wait(seconds=seconds, until=until, then=then)
-    return seconds
+    def __new__(cls, seconds: float, *, until: str = "", then: str = "") -> Wait:
+        wait = super().__new__(cls, seconds)
+        wait.until, wait.then = until, then
+        return wait
 
 
 # ── A new cluster ────────────────────────────────────────────────────────────
 
-FIRST_LOGIN = _limit(
-    "FIRST_LOGIN",
+FIRST_LOGIN = Wait(
     600.0,
     until="a new node accepts the first login",
     then="`up` fails on that node, with the last refusal; `up` again continues",
 )
-CLOUD_INIT = _limit(
-    "CLOUD_INIT",
+CLOUD_INIT = Wait(
     120.0,
     until="the cloud-init of a new node has ended",
     then="the setup begins, and says that cloud-init still runs",
@@ -47,81 +35,68 @@ CLOUD_INIT = _limit(
 
 # ── A node ───────────────────────────────────────────────────────────────────
 
-NODE_AWAY = _limit(
-    "NODE_AWAY",
+NODE_AWAY = Wait(
     60.0,
     until="a node that did not answer a command answers",
     then="the command fails on that node; `down` keeps the nodes",
 )
-NODE_KNOWN = _limit(
-    "NODE_KNOWN",
+NODE_KNOWN = Wait(
     60.0,
     until="every node's state is known (`hosts`)",
     then="`train` refuses, naming the nodes",
 )
-HOST_ANSWER = _limit(
-    "HOST_ANSWER",
+HOST_ANSWER = Wait(
     60.0,
     until="a machine of your own (`hosts`) has answered one question of the provider",
     then="it counts as a machine that does not answer",
 )
-PROXY_ANSWER = _limit(
-    "PROXY_ANSWER",
+PROXY_ANSWER = Wait(
     60.0,
     until="the command of `network.ssh_proxy` has connected to the node",
     then="the node counts as one that does not answer, with what the command wrote",
 )
-PROXY_END = _limit(
-    "PROXY_END",
+PROXY_END = Wait(
     1.0,
     until="the command of `network.ssh_proxy` has ended with its connection",
     then="it is sent TERM, and after as long again KILL",
 )
-NODE_LISTED = _limit(
-    "NODE_LISTED",
+NODE_LISTED = Wait(
     60.0,
     until="a cloud lists a node that was requested a moment ago",
     then="for `up` it is lost, for `down` it was never created",
 )
-NODE_STARTS = _limit(
-    "NODE_STARTS",
+NODE_STARTS = Wait(
     300.0,
     until="nodes run that a killed command was starting",
     then="`down` tries to land from them as they are",
 )
-NODE_TAKEN = _limit(
-    "NODE_TAKEN",
+NODE_TAKEN = Wait(
     180.0,
     until="a preempted node has disappeared",
     then="the next attempt starts with the nodes that are there",
 )
-ADDRESS_FREED = _limit(
-    "ADDRESS_FREED",
+ADDRESS_FREED = Wait(
     300.0,
     until="the address of a deleted node is free for the node that is recreated for its worker",
     then="the run continues without that worker",
 )
-HOST_RETURNS = _limit(
-    "HOST_RETURNS",
+HOST_RETURNS = Wait(
     600.0,
     until="a host answers again whose worker is to be restarted alone (`hosts`)",
     then="that restart has failed, and counts",
 )
 
-NODE_SILENT = _limit(
-    "NODE_SILENT",
+NODE_SILENT = Wait(
     120.0,
     until="a byte of a listing, checksum or stream arrives from a node",
     then="the node counts as unreachable, and what was read from it fails",
 )
-PROOF_ANSWER = _limit(
-    "PROOF_ANSWER",
+PROOF_ANSWER = Wait(
     60.0,
     until="a node answers the proof for the first time",
     then="that node has failed the proof",
 )
-PROOF_SILENT = _limit(
-    "PROOF_SILENT",
+PROOF_SILENT = Wait(
     60.0,
     until="a heartbeat of a node's proof arrives",
     then="that node has failed the proof",
@@ -129,88 +104,74 @@ PROOF_SILENT = _limit(
 
 # ── A running attempt ────────────────────────────────────────────────────────
 
-LOST_AFTER = _limit(
-    "LOST_AFTER",
+LOST_AFTER = Wait(
     60.0,
     until="a silent node answers, while another node does",
     then="its task counts as lost",
 )
-ALONE_LOST_AFTER = _limit(
-    "ALONE_LOST_AFTER",
+ALONE_LOST_AFTER = Wait(
     300.0,
     until="a silent node answers, while none does but the provider: more likely our own network "
     "failed",
     then="its task counts as lost",
 )
-PROVIDER_SILENT = _limit(
-    "PROVIDER_SILENT",
+PROVIDER_SILENT = Wait(
     24 * 3600.0,
     until="a silent node answers, or its provider",
     then="its task counts as lost",
 )
-FROZEN_AFTER = _limit(
-    "FROZEN_AFTER",
+FROZEN_AFTER = Wait(
     15.0,
     until="a stopped process (SIGSTOP) goes on",
     then="its task counts as frozen",
 )
-LOG_SILENT = _limit(
-    "LOG_SILENT",
+LOG_SILENT = Wait(
     15.0,
     until="a byte of a task's log or a heartbeat (every 5 s) arrives",
     then="the connection counts as dead, and another one follows the task",
 )
-JOINED_LATE = _limit(
-    "JOINED_LATE",
+JOINED_LATE = Wait(
     10.0,
     until="a report of an open port arrives after its task's end: ports are checked once a second, "
     "and heartbeats come every five",
     then="the task counts as never joined",
 )
-STILL = _limit(
-    "STILL",
+STILL = Wait(
     300.0,
     until="a task that runs writes a log line or a file, or computes",
     then="a warning says where each task waits; nothing is ended",
 )
-PEER_GONE = _limit(
-    "PEER_GONE",
+PEER_GONE = Wait(
     60.0,
     until="the same, once a task that the others are connected to has ended with 0",
     then="a warning says for whom they wait; nothing is ended",
 )
-SETTLE = _limit(
-    "SETTLE",
+SETTLE = Wait(
     1.0,
     until="a failure arrives that outranks a certain cause",
     then="the cause is declared",
 )
-WINDOW = _limit(
-    "WINDOW",
+WINDOW = Wait(
     20.0,
     until="all tasks have ended, or one cause is certain",
     then="the likeliest cause is declared",
 )
-OTHERS_GRACE = _limit(
-    "OTHERS_GRACE",
+OTHERS_GRACE = Wait(
     60.0,
     until="the other tasks end after the deciding ones have succeeded",
     then="they are stopped, and the run has succeeded",
 )
-STOP_ANSWER = _limit(
-    "STOP_ANSWER",
+STOP_ANSWER = Wait(
     30.0,
     until="a node says, after `train.grace`, that its task was stopped",
     then="a warning; the landing ends what still runs",
 )
-ORPHANS_ANSWER = _limit(
-    "ORPHANS_ANSWER",
+ORPHANS_ANSWER = Wait(
     120.0,
     until="a node says that no task runs there any more",
     then="a warning; files that still change keep `down` from destroying the node",
 )
-LAST_WORDS = _limit(
-    "LAST_WORDS",
+LAST_WORDS = Wait(
     15.0,
     until="the last bytes of stopped tasks' logs arrive",
     then="the landing takes the logs as they are here",
@@ -218,8 +179,7 @@ LAST_WORDS = _limit(
 
 # ── The end ──────────────────────────────────────────────────────────────────
 
-OUTAGE = _limit(
-    "OUTAGE",
+OUTAGE = Wait(
     1800.0,
     until="a store or a cloud that is away at the end of a run, or of `run` and `down`, answers: "
     "landing and deleting are tried again",
@@ -229,33 +189,32 @@ OUTAGE = _limit(
 
 # ── Another process ──────────────────────────────────────────────────────────
 
-LOCK_HANDED_OVER = _limit(
-    "LOCK_HANDED_OVER",
+LOCK_HANDED_OVER = Wait(
     30.0,
     until="the process that has started or ended a run releases the cluster's lock",
     then="the next command is refused, naming the holder",
 )
-STOP_HANDED_OVER = _limit(
-    "STOP_HANDED_OVER",
+STOP_HANDED_OVER = Wait(
     3600.0,
     until="the process that supervises the run has stopped and landed it",
     then="`stop-run` and `down` are refused, naming that process; nothing is destroyed",
 )
-IDLE_DOWN = _limit(
-    "IDLE_DOWN",
+IDLE_DOWN = Wait(
     3600.0,
     until="a `down` that `limits.idle` has started is over",
     then="`down` is refused, naming that process; nothing is destroyed",
 )
-ORDER_RECEIVED = _limit(
-    "ORDER_RECEIVED",
+ORDER_RECEIVED = Wait(
     300.0,
     until="the desk of a run that is away confirms an order",
     then="`stop-run` and `down` fail, and say how to end the run without its desk",
 )
-ORDER_DONE = _limit(
-    "ORDER_DONE",
+ORDER_DONE = Wait(
     3600.0,
     until="a desk has carried out the order that it has confirmed",
     then="`stop-run` and `down` fail; the desk goes on",
 )
+
+
+WAITS = {name: each for name, each in globals().items() if isinstance(each, Wait)}
+"""All of them, by their names."""

@@ -159,12 +159,12 @@ class CloudDriver(Protocol[NetworkT]):
         """Same as Provider.dry_run."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        """Same as TellsMachines.machine_facts."""
+        """Same as RentsMachines.machine_facts."""
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
     ) -> PartialList[Allowance]:
-        """Same as TellsQuotas.allowances."""
+        """Same as RentsMachines.allowances."""
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         """The places of the placement, in its order. A region is replaced by its zones that have
