@@ -29,8 +29,7 @@ class BucketUri:
     def bucket(self) -> str:
         """Name of the bucket, or of the storage account on Azure, whose URIs have three forms:
         `az://ACCOUNT/CONTAINER/…`, `az://ACCOUNT.blob.core.windows.net/CONTAINER/…` (TensorFlow
-        I/O) and `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…` (Hadoop).
-        """
+        I/O) and `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…` (Hadoop)."""
         authority = self.rest.partition("/")[0]
         if self.scheme in ("gs", "s3", "s3a"):
             return authority

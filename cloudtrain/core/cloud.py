@@ -24,8 +24,7 @@ WAITED_FOR: tuple[Market, ...] = ("spot", "flex-start", "reservation")
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Machines that are not simply sold on demand and as spot; with the source and the date on
-    which it was read."""
+    """Machines that are not simply sold on demand and as spot, with the source and its date."""
 
     machines: str
     """Pattern of the machine types; empty for a GPU that was attached to machines still on sale."""
@@ -113,8 +112,7 @@ class TokenQuery(MetadataQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceName:
-    """Form of a value that names one of the account's own resources on a cloud, with its
-    source."""
+    """Form of a value that names one of the account's own resources on a cloud."""
 
     word: str
     """In words, with its article: `the name or ARN of an instance profile`."""
@@ -193,8 +191,7 @@ class TagRules:
 @dataclass(frozen=True, kw_only=True)
 class ReservationName(ResourceName):
     """Values that `reservation:` or `capacity_block:` takes. Two of them name the same one if the
-    named groups that both have are equal: a longer form adds groups.
-    """
+    named groups that both have are equal: a longer form adds groups."""
 
     def same(self, one: str | None, other: str | None) -> bool:
         parts = [re.fullmatch(self.pattern, value or "", re.IGNORECASE) for value in (one, other)]
@@ -391,8 +388,7 @@ class Cloud(ProviderFacts):
     gpu_disk_gb: int = 0
     """The same of a node with GPUs."""
     scratch_machines: str = ""
-    """Pattern of the machines that may have local disks of their own, which their images or
-    playbooks/local_disks mount."""
+    """Pattern of machines that may have local disks: images or playbooks/local_disks mount them."""
     infiniband: str = ""
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)

@@ -60,9 +60,7 @@ _WORDS = {
 
 
 class InvalidRecord(ValueError):
-    """Names the first missing or wrong key, such as `attempts[0].started`, "" for the whole record;
-    never a value.
-    """
+    """Names the first missing or wrong key, `attempts[0].started`, "" for the whole; no value."""
 
     def __init__(self, key: str, fault: str) -> None:
         super().__init__(f"`{key}` {fault}" if key else f"it {fault}")
@@ -128,8 +126,7 @@ def _with_default(item: Field[Any], schema: Any) -> Any:
 
 def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
     """Core schema of an annotation; `more`, the field's metadata, is added to the scalar's: more of
-    the schema, or a `check` of the value, which raises ValueError.
-    """
+    the schema, or a `check` of the value, which raises ValueError."""
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass_schema(kind)  # type: ignore[arg-type]  # no instance is an annotation

@@ -57,9 +57,7 @@ class ClusterGone(Event, word="gone"):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetContinued(Event, word="budget continued"):
-    """The next candidate is tried: what the earlier ones cost since then counts against the same
-    `limits.budget`.
-    """
+    """The next candidate is tried: what earlier ones cost counts against one `limits.budget`."""
 
     since: float
     """Unix time."""
@@ -87,8 +85,7 @@ class DownBegun(Event, word="down"):
 @dataclass(frozen=True, kw_only=True)
 class RemovalBegun(Event, word="exchange"):
     """Everything on some nodes (`up --shrink`, `up --replace`) has landed or is discarded; they are
-    about to be deleted. `whole`: True if these are all nodes.
-    """
+    about to be deleted. `whole`: True if these are all nodes."""
 
     nodes: tuple[str, ...]
     whole: bool = False
@@ -219,8 +216,7 @@ class NodesShareFiles(Event, word="shared"):
 @dataclass(frozen=True, kw_only=True)
 class NodesPlaced(Event, word="placed"):
     """Every node runs; places by node name, and prices in $/hour as known then, null if not.
-    Earlier versions wrote no prices, or only those of the machines.
-    """
+    Earlier versions wrote no prices, or only those of the machines."""
 
     places: Mapping[str, str]
     prices: Mapping[str, float | None] = field(default_factory=dict)
@@ -383,8 +379,7 @@ def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
 
 def was_ready(lines: Iterable[Line]) -> bool:
     """True if existing nodes may hold work: `up` completed or a run was started, and no deletion,
-    which lands everything first, has begun since.
-    """
+    which lands everything first, has begun since."""
     ready = False
     for event in _of_this_cluster(lines):
         if isinstance(event, UpCompleted | AttemptBegun):
@@ -417,8 +412,7 @@ def being_destroyed(lines: Iterable[Line]) -> bool:
 
 def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
     """Nodes whose deletion (`up --shrink`, `up --replace`) was interrupted after everything had
-    landed, with nothing started since.
-    """
+    landed, with nothing started since."""
     leaving: frozenset[str] = frozenset()
     for event in _of_this_cluster(lines):
         if isinstance(event, RemovalBegun):
@@ -450,9 +444,7 @@ def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
 
 
 def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
-    """Return every node ever requested, with its latest creation facts; {} if these were not
-    recorded.
-    """
+    """Every node ever requested, with its latest creation facts; {} if these were not recorded."""
     requests = [event for event in _of_this_cluster(lines) if isinstance(event, NodeRequested)]
     return {event.node: event.made or {} for event in requests}
 
@@ -480,9 +472,7 @@ def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
 
 
 def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
-    """Return the nodes that were created and whose deletion is not recorded: `a-chief0 (i-1) in
-    east-a`.
-    """
+    """Nodes that were created, and not deleted by the record: `a-chief0 (i-1) in east-a`."""
     made: dict[str, str] = {}
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeCreated):
@@ -515,9 +505,7 @@ def made_here(lines: Iterable[Line]) -> bool:
 
 
 def generations(lines: Iterable[Line]) -> tuple[str, ...]:
-    """Return the generations that were created from this record, last first. Earlier versions
-    recorded none.
-    """
+    """Generations created from this record, last first. Earlier versions recorded none."""
     found = [event.id for event in _of_this_cluster(lines) if isinstance(event, CreationBegun)]
     return tuple(dict.fromkeys(reversed(found)))
 
@@ -627,9 +615,7 @@ def last_use(lines: Iterable[Line]) -> float:
 
 
 def down_fault(lines: Iterable[Line]) -> DownFailed | None:
-    """The last attempt to land or delete the cluster, if that failed and the cluster was not used
-    since.
-    """
+    """The last failure to land or delete the cluster, if it was not used since."""
     relevant = [
         event
         for event in _of_this_cluster(lines)
@@ -641,8 +627,7 @@ def down_fault(lines: Iterable[Line]) -> DownFailed | None:
 
 def is_down_ordered(lines: Iterable[Line]) -> bool:
     """True if the idle process is to delete the cluster, and nobody has used it since: the end of
-    a run that it lands is no use.
-    """
+    a run that it lands is no use."""
     relevant = [
         event
         for event in _of_this_cluster(lines)

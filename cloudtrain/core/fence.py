@@ -25,8 +25,7 @@ _seen: ContextVar[Check | None] = ContextVar("seen", default=None)
 def confirmed_by(confirm: Check) -> Iterator[None]:
     """Have `confirm` called before each round of creations and deletions inside: it raises if they
     may not go on.
-    Also in threads of `fan_out`.
-    """
+    Also in threads of `fan_out`."""
     token = _confirm.set(confirm)
     try:
         yield
@@ -44,8 +43,7 @@ def confirm() -> None:
 @contextmanager
 def deleting_what_was_seen(before: int) -> Iterator[None]:
     """Have `refuse_stale` raise inside once this process has stood still since the listing of what
-    is deleted. `before`: `awake.gaps` when that began.
-    """
+    is deleted. `before`: `awake.gaps` when that began."""
 
     def check() -> None:
         if moments.gaps() != before:
@@ -60,8 +58,7 @@ def deleting_what_was_seen(before: int) -> Iterator[None]:
 
 def refuse_stale() -> None:
     """Raise LookAgainError if this process stood still since it listed what it is about to delete.
-    Drivers call it right before each request that deletes something.
-    """
+    Drivers call it right before each request that deletes something."""
     check = _seen.get(None)
     if check is not None:
         check()

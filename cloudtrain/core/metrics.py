@@ -16,8 +16,7 @@ IDLE = 5.0
 """Percent up to which a GPU counts as idle."""
 
 LATEST_BYTES = 1 << 16
-"""Bytes at the end of a file that hold the latest samples: `status --watch` reads them every two
-seconds."""
+"""Bytes at a file's end with the latest samples: `status --watch` reads them every two seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +32,7 @@ class GpuSample:
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One sample of a whole node: tasks that share it have the same. Rates are bytes per second
-    since the sample before.
-    """
+    since the sample before."""
 
     time: float
     """Unix time of the node's clock."""
@@ -50,9 +48,7 @@ class Sample:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """All samples of a file, in order; none if there is no file. Invalid lines are skipped: a node
-    may be compromised.
-    """
+    """All samples of a file, in order; none without a file. Invalid lines are skipped."""
     try:
         return list(samples_in(path.read_bytes()))
     except OSError:
@@ -195,9 +191,7 @@ def last_loss(lines: Iterable[Line]) -> float | None:
 
 
 def repeated_of(attempts: Iterable[list[int]]) -> int:
-    """Number of steps or epochs that attempts began after an earlier attempt had begun them, by the
-    numbers of each.
-    """
+    """Number of steps or epochs that attempts began again, by the numbers of each."""
     found = reached = 0
     for numbers in attempts:
         if numbers:
@@ -207,8 +201,6 @@ def repeated_of(attempts: Iterable[list[int]]) -> int:
 
 
 def repeated(before: Iterable[Line], after: Iterable[Line], unit: Unit) -> int | None:
-    """Steps or epochs that were begun before a fault and again after it; None if there is no number
-    on both sides.
-    """
+    """Steps or epochs begun before a fault and again after it; None without numbers in both."""
     seen, again = counts(before, unit), counts(after, unit)
     return max(0, max(seen) - again[0] + 1) if seen and again else None

@@ -259,8 +259,7 @@ class Endpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`max_price` in $/hour for the whole cluster, `budget` in $ for all of its time, the others in
-    seconds."""
+    """`max_price` in $/hour of the whole cluster, `budget` in $ of all its time; else seconds."""
 
     max_lifetime: float | None = 12 * 3600.0
     idle: float | None = None
@@ -329,17 +328,14 @@ class ClusterConfig:
     placement: tuple[str, ...] = ()
     network: Network = field(default_factory=Network)
     identity: str | None = None
-    """An existing identity of the account, which every node gets: `Cloud.identity` says in which
-    form."""
+    """An existing identity of the account for every node; its form: `Cloud.identity`."""
     resource_group: str | None = None
     """An existing resource group (Azure) for everything that is created, which is never changed or
     deleted; None: one of our own for each cluster and region."""
     disk_key: str | None = None
-    """An existing encryption key for the nodes' disks: `Cloud.disk_key` says in which form. None:
-    the cloud's own."""
+    """An existing key for the nodes' disks; its form: `Cloud.disk_key`. None: the cloud's own."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Tags of the user's own for every resource that is created: `Cloud.tags` says what a cloud
-    accepts."""
+    """The user's own tags for every resource that is created; what is accepted: `Cloud.tags`."""
     image: str = "auto"
     setup: Setup = field(default_factory=Setup)
     code: Code = field(default_factory=Code)
@@ -414,8 +410,7 @@ class NodePlan(TaskId):
     disk_gb: int | None = None
     provisioning: Provisioning = ON_DEMAND
     internal: str = ""
-    """Internal address that the node must have, as TF_CONFIG of running tasks names it; "" for
-    any."""
+    """Internal address that it must have, by TF_CONFIG of running tasks; "" for any."""
 
     @property
     def spot(self) -> bool:
@@ -437,8 +432,7 @@ class Plan:
     """Images of the existing nodes: the provider's key for `image:` → the cloud's id. New nodes of
     the cluster get the same."""
     latest_end: float | None = None
-    """Unix time after which no node may go on, as `limits.budget` is spent then; None: no such
-    time."""
+    """Unix time after which no node may go on, as `limits.budget` is spent then; None: never."""
     earliest_end: float | None = None
     """Unix time before which no node that is started again may end, as its files are landed then;
     None: the cluster's own end."""
@@ -497,15 +491,13 @@ class Node(TaskId):
     disk_gb: int | None = None
     """Size of the root disk, if the cloud lists it."""
     identities: tuple[str, ...] | None = None
-    """Identities that the cloud lists for it, whoever attached them; None if it lists none of any
-    node."""
+    """Identities that the cloud lists for it, whoever attached them; None if it lists none."""
     created: float | None = None
     """Unix time, as reported by the cloud."""
     expires: float | None = None
     """Unix time at which the cloud ends it."""
     no_end: str = ""
-    """Why the cloud will not end it then, by the cloud's own answer; empty if it will, or was not
-    asked."""
+    """Why the cloud will not end it then, in its own words; empty if it will, or was not asked."""
     fault: str = ""
     """Why its state is not known."""
     owner: Owner = field(default_factory=Owner)

@@ -25,9 +25,7 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def since_boot() -> float:
-    """Seconds since this machine booted, those in which it was suspended included
-    (clock_gettime(2), CLOCK_BOOTTIME).
-    """
+    """Seconds since this machine booted, also suspended ones (clock_gettime(2), CLOCK_BOOTTIME)."""
     return time.clock_gettime(_SINCE_BOOT)
 
 
@@ -44,8 +42,7 @@ class Moments:
         self._passed, self._lock = passed, threading.Lock()
         self._unsaid = ""
         self.wall = wall
-        """Unix time as this machine's clock says now: files are stamped by it, and tokens of other
-        programs are dated by it."""
+        """Unix time by this machine's clock now, by which files and others' tokens are dated."""
         self.began = wall() - passed()
         """When this machine booted, by its clock as it was when this process began."""
         self.offset = 0.0
@@ -190,8 +187,7 @@ def awake() -> float:
 
 def gaps() -> int:
     """Number of times that this process stood still since it first asked. What it knew of others
-    may be old after each, such as that a lease is its own.
-    """
+    may be old after each, such as that a lease is its own."""
     ticking = _ticking()
     ticking.now()
     return ticking.gaps

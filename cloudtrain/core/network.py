@@ -163,8 +163,7 @@ def is_loopback(name: str) -> bool:
 
 
 def is_link_local(name: str) -> bool:
-    """True for 169.254.0.0/16 and fe80::/10, where a machine's metadata service answers, and for
-    its name at Google."""
+    """True for 169.254.0.0/16, fe80::/10 and Google's name: a machine's metadata service."""
     address = _address(name)
     return name == "metadata.google.internal" if address is None else address.is_link_local
 

@@ -80,9 +80,7 @@ class _Batch(Generic[T, R]):
         return None
 
     def answer(self, workers: int) -> None:
-        """Wait until nothing is missing, but raise KeyboardInterrupt at once: dropping queries in
-        flight loses nothing.
-        """
+        """Wait until nothing is missing; raise Ctrl-C at once: dropping queries loses nothing."""
         try:
             count = min(workers, len(self._waiting))
             threads = [
@@ -134,9 +132,7 @@ def _uninterrupted(step: Callable[[], None]) -> None:
 def _by_name(
     items: Sequence[T], failures: Mapping[int, BaseException], name: Callable[[T], str]
 ) -> dict[str, BaseException]:
-    """Return the failures by name, in the items' order; a second failure with the same name gets a
-    unique name.
-    """
+    """The failures by name, in the items' order; of two with one name, the second gets its own."""
     named: dict[str, BaseException] = {}
     for number in sorted(failures):
         label = name(items[number])

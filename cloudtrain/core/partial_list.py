@@ -1,6 +1,5 @@
 """Answers of a cloud: items found in a whole account and places that could not be queried, and
-evidence on spot machines.
-"""
+evidence on spot machines."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class NotAsked:
     denied: bool = False
     """True if this account may not use it, by an organization's policy; not an outage."""
     foreign: bool = False
-    """True for a resource with labels that this program never writes: it is shown, and never
-    changed. `place` names it."""
+    """True for a resource with labels that this program never writes: shown, and never changed."""
 
     @property
     def silent(self) -> bool:
@@ -79,8 +77,7 @@ class Whereabouts:
 
     def leaves_unknown(self, missed: NotAsked) -> bool:
         """True if nobody knows whether a node is billed there: after an outage, or where the
-        cluster was requested and this account may not look any more.
-        """
+        cluster was requested and this account may not look any more."""
         return missed.silent or (missed.denied and _touches(missed.place, self.tried))
 
 
@@ -90,8 +87,7 @@ def _touches(place: str, places: Iterable[str]) -> bool:
 
 def is_within(zone: str, region: str) -> bool:
     """True for `us-east1-b` in `us-east1`, `us-east-1a` in `us-east-1`, `us-west-2-lax-1a` in
-    `us-west-2`, `eastus-1` in `eastus`.
-    """
+    `us-west-2`, `eastus-1` in `eastus`."""
     return zone.startswith(region) and re.match(r"-|[a-z]\Z", zone[len(region) :]) is not None
 
 

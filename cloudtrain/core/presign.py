@@ -62,8 +62,7 @@ class PresignedUpload:
 
 
 class Presigner(Protocol):
-    """Signs requests for nodes. One for each kind of store that supports it, in stores/presign.
-    Raises StoreError."""
+    """Signs requests for nodes, one for each kind of store (stores/presign). Raises StoreError."""
 
     def sign_upload(
         self, path: str, size: int | None, *, expires_in: float
@@ -78,5 +77,4 @@ class Presigner(Protocol):
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         """Make a file of several requests visible once all of them are done; returns the store's
-        version of it, "" if not reported.
-        """
+        version of it, "" if not reported."""

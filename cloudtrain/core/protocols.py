@@ -74,9 +74,7 @@ class WritesPolicies(Protocol):
     """A provider whose cloud grants rights by a policy or a role. Asks nobody."""
 
     def policy(self, config: ClusterConfig) -> str:
-        """Return the least policy or role for what this file uses, to paste; "" if that is not
-        known.
-        """
+        """Least policy or role for what this file uses, to paste; "" if that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +96,7 @@ class RentsMachines(Protocol):
     """A provider of machines that a cloud rents out: what that cloud also tells."""
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        """Facts of the types that exist in the plan's placement, as far as this endpoint
-        reports.
-        """
+        """Facts of the types that exist in the plan's placement, as far as the cloud reports."""
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
@@ -113,16 +109,13 @@ class RentsMachines(Protocol):
 
     def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
         """Evidence on the places of the plan, in their order; empty if the plan has no spot nodes
-        or the cloud says nothing. Changes nothing. Raises CloudError.
-        """
+        or the cloud says nothing. Changes nothing. Raises CloudError."""
 
     def nodes_and_ends(self, cluster: str) -> PartialList[Node]:
         """Same as Provider.nodes, with `Node.no_end` as the cloud says; with what is foreign."""
 
     def own_end(self, node: Node) -> str:
-        """Line of sh that succeeds on a node whose own timer will end it at `expires`; empty if
-        the cloud ends it.
-        """
+        """Line of sh that succeeds if the node's timer ends it at `expires`; "": the cloud does."""
 
     def delete_from_inside(self, cluster: str, journal: Journal) -> None:
         """Delete the cluster of the machine that runs this program: all that can be deleted before
@@ -199,9 +192,7 @@ class Provider(Protocol):
         """
 
     def find(self, cluster: str) -> PartialList[Node]:
-        """List every node of the cluster anywhere in the account, and the places that could not be
-        queried.
-        """
+        """List every node of the cluster in the account, and the places that did not answer."""
 
     def destroy(
         self,
@@ -376,8 +367,7 @@ class StoredObject:
     key: str
     size: int
     version: str
-    """ETag or generation; a request for that version fails once the object has changed. "" if the
-    service has none."""
+    """ETag or generation: a request for it fails once the object has changed. "": none."""
     md5: str = ""
     crc32c: str = ""
     is_folder: bool = False

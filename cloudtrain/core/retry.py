@@ -1,6 +1,4 @@
-"""Retry policies and polling: how often, with what backoff, until when; clock and sleep are
-injected.
-"""
+"""Retry policies and polling: how often, with what backoff, until when."""
 
 from __future__ import annotations
 
@@ -121,8 +119,7 @@ class Retry:
 
 
 AWAY = Retry(pause=1.0, within=NODE_AWAY)
-"""For a node that does not answer: its sshd restarts, is upgraded, or accepts no more logins for
-now (MaxStartups)."""
+"""For a node that does not answer: its sshd restarts, or accepts no more logins (MaxStartups)."""
 
 
 class _NotYet(Exception):

@@ -100,8 +100,7 @@ class RunAttempt:
     formed_after: float | None = None
     """Seconds from the start of the tasks until the last port was open."""
     collectives: Collectives | None = None
-    """`grpc` if TensorFlow's log says that GPUs reduce gradients over gRPC, not NCCL; None if not
-    known."""
+    """`grpc` if TensorFlow's log says that GPUs reduce gradients over gRPC; None if not known."""
     tolerated: tuple[Cause, ...] = ()
     """Failures that the run went on without: of its evaluator, of workers that may be lost."""
     restarted: tuple[Cause, ...] = ()

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 
 class Secret:
-    """A value that prints as `***` everywhere; `reveal()` returns it for the process that needs
-    it.
-    """
+    """A value that prints as `***` everywhere; `reveal()` is for the process that needs it."""
 
     __slots__ = ("_value",)
 
@@ -52,9 +50,7 @@ def command(*arguments: str) -> Command:
 
 
 def script(text: str, *arguments: str) -> Command:
-    """Build a POSIX sh script with its arguments as `$1`, `$2`, …; nothing is pasted into its
-    text.
-    """
+    """Build a POSIX sh script with arguments `$1`, `$2`, …; nothing is pasted into its text."""
     return command("/bin/sh", "-c", text, "sh", *arguments)
 
 
@@ -124,9 +120,7 @@ class AnswerMark:
 
 
 class Stripped:
-    """Passes on one output from the mark on, however its bytes are cut. `end` passes on what came
-    without a mark.
-    """
+    """Passes on one output from the mark on, or at its `end` if there was none."""
 
     def __init__(self, mark: AnswerMark, token: bytes, take: Callable[[bytes], None]) -> None:
         self._mark, self._token, self._take = mark, token, take

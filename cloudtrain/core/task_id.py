@@ -43,9 +43,7 @@ class TaskId:
 
 
 def role_rank(role: str) -> tuple[int, str]:
-    """Sorts roles in TF_CONFIG's order, other roles after them by name; `master` is the chief of
-    TensorFlow 1.
-    """
+    """Sorts roles in TF_CONFIG's order, others by name; `master` is the chief of TensorFlow 1."""
     if role == "master":
         return (0, role)
     return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)

@@ -72,8 +72,7 @@ def say(text: str) -> None:
 class Agent:
     """The order has patterns and checkpoint as in artifacts/sync.py; tickets, each for one archive;
     Unix times `until` (end of the tickets), `end` (of the node), `last` (last sync) and `stop`
-    (SIGTERM to the task), which may be infinite; times in seconds.
-    """
+    (SIGTERM to the task), which may be infinite; times in seconds."""
 
     def __init__(self, order: "dict[str, object]", home: bytes) -> None:
         self.order = order
@@ -127,9 +126,7 @@ class Agent:
         return spare > 0 and self.every > 0 and quiet > 2 * self.every and is_time
 
     def foresee(self, now: float) -> None:
-        """Before the end of the node's lifetime: begin in time, then end the task so that it can
-        save.
-        """
+        """Begin in time before the end of the lifetime, then end the task, so that it can save."""
         if now >= self.replan_at and self.ending.is_in_reach(now):
             self.replan_at = now + REPLAN
             due = self.due(self.everything())
@@ -177,8 +174,7 @@ class Agent:
 
     def rest(self, now: float) -> float:
         """Return the seconds to wait between archives: the shortest interval near the end,
-        otherwise the remaining time divided among the remaining tickets.
-        """
+        otherwise the remaining time divided among the remaining tickets."""
         shortest = number(self.order["rest"])
         if self.ending.word or not self.ending.is_near(now):
             return shortest
@@ -186,8 +182,7 @@ class Agent:
 
     def listed(self) -> "dict[str, listing.File]":
         """List the files of the task. Of those that are not named, as many as fit into the limit;
-        all of them before the node's end, as nobody else will land them.
-        """
+        all of them before the node's end, as nobody else will land them."""
         found, limit = self.everything(), self.order["limit"]
         self.has_more = False
         if limit is None or self.ending.is_near(time.time()):
@@ -203,8 +198,7 @@ class Agent:
 
     def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
         """Return the files that are not stored yet: those that are named, the smallest first; then
-        small and new ones before large and old ones.
-        """
+        small and new ones before large and old ones."""
 
         def order(item: "tuple[str, listing.File]") -> "tuple[object, ...]":
             each = item[1]
@@ -222,8 +216,7 @@ class Agent:
 
     def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
         """Choose the files to archive: the log, the checkpoint, then small files before large ones,
-        as far as they fit. A checkpoint that the task may be saving comes later.
-        """
+        as far as they fit. A checkpoint that the task may be saving comes later."""
         now = time.time()
         due = self.due(found)
         units = [[each for each in due if self.is_checkpoint(each)]]
@@ -251,8 +244,7 @@ class Agent:
         self, found: "dict[str, listing.File]", chosen: "list[listing.File]"
     ) -> "dict[str, int]":
         """Bytes by folder that are lost if no later archive has them: nothing before an end was
-        announced.
-        """
+        announced."""
         sizes = {}  # type: dict[str, int]
         for each in self.due(found) if self.ending.word else ():
             if each not in chosen:
@@ -364,9 +356,7 @@ def is_landing() -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of an error without the URL and other parts of the request that a response
-    may repeat.
-    """
+    """The text of an error without the parts of the request that a response may repeat."""
     text = str(error) or type(error).__name__
     status = re.match(r"\d{3} [^:\n]*", text)
     code = re.search(r"<Code>(\w+)</Code>", text)

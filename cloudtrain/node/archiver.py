@@ -58,9 +58,7 @@ class Reading:
         self.is_whole = not self.file.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read bytes. Missing bytes are replaced by zeros, and the file then counts as
-        incomplete.
-        """
+        """Read bytes; missing ones become zeros, and the file then counts as incomplete."""
         data = b""
         place = client.plain(self.file.source)
         with contextlib.suppress(OSError), open(place, "rb", buffering=0) as file:
@@ -163,8 +161,7 @@ def header(name: str, size: int) -> bytes:
 
 def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
     """Upload without an MD5, which would need all bytes before the first is sent: a notice may
-    leave only 30 s. The archive's SHA-256s are checked when it is ingested.
-    """
+    leave only 30 s. The archive's SHA-256s are checked when it is ingested."""
     sender = uploader.Uploader()
     if not piece:
         part = web.Part(request, archive, 0, archive.size)

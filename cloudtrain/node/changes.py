@@ -11,8 +11,7 @@ import sys
 import typing
 
 BEFORE = "before"
-"""Record of the delivered code as the task found it. This and the next three are beside its work
-folder."""
+"""Record of the delivered code as the task found it; these four are beside its work folder."""
 
 HOME_BEFORE = "before.home"
 """Record of the home as the task found it."""
@@ -49,9 +48,7 @@ CACHED = re.compile(rb".*\.(?:py[co]|whl|egg-info|dist-info)")
 
 
 def main() -> None:
-    """`begin TASK [HOME]`: record the code, and the home. `restored TASK FOLDER`: record a folder
-    in the work folder.
-    """
+    """`begin TASK [HOME]`: record the code, the home. `restored TASK FOLDER`: that folder."""
     verb, task, folder = (*sys.argv[1:], "")[:3]
     place = os.fsencode(task)
     if verb == "restored":
@@ -97,9 +94,7 @@ def link(target: bytes, place: bytes) -> None:
 def keep(
     record: bytes, top: bytes, apart: "typing.Collection[bytes]" = (), prefix: bytes = b""
 ) -> None:
-    """Write a record of a folder: names and stamps, each with a NUL at its end. What cannot be read
-    has no stamp.
-    """
+    """Record names and stamps in a folder, each with a NUL. What cannot be read has no stamp."""
     new = record + b".new"
     with open(new, "wb") as file:
 
@@ -132,8 +127,7 @@ def files(
     miss: "typing.Callable[[bytes, OSError], None]" = lambda path, error: None,
 ) -> "typing.Iterator[tuple[bytes, os.stat_result]]":
     """List files and links below a folder, without caches, environments of Python, other file
-    systems, names in `apart` at the top, and folders in `covered`.
-    """
+    systems, names in `apart` at the top, and folders in `covered`."""
     waiting = [b""]
     device = None  # type: int | None
     while waiting:

@@ -11,9 +11,7 @@ PIECE = 1 << 20
 
 
 def main() -> None:
-    """Read names in a folder, one JSON string per line; print `[line number, SHA-256]` for each
-    file that can be read.
-    """
+    """Print `[line number, SHA-256]` of each file that stdin names in JSON and can be read."""
     os.chdir(client.plain(str(client.order()["folder"])))
     client.attend()
     for number, line in enumerate(sys.stdin.buffer):

@@ -45,8 +45,7 @@ def main() -> None:
 
 
 ended = threading.Event()
-"""Set once the client has ended the conversation: until then, peers may read from processes here,
-and the port is in use."""
+"""Set once the client has ended: until then peers read from processes here, with the port."""
 
 
 def follow(works: "list[Work]") -> None:

@@ -231,8 +231,7 @@ def room(folder: bytes) -> "tuple[int, int]":
 
 def alone(path: bytes, waiting: "collections.abc.Callable[[], None]") -> int:
     """Hold the lock until all copies of the returned descriptor are closed; `waiting()` is called
-    every 0.1 s while another program holds it.
-    """
+    every 0.1 s while another program holds it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:

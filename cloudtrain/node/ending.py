@@ -20,8 +20,7 @@ MEASURABLE = 1 << 20
 """Bytes from which an upload is a measure of the rate."""
 
 SHARE = 4
-"""An archive takes at most this part of the remaining time, as one that the node's end interrupts
-is lost."""
+"""An archive takes at most this part of the remaining time, as the node's end may interrupt it."""
 
 MARGIN = 30.0
 """Seconds that are kept in addition to twice those that uploads took so far."""
@@ -30,14 +29,12 @@ EARLIEST = 3600.0
 """Maximum seconds before the node's end at which uploads begin because they are slow."""
 
 SAVING = 30.0
-"""Maximum seconds for a task to save its checkpoint after SIGTERM, before the last one is uploaded
-as it is."""
+"""Maximum seconds for a task to save its checkpoint after SIGTERM, before that is uploaded."""
 
 
 class Ending:
     """Unix times: `at` of the node's end, `last` of the first upload before it, `stop` of the
-    SIGTERM to its task. `word` says what was announced: `preempted`, `shutdown`, `lifetime`.
-    """
+    SIGTERM to its task. `word` says what was announced: `preempted`, `shutdown`, `lifetime`."""
 
     def __init__(self, at: float, last: float, stop: float) -> None:
         self.at, self.last, self.stop = at, last, stop
@@ -69,9 +66,7 @@ class Ending:
         return self.rate > 0 and not self.word and now >= self.at - EARLIEST
 
     def plan(self, size: int, checkpoint: int) -> None:
-        """Begin early enough to upload `size` bytes, and the task's last checkpoint after it has
-        ended.
-        """
+        """Begin early enough for `size` bytes, and the last checkpoint after the task has ended."""
         self.last = min(self.latest[0], self.at - self.seconds_for(size))
         self.stop = min(self.latest[1], self.at - self.seconds_for(checkpoint) / 2)
 
@@ -91,9 +86,7 @@ class Ending:
 
 
 def preempted(how: "dict[str, Any]", name: str) -> bool:
-    """True if the cloud has announced that it will preempt this node; `how` is a Preemption of
-    cloud.py.
-    """
+    """True if the cloud has announced a preemption of this node; `how`: cloud.py, Preemption."""
     address, headers = how["address"], dict(how["headers"])
     if how["token_path"]:
         token = asked(address, "PUT", how["token_path"], how["token_headers"])
@@ -110,8 +103,7 @@ def preempted(how: "dict[str, Any]", name: str) -> bool:
 
 def asked(address: str, method: str, place: str, headers: "dict[str, str]") -> str:
     """Return the answer of a metadata address; empty if it does not answer. Azure takes up to two
-    minutes for its first answer.
-    """
+    minutes for its first answer."""
     target = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=150)
     try:

@@ -32,8 +32,7 @@ TRIAL = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
 
 
 class Unfit(Exception):
-    """The environment cannot be packed; or the archive is not the one that was ordered, or does not
-    work on this node."""
+    """The environment cannot be packed; or the archive is another, or does not work here."""
 
 
 def main() -> None:
@@ -121,8 +120,7 @@ def entries(
     top: bytes, folder: bytes, others: "list[bytes]"
 ) -> "dict[bytes, tuple[bool, int, int]]":
     """What to pack: is it a folder, its size and the time of its last change. Marks in the
-    environment, which begin with a dot, are of this node.
-    """
+    environment, which begin with a dot, are of this node."""
     found = {}
     for root in [folder, *others]:
         if os.path.islink(root):
@@ -202,8 +200,7 @@ def unpacked(
     folder: bytes, files: bytes, parts: "list[tuple[str, str]]", order: "dict[str, object]"
 ) -> None:
     """Unpack in a folder of this process alone, as the tar of a killed one may still write, and
-    move it to its place. Raises Unfit, OSError.
-    """
+    move it to its place. Raises Unfit, OSError."""
     top, beside = os.path.dirname(folder), os.path.basename(folder) + b".new-"
     side_by_side(lambda part: verify(files, part), parts)
     for name in os.listdir(top):
@@ -272,8 +269,6 @@ def place(new: bytes, top: bytes, name: bytes) -> None:
 def side_by_side(
     work: "collections.abc.Callable[[tuple[str, str]], None]", parts: "list[tuple[str, str]]"
 ) -> None:
-    """Do the work for every part in threads: most of it is done by other processes, or without the
-    interpreter's lock.
-    """
+    """Work on every part in threads: most of it is done without the interpreter's lock."""
     with ThreadPoolExecutor(max(1, min(AT_ONCE, os.cpu_count() or 1))) as pool:
         list(pool.map(work, parts))

@@ -1,6 +1,4 @@
-"""Downloads a program of another project by its address, and keeps it only if its SHA-256 is the
-one that this program expects.
-"""
+"""Downloads a program of another project, and keeps it only if its SHA-256 is the expected one."""
 
 import hashlib
 import http.client

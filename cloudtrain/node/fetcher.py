@@ -27,9 +27,7 @@ CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class Failure(Exception):
-    """`kind`: changed, gone, disk, range (parts are not supported), again (the signature expired),
-    refused, corrupt.
-    """
+    """`kind`: changed, gone, disk, range (no parts), again (expired), refused, corrupt."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__(text)

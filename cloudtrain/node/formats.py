@@ -1,10 +1,7 @@
-"""Names on nodes and in stores. They never change: every version must find what any other version
-wrote.
-"""
+"""Names on nodes and in stores, which never change: every version finds what another wrote."""
 
 AGENT_LOCK = "keeping"
-"""Lock of the agent, held as long as it lives. This and the next four are beside a task's work
-folder."""
+"""Lock of the agent, held as long as it lives. These four are beside a task's work folder."""
 
 AGENT_LOG = "keeper.log"
 
@@ -17,16 +14,14 @@ UPLOAD_LOCK = "sending"
 WORK = "work"
 
 IN_HOME, IN_CODE = "_home/", "_code/"
-"""Prefixes of names that are not in the work folder, but in the node's home, or in the code outside
-`train.dir`."""
+"""Prefixes of names in the node's home, and in the code outside `train.dir`."""
 
 NOTICE = "notice"
 """File in an attempt's folder with the Unix time at which the node's end was announced: by the
 cloud's preemption notice, or with a second word, `shutdown` or `lifetime`."""
 
 ARCHIVES = "parcels"
-"""Folder of archives below a run's prefix in the store. Never a task's name: those end with an
-index."""
+"""Folder of archives below a run's prefix in the store; no task's name, which end in an index."""
 
 ARCHIVE_TAKEN = ".taken"
 """Suffix of a mark beside an archive that could not be deleted for lack of permission."""

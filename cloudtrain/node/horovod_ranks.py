@@ -25,8 +25,7 @@ GRACE = 5.0
 
 def main() -> int:
     """Arguments: `node:slots,…` of all nodes, this node's name, the first node's address and port,
-    the address of any other node, and a rank's shell line.
-    """
+    the address of any other node, and a rank's shell line."""
     hosts, me, address, port, peer, line = sys.argv[1:]
     everywhere = parse_hosts(hosts)
     slots = get_host_assignments(everywhere, sum(host.slots for host in everywhere))

@@ -78,9 +78,7 @@ def chain(environment: str) -> "list[str]":
 
 
 def create(folder: str, below: str) -> None:
-    """Create the layer, unless it is there with the same environment below. An interrupted call
-    leaves none.
-    """
+    """Create the layer, unless it is there over the same environment. A killed call leaves none."""
     if os.path.exists(folder):
         if chain(folder)[1:2] == [below]:
             return
@@ -111,8 +109,7 @@ def create(folder: str, below: str) -> None:
 
 def add_program(name: str, new: str, old: str, folder: str) -> None:
     """Whatever is in `bin` of the environment below: console scripts must run with the layer's
-    Python, or `pip` would install below; anything else is a link to what is there.
-    """
+    Python, or `pip` would install below; anything else is a link to what is there."""
     made, there = os.path.join(new, name), os.path.join(old, name)
     if os.path.islink(there):
         target = os.readlink(there)
@@ -134,9 +131,7 @@ def add_program(name: str, new: str, old: str, folder: str) -> None:
 
 
 def script_of(path: str) -> bytes:
-    """The content of a file that may be a script; nothing of folders, pipes, devices, large and
-    unreadable files.
-    """
+    """The content of a file that may be a script; nothing of others, large and unreadable ones."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode) or status.st_size >= 100000:
         return b""
@@ -178,8 +173,7 @@ def unquoted(place: bytes) -> bytes:
 
 def name_tensorflow(own: str, below: "list[str]") -> None:
     """Record the other names of the TensorFlow below as installed in its version: a package that
-    requires `tensorflow` would otherwise bring a second one, over `tensorflow-cpu`.
-    """
+    requires `tensorflow` would otherwise bring a second one, over `tensorflow-cpu`."""
     found: dict[str, str] = {}
     for name in TENSORFLOW:
         for place in below:

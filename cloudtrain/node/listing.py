@@ -1,6 +1,4 @@
-"""Lists the files of a task's work folder that match patterns, with links that stay inside it, and
-others that the task made or changed.
-"""
+"""Lists files of a task that match patterns, links inside included, and what it made or changed."""
 
 import collections.abc
 import errno
@@ -15,14 +13,10 @@ from fnmatch import fnmatchcase
 from cloudtrain.node import changes, client, formats, key_shapes
 
 MOST_FOLDERS = 2
-"""Maximum nesting of links to folders that are followed, as folders that link to each other would
-multiply.
-"""
+"""Maximum nesting of links to folders, as folders that link to each other would multiply."""
 
 NAMED = 10
-"""Maximum number of names reported per reason for files that cannot be listed; the others are
-counted.
-"""
+"""Maximum number of names reported per reason for files left out; the others are counted."""
 
 OUTSIDE = "is a link out of the work folder"
 NOTHING = "is a link to nothing"
@@ -119,8 +113,7 @@ class Listing:
     """Lists a folder. Once `files` has ended, `others` has matching names that are no files in the
     folder (reason → number and a few names), `unread` the unreadable ones with their errors.
     `home`: where `changed` looks, too. `restored`: also the files of a checkpoint that was put
-    there and is as it was.
-    """
+    there and is as it was."""
 
     def __init__(
         self,
@@ -206,8 +199,7 @@ class Listing:
         covered: "typing.Sequence[bytes]" = (),
     ) -> "typing.Iterator[tuple[bytes, os.stat_result]]":
         """Files that are not as in the record, but as in `after` if a later run has recorded them:
-        what changed since then is that run's.
-        """
+        what changed since then is that run's."""
         before = self.record(record)
         if before is None:
             return
@@ -226,8 +218,7 @@ class Listing:
         self, name: str, place: bytes, facts: os.stat_result, top: bytes
     ) -> "typing.Iterator[File]":
         """The file at a place below `top`; nothing for a link to a folder, in which files land
-        under their own names.
-        """
+        under their own names."""
         real = place
         if stat.S_ISLNK(facts.st_mode):
             try:

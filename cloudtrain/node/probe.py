@@ -173,8 +173,7 @@ def reach(poll: selectors.BaseSelector, calls: "list[Call]", timeout: float) -> 
 class Call:
     """A call to a peer. `why` is None while it is in progress, "" once the right peer has answered,
     and otherwise the reason of the failure. Without a `nonce` the peer is a task that runs, which
-    is only connected to.
-    """
+    is only connected to."""
 
     def __init__(
         self, poll: selectors.BaseSelector, peer: "tuple[str, str, int]", nonce: str
@@ -284,9 +283,7 @@ def tried(how: "dict[str, Any]") -> str:
 
 
 def asked(how: "dict[str, Any]", method: str, path: str, headers: "dict[str, str]") -> str:
-    """Raises OSError without an answer, and Refused for any status but 200; such answers have no
-    token.
-    """
+    """Raises OSError without an answer, and Refused for any status but 200, which has no token."""
     import http.client  # only here: it takes longer than the rest of the probe's start
     import urllib.parse
 

@@ -1,6 +1,5 @@
 """Reads requirements files as pip does: on the user's machine, and those of the delivered code on
-a node, with the bounds that still apply.
-"""
+a node, with the bounds that still apply."""
 
 import codecs
 import hashlib
@@ -36,8 +35,7 @@ def package(line: str) -> str:
 
 def decoded(data: bytes) -> str:
     """The text of a file in any encoding that editors and shells write: with a byte order mark
-    (also PowerShell's UTF-16), a coding line, UTF-8, else Latin-1.
-    """
+    (also PowerShell's UTF-16), a coding line, UTF-8, else Latin-1."""
     for mark, encoding in MARKS:
         if data.startswith(mark):
             return data[len(mark) :].decode(encoding, "replace")
@@ -56,8 +54,7 @@ def decoded(data: bytes) -> str:
 
 def numbered(text: str) -> "list[tuple[int, int, str]]":
     """Logical lines with their first and last number; those that a `\\` ends are joined as pip
-    does. Without comments, which may leave them empty.
-    """
+    does. Without comments, which may leave them empty."""
     found: list[tuple[int, int, str]] = []
     first, parts = 0, []  # type: int, list[str]
     for number, line in enumerate(text.splitlines(), 1):
@@ -84,9 +81,7 @@ def other_file(line: str) -> "tuple[str, str] | None":
 
 
 def lines(path: str, outer: "tuple[str, ...]" = ()) -> "list[str]":
-    """Its lines with those of included files; paths of constraints become absolute. Raises OSError
-    for an unreadable file.
-    """
+    """Its lines with those of included files; constraints have absolute paths. Raises OSError."""
     with open(path, "rb") as file:
         text = decoded(file.read())
     found = []
@@ -105,8 +100,7 @@ def lines(path: str, outer: "tuple[str, ...]" = ()) -> "list[str]":
 
 def rewrite(path: str, outer: "tuple[str, ...]" = ()) -> None:
     """Write the file and those that it names as plain UTF-8: what else pip reads depends on its
-    version and the node's language.
-    """
+    version and the node's language."""
     with open(path, "rb") as file:
         data = file.read()
     text = decoded(data)
@@ -121,17 +115,14 @@ def rewrite(path: str, outer: "tuple[str, ...]" = ()) -> None:
 
 
 def bounds(own: "list[str]", given: "list[str]") -> "list[str]":
-    """The bounds of this TensorFlow without those of packages that are listed; TensorFlow itself is
-    never replaced.
-    """
+    """The bounds of this TensorFlow on packages that are not listed; none replaces itself."""
     listed = {package(line) for line in own} - TENSORFLOW
     return [line for line in given if package(line) not in listed]
 
 
 def main() -> None:
     """FILE BOUNDS CODE OUT: write OUT.bounds; print a key of what would be installed, with the
-    digest CODE if something of the code itself is. FILE alone: rewrite it.
-    """
+    digest CODE if something of the code itself is. FILE alone: rewrite it."""
     if len(sys.argv) == 2:
         rewrite(sys.argv[1])
         return

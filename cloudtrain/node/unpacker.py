@@ -38,9 +38,7 @@ def main() -> None:
 
 
 def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
-    """Return the program's answer. `bad` means that the archive is invalid; `why`, that it cannot
-    be unpacked here.
-    """
+    """The program's answer. `bad`: the archive is invalid; `why`: it cannot be unpacked here."""
     request, size = order["request"], order["size"]
     assert isinstance(request, dict)
     assert isinstance(size, int)
@@ -98,9 +96,7 @@ def written(content: "object", name: bytes) -> str:
 
 
 def restored(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
-    """Return the SHA-256 of the files, in the order's sequence; `why`: they cannot be downloaded
-    here.
-    """
+    """The SHA-256 of the files in the order's sequence; `why`: they cannot be downloaded here."""
     files = order["files"]
     assert isinstance(files, list)
     digests = []

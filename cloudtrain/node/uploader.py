@@ -113,8 +113,7 @@ class Uploader:
         had: "collections.abc.Set[str]",
     ) -> "dict[str, object]":
         """Send one part. Its MD5 is computed here, in one thread for each part: MD5 is slower than
-        SHA-256 on current processors, and a single thread would limit the upload.
-        """
+        SHA-256 on current processors, and a single thread would limit the upload."""
         md5 = hashlib.md5(kept)
         for piece in () if kept else web.pieces(source, offset, length):
             md5.update(piece)
@@ -197,8 +196,7 @@ def content_range(at: int, length: int, size: int) -> str:
 
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
     """Return the number of bytes that the service has stored, rounded down to a multiple of 256 KiB
-    unless complete. Without a Range header, it has stored none yet.
-    """
+    unless complete. Without a Range header, it has stored none yet."""
     told = answer.getheader("Range") or ""
     end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0
     return end if end == size else end - end % (1 << 18)

@@ -22,9 +22,7 @@ ANSWER_SECONDS = 100
 MOST_WORDS = 1 << 16
 """Maximum bytes read of an answer."""
 MISSES = 3
-"""Number of failed connections, with none successful, after which the service counts as
-unreachable.
-"""
+"""Failed connections, with none successful, after which the service counts as unreachable."""
 TRANSIENT = (408, 429, 500, 502, 503, 504)
 
 
@@ -110,9 +108,7 @@ class Part:
 def patiently(
     once: "collections.abc.Callable[[], http.client.HTTPResponse]",
 ) -> "http.client.HTTPResponse":
-    """Send a request with retries, which are safe as it always writes the same bytes to the same
-    place.
-    """
+    """Send a request with retries, which are safe: it always writes the same bytes to one place."""
     for number in range(TRIES):
         try:
             return once()
@@ -142,8 +138,7 @@ class Web:
 
     def send(self, part: Part) -> "http.client.HTTPResponse":
         """Send a part; returns a positive answer (2xx, 308 to a Content-Range). Raises Refused,
-        Unreachable, Transient and Changed.
-        """
+        Unreachable, Transient and Changed."""
         target = urllib.parse.urlsplit(part.url)
         place = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(place, target)
@@ -234,8 +229,7 @@ class Web:
 
 def proxy_for(host: str) -> "tuple[str, int] | None":
     """Return host and port of the proxy for https to this host, by the variables that curl and pip
-    read too; None to go there directly.
-    """
+    read too; None to go there directly."""
     given = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY") or ""
     proxy = urllib.parse.urlsplit(given)
     if not proxy.hostname:

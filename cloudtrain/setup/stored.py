@@ -169,9 +169,7 @@ def archives() -> tuple[Archive, ...]:
 
 
 def archive_for(key: str, store: StorePlace) -> Archive | None:
-    """The newest archive in that store which nodes with this key can use: none whose copying was
-    interrupted.
-    """
+    """The newest archive of that store for nodes with this key, copied to its end."""
     return next(
         (
             each

@@ -1,6 +1,4 @@
-"""Runs one command over one channel, handling its input and both outputs concurrently until it
-ends.
-"""
+"""Runs one command over one channel, with its input and both outputs side by side."""
 
 from __future__ import annotations
 
@@ -105,8 +103,7 @@ def drain(channel: paramiko.Channel, on_stdout: Handler, on_stderr: Handler) -> 
 @contextlib.contextmanager
 def ending(channel: paramiko.Channel) -> Iterator[None]:
     """Raise ChannelEnded for what paramiko raises if the connection breaks under a message; its
-    reading thread, which then ends the channel, may not have noticed yet.
-    """
+    reading thread, which then ends the channel, may not have noticed yet."""
     try:
         yield
     except TimeoutError:
@@ -136,17 +133,13 @@ class Wakeup:
         self._event.set()
 
     def clear(self) -> None:
-        """Hook that paramiko calls when a pipe is empty. Does nothing, as bytes in the other pipe
-        must still wake us.
-        """
+        """Do nothing when paramiko finds a pipe empty: bytes in the other must still wake us."""
 
     def touch(self) -> None:
         self._last = awake()
 
     def wait(self, timeout: float | None) -> None:
-        """Wait for something to arrive. Raises ChannelSilent once nothing has moved for `timeout`
-        seconds.
-        """
+        """Wait for bytes. Raises ChannelSilent once nothing has moved for `timeout` seconds."""
         self.wait_for(self._event, timeout)
         self._event.clear()
 
@@ -199,9 +192,7 @@ class _Feeder:
                 self._channel.shutdown_write()
 
     def _send(self, chunk: bytes) -> bool:
-        """Send bytes; False if the command no longer reads its input. The command's exit code shows
-        whether that is an error.
-        """
+        """Send bytes; False if the command reads no more, which its exit code explains."""
         view = memoryview(chunk)
         for at in range(0, len(view), _PIECE_BYTES):
             try:
@@ -214,9 +205,7 @@ class _Feeder:
 
 # ── A shell that stays open on a node: each short script is one round trip, no new channel ────
 _LOOK_SECONDS = 0.5
-"""Polling interval in seconds; needed because no event arrives if the shell is killed while a child
-still holds its outputs.
-"""
+"""Seconds between looks: no event arrives if a child holds the outputs of a killed shell."""
 
 
 class StaleShell(Exception):
@@ -224,9 +213,7 @@ class StaleShell(Exception):
 
 
 class ControlShell:
-    """Runs one script at a time. `alive` until the shell or its connection ends, or a script does
-    not complete.
-    """
+    """Runs one script at a time; `alive` until it ends, or a script is left incomplete."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -241,8 +228,7 @@ class ControlShell:
 
     def ask(self, script: str, timeout: float) -> Completed:
         """Run a script. Raises ChannelSilent after `timeout` seconds, ChannelEnded with the reason,
-        StaleShell if it is safe to use another shell.
-        """
+        StaleShell if it is safe to use another shell."""
         deadline = awake() + timeout
         if not self._lock.acquire(timeout=timeout):
             raise ChannelSilent

@@ -80,9 +80,7 @@ def accept_host_key(folder: Path, node: str, public_keys: Sequence[str]) -> None
 
 
 def renew_host_key(folder: Path, node: str) -> HostKey:
-    """Create a new bootstrap host key for a recreated node: the old one was exposed in user
-    data.
-    """
+    """Create another bootstrap host key for a recreated node: the old one was in its user data."""
     path = folder / "host_keys" / node
     made = new_host_key()
     _write(path, made.private.reveal())

@@ -57,9 +57,7 @@ def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def anywhere(proxy: SshProxy, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The command of `jump` or `command`; () for a cloud's own service. `values`: those of
-    PLACEHOLDERS.
-    """
+    """The command of `jump` or `command`; () for a cloud's own service. `values`: PLACEHOLDERS."""
     if proxy.jump:
         return jump_command(proxy.jump, values["address"], int(values["port"]))
     return own_command(proxy.command, values) if proxy.command else ()
@@ -172,8 +170,7 @@ _WORDS = (
 
 def in_words(error: BaseException) -> str:
     """Plain text of an error. An unknown message stays as it is; an error without one, such as
-    EOFError, reads as a closed connection.
-    """
+    EOFError, reads as a closed connection."""
     text = str(error).partition("\n")[0]
     found = next((words for pattern, words in _WORDS if re.search(pattern, text)), None)
     if found is not None:

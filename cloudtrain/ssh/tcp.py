@@ -67,9 +67,7 @@ class TunedSocket:
         self._raw.close()
 
     def settimeout(self, _: float | None) -> None:
-        """Do nothing: paramiko requests ten wake-ups a second and needs them only for its
-        timers.
-        """
+        """Do nothing: paramiko asks for ten wake-ups a second, which only its timers need."""
 
     def gettimeout(self) -> float | None:
         return self._raw.gettimeout()

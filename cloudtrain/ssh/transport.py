@@ -56,9 +56,7 @@ class SshTransport:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Same as Transport.run. Never retried if the connection breaks, as the command may have
-        run.
-        """
+        """Same as Transport.run. Never tried again if the connection breaks: it may have run."""
         link = self._link(node)
         try:
             channel = link.session()
@@ -97,9 +95,7 @@ class SshTransport:
             raise _broken(node, what) from None
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
-        """Same as Transport.ask. The script reads nothing, and its background children must not
-        keep its outputs.
-        """
+        """Same as Transport.ask. Background children of the script must not keep its outputs."""
         link = self._link(node)
         try:
             shell = link.shell()
