@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 EVERY = 5.0
 """Seconds between two heartbeats."""
@@ -57,10 +58,9 @@ def alone(path: bytes) -> None:
     os.pwrite(lock, str(os.getpid()).encode(), 0)
 
 
-def order() -> "dict[str, object]":
+def order() -> "dict[str, Any]":
     """Read the order, which is the first line on stdin."""
-    read = json.loads(sys.stdin.buffer.readline().decode())
-    assert isinstance(read, dict)
+    read: dict[str, Any] = json.loads(sys.stdin.buffer.readline().decode())
     return read
 
 
@@ -85,3 +85,12 @@ def plain(name: str) -> bytes:
 def text(name: bytes) -> str:
     """A file name as it is sent in JSON."""
     return name.decode("utf-8", "surrogateescape")
+
+
+def boot_id() -> str:
+    """Id of this boot of the machine; "" if the kernel has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -26,7 +26,7 @@ EVENTS = ("phase", "ready", "done", "failed", "device")
 def main() -> None:
     client.attend()
     order = json.loads(sys.stdin.buffer.readline().decode())
-    boot = boot_id()
+    boot = client.boot_id()
     earlier = found(order["stamp"], order["key"], boot)
     client.tell({"found": earlier})
     line = sys.stdin.buffer.readline()
@@ -164,11 +164,3 @@ def keep(stamp: str, facts: "dict[str, object]") -> None:
     with open(new, "w", encoding="utf-8") as file:
         json.dump(facts, file)
     os.replace(new, stamp)
-
-
-def boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

@@ -14,10 +14,13 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import time
 import typing
 import zlib
+
+from cloudtrain.node import client
 
 SPARE = 1 << 30
 """Bytes to leave free on the disk for other programs on the node."""
@@ -34,6 +37,21 @@ class NoRoom(Exception):
         self.facts = facts
 
 
+class Entry(typing.NamedTuple):
+    """A whole file, as the record has it: by its times, in ns, it is known to be unchanged."""
+
+    number: int
+    size: int
+    path: str
+    modified: int
+    changed: int
+    digest: str
+
+
+def entry_of(number: int, path: str, seen: os.stat_result, digest: str) -> Entry:
+    return Entry(number, seen.st_size, path, seen.st_mtime_ns, seen.st_ctime_ns, digest)
+
+
 class Folder:
     def __init__(self, root: bytes, key: bytes) -> None:
         self.root = root
@@ -43,7 +61,7 @@ class Folder:
         self.parts = os.path.join(self.top, b"parts")
         self.record = os.path.join(self.top, b"record")
         self.marker = os.path.join(self.top, b"complete")
-        self.whole = {}  # type: dict[int, tuple[int, int, str, int, int, str]]
+        self.whole = {}  # type: dict[int, Entry]
         self.pieces = {}  # type: dict[int, dict[tuple[int, int], str]]
         self.complete = False
 
@@ -54,17 +72,17 @@ class Folder:
         self.complete = bool(marker)
         lines = self.lines()
         boot = next((line[1] for line in lines if line[0] == "boot"), "")
-        trusted = marker.get("synced") is True or boot == boot_id()
+        trusted = marker.get("synced") is True or boot == client.boot_id() != ""
         renewed = False
         for line in lines:
             if line[0] == "file":
-                entry = line[1], line[2], line[3], line[4], line[5], line[6]
+                entry = Entry(*line[1:])
                 same = self.unchanged(entry, trusted)
                 renewed = renewed or same != entry
                 if same is None:
                     self.complete = False
                 else:
-                    self.whole[same[0]] = same
+                    self.whole[same.number] = same
             elif line[0] == "part" and self.has_part(line, trusted):
                 self.pieces.setdefault(line[1], {})[line[2], line[3]] = line[4]
         self.remove_strangers()
@@ -84,27 +102,21 @@ class Folder:
                         found.append(line)
         return found
 
-    def unchanged(
-        self, entry: "tuple[int, int, str, int, int, str]", trusted: bool
-    ) -> "tuple[int, int, str, int, int, str] | None":
+    def unchanged(self, entry: Entry, trusted: bool) -> "Entry | None":
         """The entry with the file's present times; None if its content is another."""
-        number, size, path, modified, changed, digest = entry
-        place = self.place(path)
+        place = self.place(entry.path)
         try:
             seen = os.lstat(place)
         except OSError:
             return None
-        if trusted and (seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns) == (
-            size,
-            modified,
-            changed,
-        ):
+        now = entry_of(entry.number, entry.path, seen, entry.digest)
+        if trusted and now == entry:
             return entry
-        if seen.st_size != size or not is_file(seen) or file_digest(place, digest) != digest:
+        is_file = stat.S_ISREG(seen.st_mode) and now.size == entry.size
+        if not is_file or file_digest(place, entry.digest) != entry.digest:
             return None
         os.chmod(place, 0o444)
-        seen = os.lstat(place)
-        return number, size, path, seen.st_mtime_ns, seen.st_ctime_ns, digest
+        return entry_of(entry.number, entry.path, os.lstat(place), entry.digest)
 
     def has_part(self, line: "list[typing.Any]", trusted: bool) -> bool:
         number, offset, length = line[1:4]
@@ -119,15 +131,15 @@ class Folder:
 
     def remove_strangers(self) -> None:
         """Delete what a task or an older download has left in `files`."""
-        known = {self.place(entry[2]) for entry in self.whole.values()}
+        known = {self.place(entry.path) for entry in self.whole.values()}
         for folder, folders, names in os.walk(self.files):
-            for name in names + [each for each in folders if is_link(folder, each)]:
+            for name in names + folders:
                 path = os.path.join(folder, name)
-                if path not in known:
+                if path not in known and (os.path.islink(path) or not os.path.isdir(path)):
                     os.unlink(path)
 
     def rewrite(self) -> None:
-        lines = [["boot", boot_id()]]  # type: list[list[object]]
+        lines = [["boot", client.boot_id()]]  # type: list[list[object]]
         lines.extend(["file", *entry] for entry in self.whole.values())
         for number, pieces in self.pieces.items():
             lines.extend(["part", number, *place, digest] for place, digest in pieces.items())
@@ -158,7 +170,7 @@ class Folder:
                 os.fsync(top)
 
     def place(self, path: str) -> bytes:
-        return os.path.join(self.files, path.encode("utf-8", "surrogateescape"))
+        return os.path.join(self.files, client.plain(path))
 
     def part(self, number: int) -> bytes:
         return os.path.join(self.parts, str(number).encode())
@@ -166,7 +178,7 @@ class Folder:
     def has(self) -> int:
         """Bytes that need no download."""
         parts = sum(length for each in self.pieces.values() for _, length in each)
-        return parts + sum(entry[1] for entry in self.whole.values())
+        return parts + sum(entry.size for entry in self.whole.values())
 
 
 LENGTHS = {"boot": 2, "file": 7, "part": 5}
@@ -180,16 +192,11 @@ def safe(path: str) -> str:
     return path
 
 
-def chosen(order: "dict[str, object]", key: bytes) -> Folder:
-    """The folder that has the dataset, or some of it; else one on the first disk with room.
-
-    Raises NoRoom.
-    """
-    roots = order["roots"]
-    assert isinstance(roots, list)
-    cache, size, count = roots[-1], int(str(order["size"])), int(str(order["files"]))
-    places = [plain(root) for root in roots if root == cache or usable(plain(root))]
-    folders = [Folder(root, key) for root in places]
+def chosen(order: "dict[str, typing.Any]", key: bytes) -> Folder:
+    """The folder with the dataset or some of it; else on the first disk with room, or NoRoom."""
+    size, count = order["size"], order["files"]
+    roots = [client.plain(root) for root in order["roots"]]
+    folders = [Folder(root, key) for root in roots if root == roots[-1] or usable(root)]
     for folder in folders:
         folder.look()
     folders.sort(key=lambda folder: (not folder.complete, -folder.has()))
@@ -200,7 +207,7 @@ def chosen(order: "dict[str, object]", key: bytes) -> Folder:
         free, inodes = room(folder.root)
         if folder.complete or (need + SPARE <= free and left <= inodes):
             return folder
-        tight.append({"folder": name(folder.root), "need": need + SPARE, "free": free})
+        tight.append({"folder": client.text(folder.root), "need": need + SPARE, "free": free})
         if need + SPARE <= free:
             tight[-1].update(inodes=inodes, count=left)
     raise NoRoom({"error": "room", "disks": tight})
@@ -215,7 +222,7 @@ def usable(root: bytes) -> bool:
             os.mkdir(root, 0o755)
     if not os.path.isdir(root):
         own = ["-o", str(os.getuid()), "-g", str(os.getgid()), "-m", "755"]
-        command = ["sudo", "-n", "install", "-d", *own, name(root)]
+        command = ["sudo", "-n", "install", "-d", *own, client.text(root)]
         with contextlib.suppress(OSError):
             subprocess.call(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return os.access(root, os.W_OK)
@@ -292,19 +299,6 @@ def part_digest(file: int, offset: int, length: int, is_crc: bool = False) -> st
     return digest.hexdigest()
 
 
-def is_link(folder: bytes, name: bytes) -> bool:
-    return os.path.islink(os.path.join(folder, name))
-
-
-def is_file(seen: os.stat_result) -> bool:
-    return seen.st_mode & 0o170000 == 0o100000
-
-
-def boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
 def read_json(path: bytes) -> "dict[str, object]":
     try:
         with open(path, "rb") as file:
@@ -318,11 +312,3 @@ def replace(path: bytes, data: bytes) -> None:
     with open(path + b".new", "wb") as file:
         file.write(data)
     os.replace(path + b".new", path)
-
-
-def plain(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def name(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")

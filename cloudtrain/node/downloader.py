@@ -6,6 +6,7 @@ at any moment it leaves nothing that looks complete; the next one downloads only
 """
 
 import base64
+import collections.abc
 import ctypes
 import hashlib
 import json
@@ -15,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 from cloudtrain.node import client, dataset_folder, fetcher, web
 
@@ -34,22 +36,19 @@ ASKED = 3
 
 def main() -> None:
     order = client.order()
-    key, roots = dataset_folder.plain(str(order["key"])), order["roots"]
-    assert isinstance(roots, list)
+    key, root = client.plain(order["key"]), client.plain(order["roots"][-1])
     started = time.monotonic()
-    cache = dataset_folder.Folder(dataset_folder.plain(roots[-1]), key)
-    lock = dataset_folder.alone(cache.lock, Waiting())
-    # After the lock, which they hold as well, and before the first thread.
-    processes = [Process() for _ in range(max(2, min(PROCESSES, os.cpu_count() or 2)))]
+    lock = dataset_folder.alone(dataset_folder.Folder(root, key).lock, Waiting())
+    pool = Pool()  # after the lock, which its processes hold as well, and before the first thread
     client.attend()
     os.umask(0o022)
     folder = None
     try:
         folder = dataset_folder.chosen(order, key)
         if not folder.complete:
-            Download(order, folder, processes).run()
-        facts = {"ready": dataset_folder.name(os.path.realpath(folder.files))}  # type: dict[str, object]
-        facts.update(root=dataset_folder.name(folder.root), seconds=time.monotonic() - started)
+            Download(order, folder, pool).run()
+        facts = {"ready": client.text(os.path.realpath(folder.files))}  # type: dict[str, object]
+        facts.update(root=client.text(folder.root), seconds=time.monotonic() - started)
     except (dataset_folder.NoRoom, Failed) as error:
         facts = error.facts
     except OSError as error:
@@ -99,42 +98,89 @@ class Process:
                 os._exit(1)
             os.dup2(results, 1)
             os.dup2(jobs, 0)
-            fetcher.Fetcher(0, 1).run()
+            fetcher.run(0, 1)
         os.close(jobs)
         os.close(results)
 
     def give(self, line: bytes) -> None:
         with self.lock:
-            while line:
-                line = line[os.write(self.jobs, line) :]
+            fetcher.write_all(self.jobs, line)
+
+
+class Pool:
+    """The processes that download. A job goes to the one with the fewest in hand."""
+
+    def __init__(self) -> None:
+        count = max(2, min(PROCESSES, os.cpu_count() or 2))
+        self.processes = [Process() for _ in range(count)]
+        self.changed = threading.Condition()
+        self.is_over = False
+
+    def start(
+        self,
+        folder: "dataset_folder.Folder",
+        take: "collections.abc.Callable[[list[Any]], None]",
+        fail: "collections.abc.Callable[[dict[str, object]], None]",
+    ) -> None:
+        """Begin to download to a folder. `take` gets each result, `fail` a process's end."""
+
+        def hear(process: Process) -> None:
+            with os.fdopen(process.results, "rb") as results:
+                for line in results:
+                    with self.changed:
+                        process.in_hand -= 1
+                        if process.in_hand == QUEUED // 2:  # seldom: then many are given at once
+                            self.changed.notify_all()
+                    take(json.loads(line.decode()))
+            fail({"error": "process", "text": "a process of the download was ended"})
+
+        place = [client.text(folder.root), client.text(os.path.basename(folder.top))]
+        for process in self.processes:
+            process.give(json.dumps(place).encode() + b"\n")
+            threading.Thread(target=hear, args=(process,), daemon=True).start()
+
+    def hand(self, job: "fetcher.Job", line: bytes = b"") -> None:
+        """Give a job, once a process has fewer than QUEUED."""
+        with self.changed:
+            while True:
+                process = min(self.processes, key=lambda each: each.in_hand)
+                if process.in_hand < QUEUED or self.is_over:
+                    break
+                self.changed.wait()
+            process.in_hand += 1
+        process.give(line or job.line())
+
+    def hand_later(self, job: "fetcher.Job") -> None:
+        """The same from a thread of its own, for one that hears results and must not wait."""
+        threading.Thread(target=self.hand, args=(job,), daemon=True).start()
+
+    def end(self) -> None:
+        with self.changed:
+            self.is_over = True
+            self.changed.notify_all()
 
 
 class Large:
-    """A file that is downloaded in parts."""
+    """A file that is downloaded in parts, with the digests of those that are there."""
 
-    def __init__(self, job: "dict[str, object]", had: "dict[tuple[int, int], str]") -> None:
+    def __init__(self, job: "fetcher.Job", had: "dict[tuple[int, int], str]") -> None:
         self.job = job
-        size = int(str(job["size"]))
-        self.parts = {}  # type: dict[tuple[int, int], str]
-        self.due = [(at, min(PART, size - at)) for at in range(0, size, PART)] or [(0, 0)]
-        self.parts.update((part, had[part]) for part in self.due if part in had)
+        self.due = [(at, min(PART, job.size - at)) for at in range(0, job.size, PART)] or [(0, 0)]
+        self.parts = {part: had[part] for part in self.due if part in had}
         self.is_over = False
         self.missing = [part for part in self.due if part not in self.parts]
 
 
 class Download:
     def __init__(
-        self,
-        order: "dict[str, object]",
-        folder: "dataset_folder.Folder",
-        processes: "list[Process]",
+        self, order: "dict[str, Any]", folder: "dataset_folder.Folder", pool: Pool
     ) -> None:
-        self.folder, self.processes = folder, processes
-        self.size, self.files = int(str(order["size"])), int(str(order["files"]))
+        self.folder, self.pool = folder, pool
+        self.size, self.files = int(order["size"]), int(order["files"])
         self.changed = threading.Condition()
         self.at, self.count = folder.has(), len(folder.whole)
         self.large = {}  # type: dict[int, Large]
-        self.expired = {}  # type: dict[int, list[dict[str, object]]]
+        self.expired = {}  # type: dict[int, list[fetcher.Job]]
         """Jobs whose signature has expired, until the client has sent another."""
         self.renewals = {}  # type: dict[int, int]
         """How many times a file has another signature than at first."""
@@ -147,13 +193,7 @@ class Download:
         """Download everything. Raises Failed."""
         self.folder.prepare()
         self.record = os.open(self.folder.record, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        first = {
-            "root": dataset_folder.name(self.folder.root),
-            "key": os.path.basename(os.fsdecode(self.folder.top)),
-        }
-        for process in self.processes:
-            process.give(json.dumps(first).encode() + b"\n")
-            threading.Thread(target=self.hear, args=(process,), daemon=True).start()
+        self.pool.start(self.folder, self.hear, self.fail)
         client.tell({"need": True, "have": self.bitmap(), "parts": self.had_parts()})
         threading.Thread(target=self.read, daemon=True).start()
         while self.failed is None and self.count < self.files:
@@ -178,122 +218,106 @@ class Download:
     def read(self) -> None:
         try:
             for line in iter(sys.stdin.buffer.readline, b""):
-                self.take(json.loads(line.decode()), line)
-        except (OSError, ValueError) as error:
+                told = json.loads(line.decode())
+                dataset_folder.safe(told["path"])
+                if "offset" in told:
+                    part = int(told.pop("offset")), int(told.pop("length"))
+                    self.receive(fetcher.Job(**told), part)
+                else:
+                    self.take(fetcher.Job(**told), line)
+        except (OSError, ValueError, TypeError, LookupError) as error:
             self.fail({"error": "order", "text": str(error)})
 
-    def take(self, job: "dict[str, object]", line: bytes) -> None:
-        number, size = int(str(job["n"])), int(str(job["size"]))
-        dataset_folder.safe(str(job["path"]))
-        if "offset" in job:
-            self.receive(job, number, size)
-            return
+    def take(self, job: "fetcher.Job", line: bytes) -> None:
         with self.changed:
-            expired = self.expired.pop(number, [])
-            newer = {"request": job.get("request"), "renewals": self.renewals.get(number, 0) + 1}
+            expired = self.expired.pop(job.n, [])
+            renewals = self.renewals.get(job.n, 0) + 1
             if expired:
-                self.renewals[number] = int(str(newer["renewals"]))
-            if number in self.large:
-                self.large[number].job.update(newer)
+                self.renewals[job.n] = renewals
+            if job.n in self.large:
+                large = self.large[job.n]
+                large.job = large.job._replace(request=job.request, renewals=renewals)
         for each in expired:
-            self.hand(dict(each, **newer))
+            self.pool.hand(each._replace(request=job.request, renewals=renewals))
         if expired:
             return
-        if size > self.limit and not job.get("copy"):
-            self.take_large(job, number)
+        if job.size > self.limit and not job.copy:
+            self.take_large(job)
         else:
-            self.hand(job, line)
+            self.pool.hand(job, line)
 
-    def take_large(self, job: "dict[str, object]", number: int) -> None:
-        large = self.begun(job, number)
+    def take_large(self, job: "fetcher.Job") -> None:
+        large = self.begun(job)
         if not large.missing and len(large.due) == 1:
             self.finish(large)
         for part in large.missing:
             with self.changed:
-                if self.large.get(number) is not large:
+                if self.large.get(job.n) is not large:
                     return
-                each = dict(large.job, part=part)
-                if number in self.expired:
-                    self.expired[number].append(each)
+                each = large.job._replace(part=part)
+                if job.n in self.expired:
+                    self.expired[job.n].append(each)
                     continue
-            self.hand(each)
+            self.pool.hand(each)
 
-    def begun(self, job: "dict[str, object]", number: int) -> Large:
-        large = Large(job, self.folder.pieces.get(number, {}))
-        place = os.open(self.folder.part(number), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(place, int(str(job["size"])))
-        os.close(place)
+    def begun(self, job: "fetcher.Job") -> Large:
+        large = Large(job, self.folder.pieces.get(job.n, {}))
+        file = os.open(self.folder.part(job.n), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(file, job.size)
+        os.close(file)
         with self.changed:
-            self.large[number] = large
+            self.large[job.n] = large
         if len(large.due) > 1:
             threading.Thread(target=self.follow, args=(large,), daemon=True).start()
         return large
 
-    def hand(self, job: "dict[str, object]", line: bytes = b"") -> None:
-        """Give a job to the process with the fewest, once one has fewer than QUEUED."""
-        line = line or json.dumps(job).encode() + b"\n"
-        with self.changed:
-            while True:
-                process = min(self.processes, key=lambda each: each.in_hand)
-                if process.in_hand < QUEUED or self.failed is not None:
-                    break
-                self.changed.wait()
-            process.in_hand += 1
-        process.give(line)
-
-    def receive(self, job: "dict[str, object]", number: int, size: int) -> None:
+    def receive(self, job: "fetcher.Job", part: "tuple[int, int]") -> None:
         """Store a piece whose bytes follow on stdin: the whole file, or parts in any order."""
-        offset, length = int(str(job["offset"])), int(str(job["length"]))
         with self.changed:
-            large = self.large.get(number)
-        large = large or self.begun(job, number)
+            large = self.large.get(job.n)
+        large = large or self.begun(job)
         digest = hashlib.sha256()
-        place = os.open(self.folder.part(number), os.O_WRONLY | os.O_CLOEXEC)
+        file = os.open(self.folder.part(job.n), os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.lseek(place, offset, os.SEEK_SET)
-            left = length
+            os.lseek(file, part[0], os.SEEK_SET)
+            left = part[1]
             while left:
                 data = sys.stdin.buffer.read(min(left, dataset_folder.PIECE))
                 if not data:
                     raise ValueError("the input ended within a file")
                 digest.update(data)
-                fetcher.write(place, memoryview(data))
+                fetcher.write(file, memoryview(data))
                 left -= len(data)
         except fetcher.Failure as error:
-            self.fail({"error": error.kind, "n": number, "text": str(error)})
+            self.fail({"error": error.kind, "n": job.n, "text": str(error)})
             return
         finally:
-            os.close(place)
-        self.part_done(number, (offset, length), digest.hexdigest())
+            os.close(file)
+        self.part_done(job.n, part, digest.hexdigest())
 
-    def hear(self, process: Process) -> None:
-        with os.fdopen(process.results, "rb") as results:
-            for line in results:
-                told = json.loads(line.decode())
-                with self.changed:
-                    process.in_hand -= 1
-                    if process.in_hand == QUEUED // 2:  # seldom: `hand` then gives many at once
-                        self.changed.notify_all()
-                if told[0] == "file":
-                    self.file_done(told)
-                elif told[0] == "part":
-                    self.part_done(told[1], (told[2], told[3]), told[4])
-                else:
-                    self.refused(*told[1:])
-        self.fail({"error": "process", "text": "a process of the download was ended"})
+    def hear(self, told: "list[Any]") -> None:
+        """Take a result of a process."""
+        kind, rest = told[0], told[1:]
+        if kind == "file":
+            self.file_done(dataset_folder.Entry(*rest))
+        elif kind == "part":
+            number, offset, length, digest = rest
+            self.part_done(number, (offset, length), digest)
+        else:
+            self.refused(fetcher.Job(**rest[0]), *rest[1:])
 
-    def file_done(self, told: "list[object]", counted: bool = False) -> None:
-        line = json.dumps(told).encode() + b"\n"
+    def file_done(self, entry: "dataset_folder.Entry", counted: bool = False) -> None:
+        line = json.dumps(["file", *entry]).encode() + b"\n"
         with self.changed:
             os.write(self.record, line)
-            self.at += 0 if counted else int(str(told[2]))
+            self.at += 0 if counted else entry.size
             self.count += 1
-            self.asked.pop(int(str(told[1])), None)
+            self.asked.pop(entry.number, None)
             if self.count == self.files:
                 self.ended.set()
 
     def part_done(self, number: int, part: "tuple[int, int]", digest: str) -> None:
-        line = json.dumps(["part", number, part[0], part[1], digest]).encode() + b"\n"
+        line = json.dumps(["part", number, *part, digest]).encode() + b"\n"
         with self.changed:
             large = self.large.get(number)
             if large is None:
@@ -309,74 +333,69 @@ class Download:
     def follow(self, large: Large) -> None:
         """Wait for the parts in their order, for the checksum that the listing gave."""
         md5 = hashlib.md5()
-        with open(self.folder.part(int(str(large.job["n"]))), "rb", buffering=0) as file:
+        with open(self.folder.part(large.job.n), "rb", buffering=0) as file:
             for part in large.due:
                 with self.changed:
                     while part not in large.parts and not large.is_over:
                         self.changed.wait()
                 if large.is_over:
                     return
-                for data in web.pieces(file.fileno(), *part) if large.job["md5"] else ():
+                for data in web.pieces(file.fileno(), *part) if large.job.md5 else ():
                     md5.update(data)
         self.finish(large, f"md5:{md5.hexdigest()}")
 
     def finish(self, large: Large, md5: str = "") -> None:
         """Verify a file of parts and move it to its place."""
-        number, wanted = int(str(large.job["n"])), str(large.job["md5"])
-        path = self.folder.part(number)
+        job, path = large.job, self.folder.part(large.job.n)
         joined = "".join(large.parts[part] for part in large.due)
         digest = f"parts:{PART}:{hashlib.sha256(joined.encode()).hexdigest()}"
         try:
-            if wanted:
+            if job.md5:
                 digest = md5 or dataset_folder.file_digest(path, "md5")
-            if wanted and digest != f"md5:{wanted}":
+            if job.md5 and digest != f"md5:{job.md5}":
                 os.unlink(path)
-                raise fetcher.Failure("corrupt", f"{digest} was downloaded, not md5:{wanted}")
-            told = fetcher.placed(self.folder, number, str(large.job["path"]), digest, set())
+                raise fetcher.Failure("corrupt", f"{digest} was downloaded, not md5:{job.md5}")
+            entry = fetcher.placed(self.folder, job.n, job.path, digest, set())
         except fetcher.Failure as error:
-            self.fail({"error": error.kind, "n": number, "text": str(error)})
+            self.fail({"error": error.kind, "n": job.n, "text": str(error)})
             return
         with self.changed:
-            del self.large[number]
-        self.file_done(["file", *told], counted=True)
+            del self.large[job.n]
+        self.file_done(entry, counted=True)
 
-    def refused(self, job: "dict[str, object]", kind: str, text: str) -> None:
-        number = int(str(job["n"]))
+    def refused(self, job: "fetcher.Job", kind: str, text: str) -> None:
         if kind == "range":  # the server sends whole files only
             with self.changed:
-                large = self.large.pop(number, None)
+                large = self.large.pop(job.n, None)
                 if large is None:
                     return
                 large.is_over = True
                 self.at -= sum(length for _, length in large.parts)
                 self.changed.notify_all()
-            whole = {name: value for name, value in large.job.items() if name != "part"}
-            threading.Thread(target=self.hand, args=(whole,), daemon=True).start()
+            self.pool.hand_later(large.job)
             return
         if kind != "again":
-            self.fail({"error": kind, "n": number, "text": text})
+            self.fail({"error": kind, "n": job.n, "text": text})
             return
         with self.changed:
-            large = self.large.get(number)
-            if large is not None and job.get("renewals", 0) != self.renewals.get(number, 0):
+            large = self.large.get(job.n)
+            if large is not None and job.renewals != self.renewals.get(job.n, 0):
                 # Parts that were handed out with the old signature need no other than the new one.
-                again = dict(large.job, part=job["part"])
-                threading.Thread(target=self.hand, args=(again,), daemon=True).start()
+                self.pool.hand_later(large.job._replace(part=job.part))
                 return
-            is_first = number not in self.expired
-            times = self.asked.get(number, 0) + is_first
-            self.asked[number] = times
-            self.expired.setdefault(number, []).append(job)
+            is_first = job.n not in self.expired
+            times = self.asked[job.n] = self.asked.get(job.n, 0) + is_first
+            self.expired.setdefault(job.n, []).append(job)
         if times > ASKED:
-            self.fail({"error": "refused", "n": number, "text": text})
+            self.fail({"error": "refused", "n": job.n, "text": text})
         elif is_first:
-            client.tell({"again": number})
+            client.tell({"again": job.n})
 
     def fail(self, facts: "dict[str, object]") -> None:
         with self.changed:
             self.failed = self.failed or facts
-            self.changed.notify_all()
             self.ended.set()
+        self.pool.end()
 
 
 def sync_later(folder: "dataset_folder.Folder", lock: int) -> None:

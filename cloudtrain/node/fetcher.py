@@ -13,9 +13,11 @@ import re
 import socket
 import ssl
 import threading
+import typing
 import urllib.parse
+from typing import Any
 
-from cloudtrain.node import dataset_folder, web
+from cloudtrain.node import client, dataset_folder, web
 
 AT_ONCE = 16
 SMALL, LARGE = 1 << 18, 1 << 20
@@ -34,100 +36,110 @@ class Failure(Exception):
         self.kind = kind
 
 
+class Job(typing.NamedTuple):
+    """A file, or with `part` (offset, length) a part of one. `md5`: in hex, "" if not listed.
+
+    Its bytes come by `request`, or from the file `copy` of this machine, whose `mtime` is in ns.
+    `renewals`: how often the request was signed anew.
+    """
+
+    n: int
+    path: str
+    size: int
+    md5: str = ""
+    request: "dict[str, Any] | None" = None
+    copy: str = ""
+    mtime: int = 0
+    part: "tuple[int, int] | None" = None
+    renewals: int = 0
+
+    def line(self) -> bytes:
+        return json.dumps(self._asdict()).encode() + b"\n"
+
+
+def run(jobs: int, results: int) -> None:
+    """Work for the downloader until the jobs end. Never returns."""
+    lines = os.fdopen(jobs, "rb")
+    first = lines.readline()
+    if first:
+        root, key = json.loads(first.decode())
+        folder = dataset_folder.Folder(client.plain(root), client.plain(key))
+        fetcher = Fetcher(lines, results, folder)
+        threading.stack_size(1 << 19)
+        for _ in range(AT_ONCE - 1):
+            threading.Thread(target=fetcher.work, daemon=True).start()
+        fetcher.work()
+    os._exit(0)
+
+
 class Fetcher:
-    def __init__(self, jobs: int, results: int) -> None:
-        self.jobs = os.fdopen(jobs, "rb")
-        self.results = results
+    def __init__(
+        self, jobs: "typing.BinaryIO", results: int, folder: "dataset_folder.Folder"
+    ) -> None:
+        self.jobs, self.results, self.folder = jobs, results, folder
         self.reading, self.writing = threading.Lock(), threading.Lock()
         self.web = web.Web()
-        self.folder = None  # type: dataset_folder.Folder | None
         self.made = set()  # type: set[bytes]
         self.large = queue.Queue()  # type: queue.Queue[memoryview]
         for _ in range(PARTS):
             self.large.put(memoryview(bytearray(LARGE)))
 
-    def run(self) -> None:
-        """Work until the jobs end. Never returns."""
-        first = self.jobs.readline()
-        if first:
-            told = json.loads(first.decode())
-            self.folder = dataset_folder.Folder(
-                dataset_folder.plain(told["root"]), dataset_folder.plain(told["key"])
-            )
-            threading.stack_size(1 << 19)
-            for _ in range(AT_ONCE - 1):
-                threading.Thread(target=self.work, daemon=True).start()
-            self.work()
-        os._exit(0)
-
     def work(self) -> None:
-        buffer = bytearray(SMALL)
+        buffer = memoryview(bytearray(SMALL))
         while True:
             with self.reading:
                 line = self.jobs.readline()
             if not line.endswith(b"\n"):
                 os._exit(0)
-            job = json.loads(line.decode())
+            job = Job(**json.loads(line.decode()))
             try:
-                result = self.done(job, memoryview(buffer))
-            except Failure as error:
-                result = ["failed", dict(job, request=None), error.kind, str(error)]
-            except Exception as error:  # noqa: BLE001 - a server's answer that no library expects
-                result = ["failed", dict(job, request=None), "refused", type(error).__name__]
-            text = json.dumps(result).encode() + b"\n"
+                result = self.done(job, buffer)
+            except Exception as error:  # noqa: BLE001 - also an answer that no library expects
+                kind, text = "refused", type(error).__name__
+                if isinstance(error, Failure):
+                    kind, text = error.kind, str(error)
+                result = ["failed", job._replace(request=None)._asdict(), kind, text]
             with self.writing:
-                while text:
-                    text = text[os.write(self.results, text) :]
+                write_all(self.results, json.dumps(result).encode() + b"\n")
 
-    def done(self, job: "dict[str, object]", buffer: memoryview) -> "list[object]":
-        folder = self.folder
-        assert folder is not None
-        number, size = int(str(job["n"])), int(str(job["size"]))
-        part = folder.part(number)
+    def done(self, job: Job, buffer: memoryview) -> "list[object]":
+        """Download a file or a part; returns the result. Raises Failure."""
+        kind = "md5" if job.md5 else "sha256"
+        digest, path = hashlib.new(kind), self.folder.part(job.n)
         try:
-            if job.get("part"):
-                assert isinstance(job["part"], list)
-                offset, length = job["part"]
-                buffer = self.large.get()
-                try:
-                    return ["part", number, *self.part(job, part, offset, length, buffer)]
-                finally:
-                    self.large.put(buffer)
-            kind = "md5" if job["md5"] else "sha256"
-            digest = hashlib.new(kind)
-            made = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            if job.part:
+                return ["part", job.n, *job.part, self.part(job, *job.part)]
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                if job.get("copy"):
-                    copied(job, made, size, digest, buffer)
-                elif size:
-                    self.stream(job, made, 0, size, digest, buffer)
+                if job.copy:
+                    copied(job, made, digest, buffer)
+                elif job.size:
+                    self.stream(job, made, 0, job.size, digest, buffer)
             finally:
                 os.close(made)
         except OSError as error:
             raise Failure("disk", error.strerror or str(error)) from None
-        return self.placed(job, f"{kind}:{digest.hexdigest()}")
+        if job.md5 and digest.hexdigest() != job.md5:
+            raise Failure(
+                "corrupt", f"md5:{digest.hexdigest()} was downloaded, md5:{job.md5} was listed"
+            )
+        found = f"{kind}:{digest.hexdigest()}"
+        return ["file", *placed(self.folder, job.n, job.path, found, self.made)]
 
-    def part(
-        self, job: "dict[str, object]", path: bytes, offset: int, length: int, buffer: memoryview
-    ) -> "tuple[int, int, str]":
-        """Download a part of a file; returns where it is, and its digest."""
-        digest = dataset_folder.part_hash(bool(job["md5"]))
-        with open(path, "r+b", buffering=0) as file:
-            os.lseek(file.fileno(), offset, os.SEEK_SET)
-            self.stream(job, file.fileno(), offset, length, digest, buffer)
-        return offset, length, digest.hexdigest()
-
-    def placed(self, job: "dict[str, object]", digest: str) -> "list[object]":
-        """Verify a whole file and move it to its place."""
-        folder = self.folder
-        assert folder is not None
-        if job["md5"] and digest != f"md5:{job['md5']}":
-            raise Failure("corrupt", f"{digest} was downloaded, md5:{job['md5']} was listed")
-        return ["file", *placed(folder, int(str(job["n"])), str(job["path"]), digest, self.made)]
+    def part(self, job: Job, offset: int, length: int) -> str:
+        """Download a part of a file; returns its digest."""
+        digest, buffer = dataset_folder.part_hash(bool(job.md5)), self.large.get()
+        try:
+            with open(self.folder.part(job.n), "r+b", buffering=0) as file:
+                os.lseek(file.fileno(), offset, os.SEEK_SET)
+                self.stream(job, file.fileno(), offset, length, digest, buffer)
+        finally:
+            self.large.put(buffer)
+        return digest.hexdigest()
 
     def stream(
         self,
-        job: "dict[str, object]",
+        job: Job,
         file: int,
         offset: int,
         length: int,
@@ -164,13 +176,12 @@ class Fetcher:
                 web.pause(failures - 1, getattr(error, "after", 0.0))
 
     def answer(
-        self, job: "dict[str, object]", offset: int, end: int
+        self, job: Job, offset: int, end: int
     ) -> "tuple[Answer | http.client.HTTPResponse, str, http.client.HTTPConnection]":
         """An answer at its first byte, and its connection."""
-        request = job["request"]
-        assert isinstance(request, dict)
+        request = job.request or {}
         url, headers = str(request["url"]), dict(request["headers"])
-        if offset or end < int(str(job["size"])):
+        if offset or end < job.size:
             headers["Range"] = f"bytes={offset}-{end - 1}"
         for _ in range(REDIRECTS):
             answer, place, connection = self.sent(url, headers)
@@ -185,7 +196,7 @@ class Fetcher:
         try:
             if not isinstance(answer, Answer) and answer.status not in (200, 206):
                 raise refusal(answer, answer.read(web.MOST_WORDS), request)
-            check(answer, job, offset, end)
+            check(answer, job.size, offset, end)
         except BaseException:
             self.web.forget(place, connection)
             raise
@@ -210,14 +221,8 @@ class Fetcher:
                     raise web.Transient(text) from None
 
 
-def check(
-    answer: "Answer | http.client.HTTPResponse",
-    job: "dict[str, object]",
-    offset: int,
-    end: int,
-) -> None:
-    """Raises Failure unless the answer is of the listed object and these bytes."""
-    size = int(str(job["size"]))
+def check(answer: "Answer | http.client.HTTPResponse", size: int, offset: int, end: int) -> None:
+    """Raises Failure unless the answer is of an object of that size, and of these bytes."""
     total = answer.getheader("Content-Length")
     found = CONTENT_RANGE.match(answer.getheader("Content-Range") or "")
     if answer.status == 206 or (found and answer.length == end - offset):
@@ -230,13 +235,10 @@ def check(
         raise Failure("range")
     if total is not None and total.isdigit() and int(total) != size:
         raise Failure("changed", f"it has {total} bytes now, {size} were listed")
-    tag = answer.getheader("ETag")
-    if job.get("etag") and tag is not None and tag != job["etag"]:
-        raise Failure("changed", "it has another ETag now")
 
 
 def refusal(
-    answer: "http.client.HTTPResponse", body: bytes, request: "dict[str, object]"
+    answer: "http.client.HTTPResponse", body: bytes, request: "dict[str, Any]"
 ) -> Exception:
     words = web.words(
         answer, body, web.Part(dict(request, method="GET", before="", after=""), 0, 0, 0)
@@ -252,19 +254,16 @@ def refusal(
     return Failure("refused", words)
 
 
-def copied(
-    job: "dict[str, object]", made: int, size: int, digest: "hashlib._Hash", buffer: memoryview
-) -> None:
+def copied(job: Job, made: int, digest: "hashlib._Hash", buffer: memoryview) -> None:
     """Copy a file of this machine, which must be as it was listed before and after."""
-    path = dataset_folder.plain(str(job["copy"]))
     try:
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(client.plain(job.copy), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Failure("gone") from None
     except OSError as error:
         raise Failure("refused", error.strerror or str(error)) from None
     try:
-        seen, left = os.fstat(source), size
+        seen, left = os.fstat(source), job.size
         while left:
             count = os.readv(source, [buffer[: min(left, len(buffer))]])
             if not count:
@@ -276,22 +275,26 @@ def copied(
     finally:
         os.close(source)
     stamps = {(each.st_size, each.st_mtime_ns) for each in (seen, after)}
-    if left or stamps != {(size, int(str(job["mtime"])))}:
+    if left or stamps != {(job.size, job.mtime)}:
         raise Failure("changed")
+
+
+def write_all(file: int, data: "bytes | memoryview") -> None:
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def write(file: int, data: memoryview) -> None:
     try:
-        while data:
-            data = data[os.write(file, data) :]
+        write_all(file, data)
     except OSError as error:
         raise Failure("disk", error.strerror or str(error)) from None
 
 
 def placed(
     folder: "dataset_folder.Folder", number: int, path: str, digest: str, made: "set[bytes]"
-) -> "tuple[int, int, str, int, int, str]":
-    """Move a whole file to its place, read-only; returns its line of the record."""
+) -> "dataset_folder.Entry":
+    """Move a whole file to its place, read-only; returns its entry of the record."""
     place, part = folder.place(path), folder.part(number)
     parent = os.path.dirname(place)
     try:
@@ -305,7 +308,7 @@ def placed(
         raise Failure("name", "the listing has a file and a folder of this name") from None
     except OSError as error:
         raise Failure("disk", error.strerror or str(error)) from None
-    return number, seen.st_size, path, seen.st_mtime_ns, seen.st_ctime_ns, digest
+    return dataset_folder.entry_of(number, path, seen, digest)
 
 
 # ── Reads the answers of GET requests: simple ones here, all others with the library ──────────
