@@ -31,9 +31,9 @@ from cloudtrain.core.paths import shown, sizes
 from cloudtrain.core.protocols import ArtifactStore, Console, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command, script
+from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.node import formats
 from cloudtrain.node.listing import times
-from cloudtrain.stores import is_on_this_machine
 
 AT_ONCE = 16
 

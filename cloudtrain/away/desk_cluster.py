@@ -22,11 +22,11 @@ from cloudtrain.core.model import (
     Setup,
     Train,
 )
+from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.node_hours import KEPT_FOR
 from cloudtrain.money.prices import per_hour
-from cloudtrain.stores import scheme_of
 from cloudtrain.training.custom import CUSTOM
 
 ROLE = "desk"

@@ -8,10 +8,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.store_kinds import KINDS
 
 _MARK = re.compile(r"^(?P<value>[^#]*\S)\s+# FILL IN(?:: (?P<what>.*))?$")
 _VALUE = re.compile(r"FILL_IN(?:_\w+)?")
-_BUCKET = re.compile(r"(?:gs|s3)://my-bucket(?![\w-])|az://myaccount/my-container(?![\w-])")
+_EXAMPLES = "|".join(f"{kind.scheme}://{kind.example}" for kind in KINDS if kind.example)
+_BUCKET = re.compile(rf"(?:{_EXAMPLES})(?![\w-])")
 _NOBODYS = re.compile(rf"(?:{_BUCKET.pattern})(?:/.*)?")
 """Buckets of our templates. The names are other people's."""
 _NOT_WRITTEN = frozenset(("source", "folder", "defaults", "candidates", "overrides", "environment"))

@@ -36,10 +36,10 @@ from cloudtrain.core.protocols import (
     Transport,
 )
 from cloudtrain.core.retry import CLOCK, Clock
+from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.ssh.keys import create_identity, ssh_config, write_known_hosts
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.stores import open_store, scheme_of
-from cloudtrain.stores.wishes import Wishes
+from cloudtrain.stores import Wishes, open_store
 
 
 class Handle:

@@ -9,9 +9,10 @@ from typing import Any
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.protocols import Console
+from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.setup import stored
 from cloudtrain.setup.archive import Archive
-from cloudtrain.stores import kind_of, open_store
+from cloudtrain.stores import open_store
 
 DAY = 86400.0
 ENDED = 1.0

@@ -61,13 +61,13 @@ from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.shell import Secret
+from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.runs.resume_source import resume_source
 from cloudtrain.state import Records
 from cloudtrain.state.away_record import AwayRecord, save_away
 from cloudtrain.state.folder import ORDER_KEY
-from cloudtrain.stores import scheme_of
 
 PROOF = Retry(pause=2.0, within=600.0)
 """Looks at the store for the desk's first report that goes past `check`, which it does with its own

@@ -230,7 +230,7 @@ def refuse_no_folder(uri: str | None) -> None:
     """
     if uri is None:
         return
-    from cloudtrain.stores import is_on_this_machine
+    from cloudtrain.core.store_kinds import is_on_this_machine
     from cloudtrain.stores.file import FileStore
 
     if not is_on_this_machine(uri):

@@ -15,6 +15,7 @@ from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import Candidate, ClusterConfig, NodeGroup, Problem
 from cloudtrain.core.shell import Secret
+from cloudtrain.core.store_kinds import kind_of
 
 if TYPE_CHECKING:
     from cloudtrain.config.sections import ConfigFile
@@ -231,7 +232,8 @@ def refuse_url(path: Path) -> None:
     scheme = re.match(r"([a-z][a-z0-9+.-]+):/|git@", str(path))
     if scheme is None or path.exists():
         return
-    if scheme[1] in ("s3", "gs", "az"):
+    kind = kind_of(f"{scheme[1]}://")
+    if kind is not None and not kind.on_this_machine:
         hint = "`--store URI` reads what has landed in a store; a config is a file here"
     else:
         hint = "download it (`curl -O URL`, `git clone URL`) and name the file; read it first: "

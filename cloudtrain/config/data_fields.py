@@ -7,12 +7,10 @@ from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from cloudtrain.config.fields import InvalidValue, Reads, line, nearest, store
+from cloudtrain.core.store_kinds import KINDS
 
-SCHEMES = ("gs", "s3", "az", "file", "https")
-FORMS = (
-    "gs://BUCKET/prefix, s3://BUCKET/prefix, az://ACCOUNT/CONTAINER/prefix, file:///path or "
-    "https://HOST/file"
-)
+SCHEMES = (*(kind.scheme for kind in KINDS), "https")
+FORMS = f"{', '.join(kind.form for kind in KINDS)} or https://HOST/file"
 _GRANTS = re.compile(
     r"(?i)x-(amz|goog)-(signature|credential|security-token)|sig|signature|(access_?)?token|key|"
     "api_?key|awsaccesskeyid|googleaccessid|password"

@@ -18,6 +18,7 @@ from cloudtrain.config.yaml_source import Block, Items, Scalar
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.model import Accelerator, Market, Provisioning
 from cloudtrain.core.network import host_of, is_link_local
+from cloudtrain.core.store_kinds import KINDS, kind_of
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.training.strategies import STRATEGIES
 
@@ -413,26 +414,27 @@ def host_name(node: Any) -> str:
     return value
 
 
+_BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}(/|$)"
+_IN_ACCOUNT = r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)"
+
+
 def store(node: Any) -> str:
     value = line(node)
-    scheme, separator, rest = value.partition("://")
-    if not separator or scheme not in ("gs", "s3", "az", "file"):
-        raise InvalidValue(
-            "must begin with gs://BUCKET, s3://BUCKET, az://ACCOUNT/CONTAINER or file:///FOLDER"
-        )
-    if scheme == "file":
+    scheme, _, rest = value.partition("://")
+    kind = kind_of(value)
+    if kind is None or kind.scheme != scheme:
+        *forms, last = (each.top for each in KINDS)
+        raise InvalidValue(f"must begin with {', '.join(forms)} or {last}")
+    if kind.on_this_machine:
         if not rest.startswith("/") or not rest.strip("/"):
             raise InvalidValue(
                 "must be file:// and an absolute path",
                 "for a folder below your home write file://${HOME}/artifacts",
             )
-    elif scheme == "az":
-        if not re.match(r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)", rest):
-            raise InvalidValue("must be az://ACCOUNT/CONTAINER, optionally with a prefix")
-    elif re.match(r"[a-z0-9]{1,2}(/|$)", rest):
+    elif not kind.in_account and re.match(r"[a-z0-9]{1,2}(/|$)", rest):
         raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
-    elif not re.match(r"[a-z0-9][a-z0-9._-]{1,220}(/|$)", rest):
-        raise InvalidValue(f"must be {scheme}://BUCKET, optionally with a prefix")
+    elif not re.match(_IN_ACCOUNT if kind.in_account else _BUCKET, rest):
+        raise InvalidValue(f"must be {kind.top}, optionally with a prefix")
     if ".." in rest.split("/"):
         raise InvalidValue("must not contain ..")
     return value

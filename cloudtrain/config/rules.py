@@ -17,6 +17,7 @@ from cloudtrain.config.provisioning_rules import broken_provisioning_rules
 from cloudtrain.config.sections import ConfigFile, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of
+from cloudtrain.core.store_kinds import KINDS, kind_of
 from cloudtrain.core.task_id import ROLE_NAME, ROLE_ORDER
 from cloudtrain.training.strategies import STRATEGIES
 from cloudtrain.training.strategy import Counts, Strategy
@@ -117,11 +118,16 @@ def _artifacts(file: ConfigFile) -> Found:
     if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
         yield ("artifacts", "store"), "is missing: `create` needs it"
     asked = file.artifacts.encryption if file.artifacts is not None else None
-    if asked and not ((file.artifacts and file.artifacts.store) or "").startswith("s3://"):
-        yield ("artifacts", "encryption"), "is for an s3:// `store`: others encrypt by themselves"
+    store = kind_of((file.artifacts and file.artifacts.store) or "")
+    if asked and not (store and store.encrypts_on_request):
+        takes = " or ".join(f"{kind.scheme}://" for kind in KINDS if kind.encrypts_on_request)
+        text = f"is for an {takes} `store`: others encrypt by themselves"
+        yield ("artifacts", "encryption"), text
     for name, entry in (file.data or {}).items():
-        if entry.requester_pays and not (entry.source or "").startswith(("s3://", "gs://")):
-            yield ("data", name, "requester_pays"), "is for s3:// and gs:// data"
+        source = kind_of(entry.source or "")
+        if entry.requester_pays and not (source and source.bills_readers):
+            takes = " and ".join(f"{kind.scheme}://" for kind in KINDS if kind.bills_readers)
+            yield ("data", name, "requester_pays"), f"is for {takes} data"
 
 
 def _secrets(file: ConfigFile) -> Found:

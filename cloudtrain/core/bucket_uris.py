@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.store_kinds import KINDS
 
+_KINDS = {scheme: kind for kind in KINDS for scheme in kind.bucket_schemes}
 _URI = re.compile(
-    r"(?<![\w+.-])(?P<scheme>gs|s3a?|az|abfss?|wasbs?)://(?P<rest>[^\s'\"`;|&<>(),\\]*)",
-    re.IGNORECASE,
+    rf"(?<![\w+.-])(?P<scheme>{'|'.join(_KINDS)})://(?P<rest>[^\s'\"`;|&<>(),\\]*)", re.IGNORECASE
 )
 
 
@@ -21,7 +22,7 @@ class BucketUri:
     field: str
     uri: str
     scheme: str
-    """In lower case: `gs`, `s3`, `s3a`, `az`, `abfs`, `abfss`, `wasb` or `wasbs`."""
+    """In lower case; one of a kind's `bucket_schemes`."""
     rest: str
     """What follows `://`."""
 
@@ -31,9 +32,8 @@ class BucketUri:
         `az://ACCOUNT/CONTAINER/…`, `az://ACCOUNT.blob.core.windows.net/CONTAINER/…` (TensorFlow
         I/O) and `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/…` (Hadoop)."""
         authority = self.rest.partition("/")[0]
-        if self.scheme in ("gs", "s3", "s3a"):
-            return authority
-        return authority.rpartition("@")[2].partition(".")[0]
+        in_account = _KINDS[self.scheme].in_account
+        return authority.rpartition("@")[2].partition(".")[0] if in_account else authority
 
 
 def uris_in(text: str, field: str) -> Iterator[BucketUri]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from cloudtrain.core.model import Market, Provisioning
+from cloudtrain.core.store_kinds import kind_of
 
 EVERYWHERE: tuple[Market, ...] = ("on-demand", "spot")
 EVERY_WAY: tuple[Market, ...] = (*EVERYWHERE, "flex-start", "reservation")
@@ -300,8 +301,6 @@ class Cloud(ProviderFacts):
     """Environment variable that is the default of `project:`."""
     store_scheme: str
     """URI scheme of its own artifact store."""
-    bucket_schemes: tuple[str, ...] = ()
-    """URI schemes under which scripts name buckets of this cloud."""
     identity: NodeIdentity | None = None
     """None: nodes cannot get an identity."""
     resource_group: ResourceName | None = None
@@ -397,6 +396,12 @@ class Cloud(ProviderFacts):
     """Its TPUs; empty: none."""
     tpu_end: str = ""
     """Why a TPU does not end by itself at `limits.max_lifetime`; "": it does."""
+
+    @property
+    def bucket_schemes(self) -> tuple[str, ...]:
+        """URI schemes under which scripts name buckets of this cloud."""
+        kind = kind_of(f"{self.store_scheme}://")
+        return kind.bucket_schemes if kind else ()
 
     def same_purchase(self, one: Provisioning, other: Provisioning) -> bool:
         """True if both buy in the same way, however the reservation is spelled."""

@@ -22,6 +22,7 @@ from cloudtrain.core.protocols import DataStore, Stage
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.ship import program
+from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
 from cloudtrain.datasets.listing import list_dataset, opened_source
@@ -119,7 +120,7 @@ def delivered(
             signer=signer,
             roots=roots_of(session, node),
             copies=not relay
-            and session.config.data[name].source.startswith("file:")
+            and is_on_this_machine(session.config.data[name].source)
             and facts_of(session.config.provider).on_this_machine,
             relay=relay,
             progress=lambda text: stage.node(f"{node.name} {name}", text),

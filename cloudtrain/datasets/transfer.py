@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cloudtrain.core.cloud import Cloud, Egress, cloud_of, clouds
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.stores import scheme_of
+from cloudtrain.core.store_kinds import scheme_of
 
 GB = 10**9
 

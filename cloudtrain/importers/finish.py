@@ -11,6 +11,7 @@ from cloudtrain.config import load
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of, providers
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.importers.draft import Draft, Entry
 from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value
@@ -198,11 +199,12 @@ def _put_placeholders(draft: Draft) -> None:
 
 
 def _put_store(draft: Draft, scheme: str, name: str) -> None:
-    if not scheme:
+    kind = kind_of(f"{scheme}://")
+    if kind is None:
         draft.put("artifacts.store", _local_store(name))
         return
-    bucket = "myaccount/my-container" if scheme == "az" else "my-bucket"
-    draft.put("artifacts.store", f"{scheme}://{bucket}/{name}", comment="the bucket", fill_in=True)
+    uri = f"{scheme}://{kind.example}/{name}"
+    draft.put("artifacts.store", uri, comment="the bucket", fill_in=True)
 
 
 def _local_store(name: str) -> str:

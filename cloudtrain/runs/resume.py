@@ -9,7 +9,8 @@ from cloudtrain.core.errors import DataError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.run_record import Run
-from cloudtrain.stores import open_store, scheme_of
+from cloudtrain.core.store_kinds import scheme_of
+from cloudtrain.stores import open_store
 
 
 def source_store(uri: str, config: ClusterConfig) -> ArtifactStore:

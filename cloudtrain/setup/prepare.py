@@ -17,6 +17,7 @@ from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StepFailed
 from cloudtrain.core.model import Identity, Node, Plan
 from cloudtrain.core.shell import Step
+from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.exchange import FileSigner, NoRoute
 from cloudtrain.playbooks import (
     base,
@@ -33,7 +34,6 @@ from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs, stored
 from cloudtrain.setup.archive import PROBE, Archive, StorePlace, key_of
 from cloudtrain.setup.programs import OnNode, Say, Server
-from cloudtrain.stores import is_on_this_machine
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:

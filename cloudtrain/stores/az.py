@@ -27,6 +27,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.identities.azure import identity
+from cloudtrain.stores import NO_WISHES, Wishes
 from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
 
@@ -52,7 +53,9 @@ machine.
 """
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None) -> AzureStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
+) -> AzureStore:
     return AzureStore(uri, endpoint=endpoint)
 
 

@@ -20,10 +20,10 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import DataStore, StoredObject
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.shell import Secret
-from cloudtrain.stores import open_store, scheme_of
+from cloudtrain.core.store_kinds import scheme_of
+from cloudtrain.stores import NO_WISHES, Wishes, open_store
 from cloudtrain.stores.file import folder_of
 from cloudtrain.stores.objects import ObjectStore
-from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 
 def open_data(

@@ -21,6 +21,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.presign import Presigner
 from cloudtrain.core.protocols import SMALL, Swapped
+from cloudtrain.stores import NO_WISHES, Wishes
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
@@ -30,7 +31,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _STALE = 24 * 3600.0
 
 
-def opened(uri: str, *, endpoint: str | None, project: str | None) -> FileStore:
+def opened(
+    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
+) -> FileStore:
     return FileStore(uri)
 
 

@@ -24,9 +24,9 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities import google as identity
+from cloudtrain.stores import NO_WISHES, Wishes
 from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
-from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 CHUNK = 1 << 20
 PART = 8 << 20

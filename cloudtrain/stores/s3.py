@@ -23,9 +23,9 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities.aws import identity
+from cloudtrain.stores import NO_WISHES, Wishes
 from cloudtrain.stores.objects import ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner, encryption_arguments
-from cloudtrain.stores.wishes import NO_WISHES, Wishes
 
 CHUNK = 1 << 20
 AT_ONCE = 32

@@ -66,7 +66,6 @@ FACTS = Cloud(
     project_word="profile",
     project_variable="AWS_PROFILE",
     store_scheme="s3",
-    bucket_schemes=("s3", "s3a"),
     identity=NodeIdentity(
         word="the name or ARN of an instance profile",
         example="trainer",

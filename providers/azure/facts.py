@@ -76,7 +76,6 @@ FACTS = Cloud(
     project_word="subscription",
     project_variable="AZURE_SUBSCRIPTION_ID",
     store_scheme="az",
-    bucket_schemes=("az", "abfs", "abfss", "wasb", "wasbs"),
     identity=NodeIdentity(
         word="the resource id, or GROUP/NAME, of a user-assigned managed identity",
         example="ml-identities/trainer",

@@ -107,7 +107,6 @@ FACTS = Cloud(
     project_word="project",
     project_variable="GOOGLE_CLOUD_PROJECT",
     store_scheme="gs",
-    bucket_schemes=("gs",),
     identity=NodeIdentity(
         word="the e-mail address of a service account",
         example="trainer@PROJECT.iam.gserviceaccount.com",

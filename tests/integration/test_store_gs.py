@@ -36,11 +36,10 @@ from cloudtrain.core.shell import Secret
 from cloudtrain.identities.google import SCOPE
 from cloudtrain.node.listing import File
 from cloudtrain.node.unpacker import Stream
-from cloudtrain.stores import open_store
+from cloudtrain.stores import Wishes, open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import gs as presign
 from cloudtrain.stores.presign.gs import SPARE, DownscopedTokens
-from cloudtrain.stores.wishes import Wishes
 from tests.standins.serve import serving
 from tests.standins.stores import KINDS
 from tests.support.gcs_front import Call, Fault, Front, Google, front

@@ -38,11 +38,10 @@ from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.core.shell import Secret
 from cloudtrain.node.listing import File
-from cloudtrain.stores import open_store
+from cloudtrain.stores import Wishes, open_store
 from cloudtrain.stores.data import open_data
 from cloudtrain.stores.presign import s3 as presign
 from cloudtrain.stores.s3 import S3Store
-from cloudtrain.stores.wishes import Wishes
 from tests.standins.faults import Fault, Faults
 from tests.standins.s3_door import S3Door
 from tests.standins.serve import serving

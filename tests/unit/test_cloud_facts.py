@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain.providers
-from cloudtrain import catalog, config, stores
+from cloudtrain import catalog, config
 from cloudtrain.catalog import table
 from cloudtrain.config.sections import SshProxySection
 from cloudtrain.core.cloud import (
@@ -36,9 +36,11 @@ from cloudtrain.core.cloud import (
     providers,
 )
 from cloudtrain.core.model import SPOT, Provisioning
+from cloudtrain.core.store_kinds import KINDS
 from cloudtrain.providers.aws.requests import FASTER
 from cloudtrain.providers.azure.expiry import SOONEST
 from cloudtrain.providers.gcp.machine_shapes import Shape
+from cloudtrain.stores import extra_of
 from tests.standins.cloud import DESCRIPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -117,8 +119,8 @@ def test_names_and_words_of_a_cloud(cloud: Cloud) -> None:
 
 @every_cloud
 def test_the_store_of_a_cloud_comes_with_its_extra(cloud: Cloud) -> None:
-    (kind,) = [kind for kind in stores.KINDS if kind.scheme == cloud.store_scheme]
-    assert kind.extra == cloud.name
+    (kind,) = [kind for kind in KINDS if kind.scheme == cloud.store_scheme]
+    assert extra_of(kind) == cloud.name
     assert kind.package
 
 

@@ -157,7 +157,7 @@ def test_encryption_and_who_pays_are_asked_of_stores_that_know_them(tmp_path: Pa
     wrong = text + stored % ("gs://bucket/x", "aws:kms") + paid % "az://account/container/d"
     assert problems(tmp_path, wrong) == [
         "c.yaml:3: artifacts.encryption: is for an s3:// `store`: others encrypt by themselves",
-        "c.yaml:4: data.digits.requester_pays: is for s3:// and gs:// data",
+        "c.yaml:4: data.digits.requester_pays: is for gs:// and s3:// data",
     ]
     (unknown,) = problems(tmp_path, text + stored % ("s3://bucket/x", "kms"))
     assert unknown.endswith("must be none, AES256, aws:kms or aws:kms:KEY, not 'kms'")

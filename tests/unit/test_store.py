@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain import stores
+from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.extras import install_hint
-from cloudtrain.stores import StoreKind, open_store
+from cloudtrain.core.store_kinds import StoreKind
+from cloudtrain.stores import open_store
 from cloudtrain.stores.objects import CountingReader, decode_key, encode_key
 
 
@@ -44,8 +45,8 @@ def test_a_uri_that_names_no_store_of_this_version_says_which_there_are(
 def test_a_missing_package_of_a_store_without_a_cloud_has_an_install_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", module="sftp", package="no_such")
-    monkeypatch.setattr(stores, "KINDS", (kind,))
+    kind = StoreKind(scheme="sftp", form="sftp://HOST/path", package="no_such")
+    monkeypatch.setattr(store_kinds, "KINDS", (kind,))
     with pytest.raises(UsageError, match="needs no_such, which is not installed") as raised:
         open_store("sftp://host/path")
     assert raised.value.hint == install_hint("sftp")

@@ -1,0 +1,91 @@
+"""The kinds of stores: everything that is true of one kind and not of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreKind:
+    """A kind of store. Its module in stores/ has the name of its scheme, and
+    `opened(uri, *, endpoint, project, wishes)`.
+    """
+
+    scheme: str
+    form: str
+    example: str = ""
+    """What a template has after the scheme, for the user to replace."""
+    package: str = ""
+    """Package that its module imports."""
+    on_this_machine: bool = False
+    """True if the store is on this machine, so that nodes cannot upload to it directly."""
+    bucket_schemes: tuple[str, ...] = ()
+    """Schemes of URIs under which scripts name its buckets."""
+    in_account: bool = False
+    """True if a bucket is in an account of its own name, which is the first name of its URIs."""
+    encrypts_on_request: bool = False
+    """True if an upload can ask for its encryption (`artifacts.encryption`)."""
+    bills_readers: bool = False
+    """True if an owner can have whoever reads pay (`requester_pays`)."""
+    monthly: float | None = None
+    """$ per GB and month, standard storage in the cheapest large regions, 2026-11-23; None: not
+    known."""
+
+    @property
+    def top(self) -> str:
+        """Form of the URI of a whole bucket or folder."""
+        return self.form.removesuffix("/prefix")
+
+
+KINDS = (
+    StoreKind(
+        scheme="gs",
+        form="gs://BUCKET/prefix",
+        example="my-bucket",
+        package="google.cloud.storage",
+        bucket_schemes=("gs",),
+        bills_readers=True,
+        monthly=0.020,  # https://cloud.google.com/storage/pricing
+    ),
+    StoreKind(
+        scheme="s3",
+        form="s3://BUCKET/prefix",
+        example="my-bucket",
+        package="boto3",
+        bucket_schemes=("s3", "s3a"),
+        encrypts_on_request=True,
+        bills_readers=True,
+        monthly=0.023,  # https://aws.amazon.com/s3/pricing
+    ),
+    StoreKind(
+        scheme="az",
+        form="az://ACCOUNT/CONTAINER/prefix",
+        example="myaccount/my-container",
+        package="azure.storage.blob",
+        bucket_schemes=("az", "abfs", "abfss", "wasb", "wasbs"),
+        in_account=True,
+        # Hot, locally redundant: https://azure.microsoft.com/pricing/details/storage/blobs
+        monthly=0.0208,
+    ),
+    StoreKind(
+        scheme="file",
+        form="file:///path",
+        on_this_machine=True,
+        monthly=0.0,
+    ),
+)
+
+
+def kind_of(uri: str) -> StoreKind | None:
+    scheme = scheme_of(uri)
+    return next((kind for kind in KINDS if kind.scheme == scheme), None)
+
+
+def scheme_of(uri: str) -> str:
+    scheme, separator, _ = uri.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def is_on_this_machine(uri: str) -> bool:
+    kind = kind_of(uri)
+    return kind is not None and kind.on_this_machine
