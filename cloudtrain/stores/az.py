@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import re
 from collections import deque
@@ -23,13 +22,12 @@ from cloudtrain.core.errors import (
     StoreAway,
     StoreError,
 )
-from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.identities.azure import identity
-from cloudtrain.stores import NO_WISHES, Wishes
-from cloudtrain.stores.objects import CountingReader, ObjectStore, age_of, split
-from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, signer_of
+from cloudtrain.stores import Wishes
+from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
+from cloudtrain.stores.presign.az import MOST_BLOCKS, AzurePresigner, quoted, signer_of
 
 PART = 4 << 20
 """Bytes in a block uploaded by this machine; later blocks of a very long stream are larger."""
@@ -53,20 +51,12 @@ machine.
 """
 
 
-def opened(
-    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
-) -> AzureStore:
-    return AzureStore(uri, endpoint=endpoint)
-
-
-class AzureStore(ObjectStore):
-    """`az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in AZURE_STORAGE_CONNECTION_STRING if
-    it names this account, else azure-identity's standard chain.
+def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+    """Open `az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in
+    AZURE_STORAGE_CONNECTION_STRING if it names this account, else azure-identity's standard chain.
     """
-
-    def __init__(self, uri: str, *, endpoint: str | None = None, clock: Clock = CLOCK) -> None:
-        account, container, prefix = split(uri, "az://ACCOUNT/CONTAINER/prefix", 2)
-        super().__init__(uri, _Container(account, container, endpoint, clock), prefix)
+    account, container, prefix = split(uri)
+    return ObjectStore(uri, _Container(account, container, endpoint, CLOCK), prefix)
 
 
 class _Container:
@@ -85,16 +75,16 @@ class _Container:
             AzurePresigner(account, container, self._container, signer, clock) if signer else None
         )
 
-    def put(self, key: str, data: io.RawIOBase) -> str:
+    def put(self, key: str, data: CountingReader) -> str:
         blob = self._container.get_blob_client(key)
-        first = data.read(PART) or b""
+        first = data.read(PART)
         if len(first) < PART:  # all of it is here: one request
             blob.upload_blob(first, overwrite=True, validate_content=True)
             return ""
         made = blob.commit_block_list(list(self._staged(blob, first, data)))
-        return _quoted(made["etag"])
+        return quoted(made["etag"])
 
-    def _staged(self, blob: Any, first: bytes, data: io.RawIOBase) -> Iterator[Any]:
+    def _staged(self, blob: Any, first: bytes, data: CountingReader) -> Iterator[Any]:
         """Stage blocks with the same kind of names that nodes use: all block names of a blob must
         have the same form, and blocks of a failed attempt stay for a week.
         """
@@ -112,15 +102,12 @@ class _Container:
                 if len(waiting) > SIDE_BY_SIDE:
                     yield waiting.popleft().result()
                 offset, number = offset + len(part), number + 1
-                part = data.read(PART << number // (MOST_BLOCKS // 5)) or b""
+                part = data.read(PART << number // (MOST_BLOCKS // 5))
             while waiting:
                 yield waiting.popleft().result()
 
     def get(self, key: str) -> Iterator[bytes]:
         yield from self._container.get_blob_client(key).download_blob(max_concurrency=4).chunks()
-
-    def keys(self, prefix: str) -> Iterator[StoredObject]:
-        return map(_described, self._container.list_blobs(name_starts_with=prefix or None))
 
     def stat(self, key: str) -> StoredObject | None:
         try:
@@ -142,13 +129,6 @@ class _Container:
         yield from blob.download_blob(
             offset=offset, etag=version, match_condition=MatchConditions.IfNotModified
         ).chunks()
-
-    def sign_read(
-        self, key: str, version: str, *, inside: str, expires_in: float
-    ) -> PresignedRequest | None:
-        if self.presigner is None:
-            return None
-        return self.presigner.sign_read(key, version, expires_in=expires_in)
 
     def location(self) -> str:
         """Nothing: the account's region is not known to its blob service."""
@@ -264,27 +244,20 @@ class _Container:
         silent = (self._errors.ServiceRequestError, self._errors.ServiceResponseError)
         passes = isinstance(error, silent) or (status or 0) >= 500 or status == 429
         kind = StoreAway if passes else StoreError
-        return kind(f"{code}: {words}" if code else words, hint=_AGAIN)
+        return kind(f"{code}: {words}" if code else words, hint=AGAIN)
 
 
 def _described(blob: Any) -> StoredObject:
     return StoredObject(
         key=blob.name,
         size=blob.size,
-        version=_quoted(blob.etag),
+        version=quoted(blob.etag),
         md5=bytes(blob.content_settings.content_md5 or b"").hex(),
         is_folder=(blob.metadata or {}).get("hdi_isfolder") == "true",
         is_archived=blob.blob_tier == "Archive",
     )
 
 
-def _quoted(tag: object) -> str:
-    """Listings have an ETag without its quotes, answers with them."""
-    text = str(tag)
-    return text if text.startswith('"') else f'"{text}"'
-
-
-_AGAIN = "run the command again to continue"
 _LOGIN = "run `az login`, or set AZURE_STORAGE_CONNECTION_STRING with this account's own key"
 _ROLE = (
     "you need the role `Storage Blob Data Contributor` on the storage account, "

@@ -73,7 +73,10 @@ class BucketData:
     def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
         inside = self._inside if key.startswith(self._inside) else key
         with self._store.explained(key):
-            return self._bucket.sign_read(key, version, inside=inside, expires_in=expires_in)
+            signer = self._bucket.presigner
+            if signer is None:
+                return None
+            return signer.sign_read(key, version, inside=inside, expires_in=expires_in)
 
     def location(self) -> str:
         """Location of the bucket; "" if that is not told, as without storage.buckets.get, which

@@ -21,7 +21,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.presign import Presigner
 from cloudtrain.core.protocols import SMALL, Swapped
-from cloudtrain.stores import NO_WISHES, Wishes
+from cloudtrain.stores import Wishes
 
 PARTIAL = ".partial"
 """Top-level folder for files being written; neither a run nor a user can have this name."""
@@ -31,9 +31,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _STALE = 24 * 3600.0
 
 
-def opened(
-    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
-) -> FileStore:
+def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> FileStore:
     return FileStore(uri)
 
 
@@ -63,7 +61,7 @@ class FileStore:
                 raise StoreError(f"{self.root}: a file read back differs from what was written")
             with _explained(self.root):
                 (self.root / name).unlink()
-                self._clear()
+                self.clear(moments.wall() - _STALE)
         except StoreError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM):
@@ -167,21 +165,19 @@ class FileStore:
     def swap(self, path: str, data: bytes | None, version: str) -> Swapped:
         target = self._file(path)
         with _explained(target), self._alone() as now:
-            found, content, written = _small(self.root, path) or ("", b"", now)
-            if found != version:
-                return Swapped(done=False, version=found, data=content, age=now - written)
+            found = _small(self.root, path, now)
+            if found.version != version:
+                return found
             if data is None:
                 self.delete(path)
                 return Swapped(done=True)
             self.upload(path, [data])
-            made = _small(self.root, path)
-            return Swapped(done=True, version=made[0] if made else "")
+            return Swapped(done=True, version=_small(self.root, path, now).version)
 
     def peek(self, path: str) -> Swapped:
         target = self._file(path)
         with _explained(target), self._alone() as now:
-            found, content, written = _small(self.root, path) or ("", b"", now)
-            return Swapped(done=False, version=found, data=content, age=now - written)
+            return _small(self.root, path, now)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[float]:
@@ -203,9 +199,6 @@ class FileStore:
             raise StoreError(f"{self.root}: {path!r} is not a path inside the store")
         return f"{self.root}/{path}"
 
-    def _clear(self) -> None:
-        self.clear(moments.wall() - _STALE)
-
     def clear(self, before: float) -> None:
         """Delete leftovers of killed uploads, last written before that Unix time."""
         if (self.root / PARTIAL).is_symlink():
@@ -216,16 +209,18 @@ class FileStore:
                     left.unlink()
 
 
-def _small(root: Path, path: str) -> tuple[str, bytes, float] | None:
-    """Version, content and modification time; None if the file does not exist."""
+def _small(root: Path, path: str, now: float) -> Swapped:
+    """Version, content and age of a file, if it exists."""
     try:
         with _folder(root, path) as (folder, name):
             descriptor, _ = _opened(folder, name)
     except FileNotFoundError:
-        return None
+        return Swapped(done=False)
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
-        return f"{facts.st_mtime_ns}-{facts.st_ino}", file.read(SMALL), facts.st_mtime
+        version = f"{facts.st_mtime_ns}-{facts.st_ino}"
+        data = file.read(SMALL)
+    return Swapped(done=False, version=version, data=data, age=now - facts.st_mtime)
 
 
 def folder_of(uri: str) -> Path:

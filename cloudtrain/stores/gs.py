@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import os
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cloudtrain.core import moments
@@ -21,11 +21,10 @@ from cloudtrain.core.errors import (
     StoreError,
     UsageError,
 )
-from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities import google as identity
-from cloudtrain.stores import NO_WISHES, Wishes
-from cloudtrain.stores.objects import ChainedReader, ObjectStore, age_of, split
+from cloudtrain.stores import Wishes
+from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.gs import BYTES, GooglePresigner
 
 CHUNK = 1 << 20
@@ -36,28 +35,12 @@ AT_ONCE = 32
 """Connections to keep open: the number of files transferred in parallel."""
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
-AGAIN = "run the command again to continue"
 
 
-def opened(
-    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
-) -> GoogleStore:
-    return GoogleStore(uri, endpoint=endpoint, project=project, wishes=wishes)
-
-
-class GoogleStore(ObjectStore):
-    """`gs://BUCKET/prefix`. Uses the application default credentials."""
-
-    def __init__(
-        self,
-        uri: str,
-        *,
-        endpoint: str | None = None,
-        project: str | None = None,
-        wishes: Wishes = NO_WISHES,
-    ) -> None:
-        bucket, prefix = split(uri, "gs://BUCKET/prefix", 1)
-        super().__init__(uri, _Bucket(bucket, prefix, endpoint, project, wishes), prefix)
+def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+    """Open `gs://BUCKET/prefix`. Uses the application default credentials."""
+    bucket, prefix = split(uri)
+    return ObjectStore(uri, _Bucket(bucket, prefix, endpoint, project, wishes), prefix)
 
 
 class _Bucket:
@@ -113,15 +96,13 @@ class _Bucket:
             client._http.hooks["response"].append(heard)
         return client
 
-    def put(self, key: str, data: io.RawIOBase) -> str:
+    def put(self, key: str, data: CountingReader) -> str:
         """Upload with the MD5, which the service verifies; crc32c is slow in pure Python."""
-        first = data.read(PART) or b""
         options = {"content_type": BYTES, "checksum": "md5", "retry": self._retry}
-        if len(first) < PART:  # one request where the whole of it is here
-            self._bucket.blob(key).upload_from_string(first, **options)
-            return ""
-        whole = ChainedReader(first, data)
-        self._bucket.blob(key, chunk_size=PART).upload_from_file(whole, **options)
+        if len(data.ahead(PART)) < PART:  # one request where the whole of it is here
+            self._bucket.blob(key).upload_from_string(data.read(), **options)
+        else:
+            self._bucket.blob(key, chunk_size=PART).upload_from_file(data, **options)
         return ""
 
     def get(self, key: str) -> Iterator[bytes]:
@@ -130,16 +111,10 @@ class _Bucket:
             raise StoreError(f"{key}: no such object")
         if not blob.size:
             return  # an empty object has no range to request
-        whole = self._bucket.blob(
-            key, generation=blob.generation
-        )  # even if it is replaced meanwhile
+        # Even if it is replaced meanwhile.
+        whole = self._bucket.blob(key, generation=blob.generation)
         with whole.open("rb", chunk_size=PART) as file:
-            while data := file.read(CHUNK):
-                yield data
-
-    def keys(self, prefix: str) -> Iterator[StoredObject]:
-        """List objects; an object composed of others has no MD5."""
-        return self.objects(prefix)
+            yield from iter(partial(file.read, CHUNK), b"")
 
     def stat(self, key: str) -> StoredObject | None:
         blob = self._bucket.blob(key)
@@ -150,6 +125,7 @@ class _Bucket:
         return _described(blob)
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """List objects; one composed of others has no MD5."""
         for blob in self._bucket.list_blobs(prefix=prefix or None, fields=_DESCRIPTION):
             yield _described(blob)
 
@@ -158,13 +134,7 @@ class _Bucket:
         # As stored: an object with Content-Encoding: gzip would otherwise be decompressed.
         with blob.open("rb", chunk_size=PART, raw_download=True) as file:
             file.seek(offset)
-            while data := file.read(CHUNK):
-                yield data
-
-    def sign_read(
-        self, key: str, version: str, *, inside: str, expires_in: float
-    ) -> PresignedRequest | None:
-        return self.presigner.sign_read(key, version, inside=inside, expires_in=expires_in)
+            yield from iter(partial(file.read, CHUNK), b"")
 
     def location(self) -> str:
         """The bucket's location: `US-EAST4`, or `US` for a multi-region."""
@@ -259,27 +229,20 @@ class _Bucket:
         if isinstance(error, self._auth.TransportError):  # of the service that renews tokens
             return StoreAway(text, hint=AGAIN)
         if isinstance(error, self._auth.GoogleAuthError):
-            found = identity.explained("signing in to Google", error)
-            return found if isinstance(found, CloudtrainError) else StoreAway(text, hint=AGAIN)
-        if isinstance(error, self._api.Unauthorized):
-            return CredentialsError(text, hint=identity.LOGIN)
-        if isinstance(error, self._api.Forbidden):
-            hint = "grant roles/storage.objectUser on the bucket"
-            return PermissionsError(text, hint=_hint(text) or hint)
-        if isinstance(error, self._api.NotFound):
-            hint = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
-            return NoBucketError(text, hint=hint)
-        if isinstance(error, self._api.TooManyRequests | self._api.ServerError):
-            return StoreAway(text, hint=AGAIN)
-        if isinstance(error, self._api.RetryError):
-            return StoreAway(text, hint=AGAIN)
-        if isinstance(error, self._api.GoogleAPIError):  # a permanent one: 400, 409, 412
-            return StoreError(text, hint=_hint(text))
-        if isinstance(error, self._requests.ConnectionError | self._requests.Timeout):
-            return StoreAway(text, hint=AGAIN)
-        if isinstance(error, self._requests.RequestException | self._media.DataCorruption):
-            return StoreError(text, hint=AGAIN)
-        return None
+            refusal = identity.explained("signing in to Google", error)
+            return refusal if isinstance(refusal, CloudtrainError) else StoreAway(text, hint=AGAIN)
+        kinds: tuple[tuple[Any, type[CloudtrainError], str | None], ...] = (
+            (self._api.Unauthorized, CredentialsError, identity.LOGIN),
+            (self._api.Forbidden, PermissionsError, _hint(text) or _ROLE),
+            (self._api.NotFound, NoBucketError, _CREATE),
+            (self._api.TooManyRequests | self._api.ServerError, StoreAway, AGAIN),
+            (self._api.RetryError, StoreAway, AGAIN),
+            (self._api.GoogleAPIError, StoreError, _hint(text)),  # a permanent one: 400, 409, 412
+            (self._requests.ConnectionError | self._requests.Timeout, StoreAway, AGAIN),
+            (self._requests.RequestException | self._media.DataCorruption, StoreError, AGAIN),
+        )
+        found = (kind(text, hint=hint) for types, kind, hint in kinds if isinstance(error, types))
+        return next(found, None)
 
 
 def _payer(credentials: Any, project: str | None) -> str:
@@ -305,6 +268,8 @@ def region(location: str) -> str:
     return re.sub(r"^([a-z]+-[a-z]+\d+)-[a-z]$", r"\1", location)
 
 
+_ROLE = "grant roles/storage.objectUser on the bucket"
+_CREATE = "run `gcloud storage buckets create gs://B`, or set `artifacts.create: true`"
 _HINTS = (
     # https://cloud.google.com/storage/docs/bucket-lock and …/requester-pays, read 2026-11-26
     (

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import io
 import re
+import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -21,29 +22,24 @@ from cloudtrain.core.network import HINT, no_network
 from cloudtrain.core.paths import is_inside
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.core.protocols import StoredObject, Swapped
+from cloudtrain.core.store_kinds import kind_of
+
+AGAIN = "run the command again to continue"
 
 CHECKS = ".cloudtrain-check/"
 """Prefix of the objects that `check` writes; they are not artifacts."""
 
 
-class DataBucket(Protocol):
-    """One bucket or container as a source of data. Raises the SDK's own exceptions."""
-
-    def stat(self, key: str) -> StoredObject | None: ...
-
-    def objects(self, prefix: str) -> Iterator[StoredObject]: ...
-
-    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]: ...
+class BucketPresigner(Presigner, Protocol):
+    """Signs requests for the objects of one bucket, by their full keys."""
 
     def sign_read(
         self, key: str, version: str, *, inside: str, expires_in: float
     ) -> PresignedRequest | None:
         """`inside`: start of the names of all objects of this data."""
 
-    def location(self) -> str: ...
 
-
-class Bucket(DataBucket, Protocol):
+class Bucket(Protocol):
     """One bucket or container; objects are named by their full keys. Raises the SDK's own
     exceptions.
     """
@@ -53,27 +49,30 @@ class Bucket(DataBucket, Protocol):
         """URL of the service."""
 
     @property
-    def presigner(self) -> Presigner | None:
-        """The presigner, which takes full keys too; None if the bucket has none."""
+    def presigner(self) -> BucketPresigner | None: ...
 
-    def put(self, key: str, data: io.RawIOBase) -> str:
+    def put(self, key: str, data: CountingReader) -> str:
         """Upload; returns the version of an object whose MD5 is not listed, else ""."""
 
     def get(self, key: str) -> Iterator[bytes]: ...
 
-    def keys(self, prefix: str) -> Iterator[StoredObject]:
-        """Yield each object, sorted by key; its MD5 if that is one."""
+    def read(self, key: str, version: str, offset: int) -> Iterator[bytes]: ...
+
+    def stat(self, key: str) -> StoredObject | None: ...
+
+    def objects(self, prefix: str) -> Iterator[StoredObject]:
+        """Yield each object, sorted by key; its MD5 if what is listed certainly is one."""
+
+    def location(self) -> str: ...
 
     def copy(self, source: str, target: str) -> None:
         """Copy within the store."""
 
     def delete(self, key: str) -> None: ...
 
-    def swap(self, key: str, data: bytes | None, version: str) -> Swapped:
-        """Same as StoreBackend.swap."""
+    def swap(self, key: str, data: bytes | None, version: str) -> Swapped: ...
 
-    def peek(self, key: str) -> Swapped:
-        """Same as StoreBackend.peek."""
+    def peek(self, key: str) -> Swapped: ...
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         """Create a missing bucket, private to its owner, with these tags if its service has any;
@@ -84,20 +83,16 @@ class Bucket(DataBucket, Protocol):
         """Convert an exception of the SDK to ours; None for any other."""
 
 
-Explained = Callable[[str], contextlib.AbstractContextManager[None]]
-"""Returns, for a path, a context that converts the SDK's exceptions to ours."""
-
-
 class ObjectStore:
-    """StoreBackend in one bucket. An object becomes visible only when it is complete."""
+    """StoreBackend in one bucket, and its presigner if the bucket has one. An object becomes
+    visible only when it is complete.
+    """
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
         self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
-        self.presigner: Presigner | None = (
-            _Presigner(bucket, self._key, self.explained) if bucket.presigner else None
-        )
+        self.presigner: Presigner | None = self if bucket.presigner else None
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         with self.explained(""):
@@ -127,7 +122,7 @@ class ObjectStore:
     def list(self, prefix: str = "") -> Iterator[Artifact]:
         start = self.prefix + encode_key(prefix)
         with self.explained(prefix):
-            for found in self.bucket.keys(start):
+            for found in self.bucket.objects(start):
                 path = decode_key(found.key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(
@@ -158,6 +153,28 @@ class ObjectStore:
         with self.explained(path):
             return self.bucket.peek(self._key(path))
 
+    def sign_upload(
+        self, path: str, size: int | None, *, expires_in: float
+    ) -> PresignedUpload | None:
+        with self.explained(path):
+            made = self._signer.sign_upload(self._key(path), size, expires_in=expires_in)
+        return made and replace(made, path=path)
+
+    def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
+        with self.explained(path):
+            return self._signer.sign_download(self._key(path), expires_in=expires_in)
+
+    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
+        with self.explained(upload.path):
+            return self._signer.complete(replace(upload, path=self._key(upload.path)), parts)
+
+    @property
+    def _signer(self) -> BucketPresigner:
+        """The bucket's presigner. Fetched each time, as it changes when the bucket is created."""
+        signer = self.bucket.presigner
+        assert signer is not None
+        return signer
+
     def _key(self, path: str) -> str:
         if not is_inside(path):
             raise StoreError(f"{self.uri}: {path!r} is not a path inside the store")
@@ -181,37 +198,6 @@ class ObjectStore:
             raise explained.copy_with(what=where) from None
 
 
-class _Presigner:
-    """Wraps a bucket's presigner: takes paths in the store, and converts the SDK's exceptions to
-    ours.
-    """
-
-    def __init__(self, bucket: Bucket, key: Callable[[str], str], explained: Explained) -> None:
-        self._bucket, self._key, self._explained = bucket, key, explained
-
-    def sign_upload(
-        self, path: str, size: int | None, *, expires_in: float
-    ) -> PresignedUpload | None:
-        with self._explained(path):
-            made = self._its.sign_upload(self._key(path), size, expires_in=expires_in)
-        return made and replace(made, path=path)
-
-    def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
-        with self._explained(path):
-            return self._its.sign_download(self._key(path), expires_in=expires_in)
-
-    def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
-        with self._explained(upload.path):
-            return self._its.complete(replace(upload, path=self._key(upload.path)), parts)
-
-    @property
-    def _its(self) -> Presigner:
-        """The bucket's presigner. Fetched each time, as it changes when the bucket is created."""
-        presigner = self._bucket.presigner
-        assert presigner is not None
-        return presigner
-
-
 class CountingReader(io.RawIOBase):
     """File object over chunks, for SDKs to read; counts and digests the bytes."""
 
@@ -224,19 +210,22 @@ class CountingReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int | None = -1) -> bytes:
-        """Read exactly `size` bytes; fewer only at the end of the data."""
-        wanted = None if size is None or size < 0 else size
+    def tell(self) -> int:
+        return self.size
+
+    def ahead(self, size: int) -> bytes:
+        """The next `size` bytes, fewer at the end of the data; `read` yields them again."""
         parts, have = [self._left], len(self._left)
-        while wanted is None or have < wanted:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
+        while have < size and (chunk := next(self._chunks, None)) is not None:
             parts.append(chunk)
             have += len(chunk)
-        data = b"".join(parts)
-        end = have if wanted is None else min(wanted, have)
-        result, self._left = data[:end], data[end:]
+        self._left = b"".join(parts)
+        return self._left[:size]
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read exactly `size` bytes; fewer only at the end of the data."""
+        result = self.ahead(sys.maxsize if size is None or size < 0 else size)
+        self._left = self._left[len(result) :]
         self.size += len(result)
         self.sha256.update(result)
         self.md5.update(result)
@@ -247,31 +236,6 @@ class CountingReader(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
-
-
-class ChainedReader(io.RawIOBase):
-    """Stream whose first bytes have already been read: yields these, then the rest."""
-
-    def __init__(self, first: bytes, rest: io.RawIOBase) -> None:
-        self._first = first
-        self._rest = rest
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        wanted = -1 if size is None else size
-        if self._first and 0 <= wanted <= len(self._first):
-            data, self._first = self._first[:wanted], self._first[wanted:]
-        else:
-            left = wanted - len(self._first) if wanted >= 0 else -1
-            data, self._first = self._first + (self._rest.read(left) or b""), b""
-        self._at += len(data)
-        return data
 
 
 def age_of(written: datetime, date: str | None) -> float:
@@ -300,11 +264,16 @@ def decode_key(key: str) -> str:
     return unquote_to_bytes(key).decode("utf-8", "surrogateescape")
 
 
-def split(uri: str, shape: str, parts: int) -> list[str]:
-    """Split a URI into its first `parts` names and the prefix after them. Raises UsageError."""
+def split(uri: str) -> list[str]:
+    """Split a URI into its bucket, with its account before it if it has one, and the prefix after
+    them. Raises UsageError.
+    """
+    kind = kind_of(uri)
+    assert kind is not None, "the scheme of a store"
+    parts = 2 if kind.in_account else 1
     names = uri.partition("://")[2].rstrip("/").split("/")
     if len(names) < parts or not all(names):
-        raise UsageError(f"artifacts.store: {uri}: invalid, use {shape}")
+        raise UsageError(f"artifacts.store: {uri}: invalid, use {kind.form}")
     prefix = "/".join(names[parts:])
     if prefix and not is_inside(prefix):
         raise UsageError(f"artifacts.store: {uri}: {prefix!r} is not a valid prefix")

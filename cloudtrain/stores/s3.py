@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from cloudtrain.core.errors import (
@@ -20,11 +20,11 @@ from cloudtrain.core.errors import (
     StoreAway,
     StoreError,
 )
-from cloudtrain.core.presign import PresignedRequest
+from cloudtrain.core.model import Artifact
 from cloudtrain.core.protocols import SMALL, StoredObject, Swapped
 from cloudtrain.identities.aws import identity
-from cloudtrain.stores import NO_WISHES, Wishes
-from cloudtrain.stores.objects import ObjectStore, age_of, split
+from cloudtrain.stores import Wishes
+from cloudtrain.stores.objects import AGAIN, CountingReader, ObjectStore, age_of, split
 from cloudtrain.stores.presign.s3 import S3Presigner, encryption_arguments
 
 CHUNK = 1 << 20
@@ -46,33 +46,26 @@ SAMPLE_BYTES = 1 << 20
 GIVEN_BY_DEFAULT = "us-east-1"
 
 
-def opened(
-    uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes = NO_WISHES
-) -> S3Store:
-    return S3Store(uri, endpoint=endpoint, profile=project, wishes=wishes)
+def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
+    """Open `s3://BUCKET/prefix`. Uses boto3's standard credential chain; `project`: its profile."""
+    name, prefix = split(uri)
+    return _Store(uri, _Bucket(name, endpoint, project, wishes), prefix)
 
 
-class S3Store(ObjectStore):
-    """`s3://BUCKET/prefix`. Uses boto3's standard credential chain."""
-
-    def __init__(
-        self,
-        uri: str,
-        *,
-        endpoint: str | None = None,
-        profile: str | None = None,
-        wishes: Wishes = NO_WISHES,
-    ) -> None:
-        name, prefix = split(uri, "s3://BUCKET/prefix", 1)
-        bucket = _Bucket(name, endpoint, profile, wishes)
-        super().__init__(uri, bucket, prefix)
-        self._clear = bucket.clear
+class _Store(ObjectStore):
+    bucket: _Bucket
 
     def check(self) -> None:
         """Check the store; also aborts uploads older than a week, whose parts S3 keeps billing."""
         super().check()
         with self.explained(""):
-            self._clear(self.prefix)
+            self.bucket.presigner.clear(self.prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
+
+    def list(self, prefix: str = "") -> Iterator[Artifact]:
+        for found in super().list(prefix):
+            with self.explained(found.path):
+                md5 = self.bucket.md5(self._key(found.path), found.size, found.version)
+            yield replace(found, md5=md5)
 
 
 class _Bucket:
@@ -116,9 +109,7 @@ class _Bucket:
 
     def _presigner(self, client: Any) -> S3Presigner:
         credentials = self._identity.session().get_credentials
-        presigner = S3Presigner(self._name, client, self._client_for, credentials)
-        presigner.encryption, presigner.payer = self._sse, self._pays
-        return presigner
+        return S3Presigner(self._name, client, self._client_for, credentials, self._sse, self._pays)
 
     def _client_for(self, region: str, **options: Any) -> Any:
         import botocore.config
@@ -134,10 +125,10 @@ class _Bucket:
             ),
         )
 
-    def put(self, key: str, data: io.RawIOBase) -> str:
+    def put(self, key: str, data: CountingReader) -> str:
         self._client.upload_fileobj(data, self._name, key, ExtraArgs=self._sse or None)
         self.presigner.give_up(key)
-        if getattr(data, "size", 0) < LARGE:
+        if data.size < LARGE:
             return ""
         return str(self._client.head_object(Bucket=self._name, Key=key)["ETag"])
 
@@ -145,17 +136,6 @@ class _Bucket:
         body = self._client.get_object(Bucket=self._name, Key=key)["Body"]
         with body:
             yield from body.iter_chunks(CHUNK)
-
-    def keys(self, prefix: str) -> Iterator[StoredObject]:
-        pages = self._client.get_paginator("list_objects_v2")
-        for page in pages.paginate(Bucket=self._name, Prefix=prefix):
-            for found in page.get("Contents", ()):
-                yield StoredObject(
-                    key=found["Key"],
-                    size=found["Size"],
-                    version=found["ETag"],
-                    md5=self._md5(found),
-                )
 
     def stat(self, key: str) -> StoredObject | None:
         try:
@@ -194,27 +174,22 @@ class _Bucket:
         with body:
             yield from body.iter_chunks(CHUNK)
 
-    def sign_read(
-        self, key: str, version: str, *, inside: str, expires_in: float
-    ) -> PresignedRequest | None:
-        return self.presigner.sign_read(key, version, expires_in=expires_in)
-
     def location(self) -> str:
         return self.presigner.region()
 
-    def _md5(self, found: Mapping[str, Any]) -> str:
+    def md5(self, key: str, size: int, tag: str) -> str:
         """The ETag if it is the MD5; else "". It is not an MD5 for multipart uploads, with KMS or
         SSE-C, or in directory buckets, though it may look like one (S3 user guide, "Checking object
         integrity"). As listings do not show which applies, the first small object is read and
         decides for all.
         """
-        etag = str(found.get("ETag", "")).strip('"')
+        etag = tag.strip('"')
         if not re.fullmatch("[0-9a-f]{32}", etag):
             return ""
-        if self._etags_are_md5s is None and found["Size"] <= SAMPLE_BYTES:
+        if self._etags_are_md5s is None and size <= SAMPLE_BYTES:
             with suppress(self._errors.ClientError):  # just replaced or deleted: the next one
                 digest = hashlib.md5(usedforsecurity=False)
-                for data in self.get(found["Key"]):
+                for data in self.get(key):
                     digest.update(data)
                 self._etags_are_md5s = digest.hexdigest() == etag
         return etag if self._etags_are_md5s else ""
@@ -267,9 +242,6 @@ class _Bucket:
             return bool(told.get("HTTPStatusCode") != 404)
         return True
 
-    def clear(self, prefix: str) -> None:
-        self.presigner.clear(prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
-
     def delete(self, key: str) -> None:
         self._client.delete_object(Bucket=self._name, Key=key)
 
@@ -314,7 +286,7 @@ class _Bucket:
             told = error.response.get("Error", {})
             code, words = str(told.get("Code", "")), str(told.get("Message") or error)
             if _status(error) >= 500 or _status(error) == 429:
-                return StoreAway(f"{code}: {words}", hint=_AGAIN)
+                return StoreAway(f"{code}: {words}", hint=AGAIN)
             refused = _refusal(code, f"{code}: {words}")
             return self._identity.cured(refused) if code in _WHO else refused
         if isinstance(error, self._errors.ConnectionError | self._errors.HTTPClientError):
@@ -323,8 +295,6 @@ class _Bucket:
             return StoreError(str(error), hint="check that the store is reachable")
         return None
 
-
-_AGAIN = "run the command again to continue"
 
 _ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
 """Storage classes that must be restored before a read:
@@ -377,7 +347,7 @@ def _refusal(code: str, text: str) -> CloudtrainError:
         )
     if code == "BucketAlreadyExists":
         return NameTakenError(text, hint="names are shared by all accounts: use another one")
-    return StoreError(text, hint=_AGAIN)
+    return StoreError(text, hint=AGAIN)
 
 
 def _status(error: Any) -> int:

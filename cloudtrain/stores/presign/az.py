@@ -51,6 +51,10 @@ class Key:
     """Unix time at which the key, and every signature by it, expires."""
 
 
+Signer = Callable[[float], Key]
+"""Returns a key that is valid for at least so many seconds."""
+
+
 def blob_sas(
     account: str,
     container: str,
@@ -121,16 +125,6 @@ class DelegationKey:
         return Key(value=Secret(got.value), facts=facts, expires=expires)
 
 
-class AccountKey:
-    """Signs with the key of the account itself, unless the account turned out to refuse it."""
-
-    def __init__(self, value: str, other: DelegationKey, is_refused: Callable[[], bool]) -> None:
-        self._key, self._other, self._is_refused = Key(value=Secret(value)), other, is_refused
-
-    def key(self, lasts: float) -> Key:
-        return self._other.key(lasts) if self._is_refused() else self._key
-
-
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(int(seconds), timezone.utc)
 
@@ -159,7 +153,7 @@ class AzurePresigner:
         account: str,
         name: str,
         container: Any,
-        signer: AccountKey | DelegationKey,
+        signer: Signer,
         clock: Clock,
     ) -> None:
         import azure.core.exceptions
@@ -187,7 +181,9 @@ class AzurePresigner:
         url = Secret(self._signed(key, READ, expires_in))
         return PresignedRequest(url=url, method="GET", headers=HEADERS)
 
-    def sign_read(self, key: str, version: str, *, expires_in: float) -> PresignedRequest:
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest:
         """Sign a GET of one blob. The node adds the condition: a signature has none."""
         url = Secret(self._signed(key, READ, expires_in))
         return PresignedRequest(url=url, method="GET", headers={**HEADERS, "If-Match": version})
@@ -196,8 +192,7 @@ class AzurePresigner:
         names = [base64.b64decode(part.block).decode() for part in parts]
         blob = self._container.get_blob_client(upload.path)
         made = blob.commit_block_list([self._blob.BlobBlock(name) for name in names])
-        tag = str(made["etag"])
-        return tag if tag.startswith('"') else f'"{tag}"'
+        return quoted(made["etag"])
 
     def _signed(self, key: str, right: str, expires_in: float) -> str:
         url: str = self._container.url
@@ -205,7 +200,7 @@ class AzurePresigner:
             self._account,
             self._name,
             key,
-            self._signer.key(expires_in),
+            self._signer(expires_in),
             expires=self._clock.now() + expires_in,
             https=url.startswith("https:"),
             right=right,
@@ -221,12 +216,21 @@ class AzurePresigner:
         return frozenset(base64.b64encode(block.id.encode()).decode() for block in found)
 
 
-def signer_of(service: Any, refuses_keys: Callable[[], bool]) -> AccountKey | DelegationKey | None:
-    """Signer for a service's credentials; None if they are themselves only a signature."""
-    key = getattr(service.credential, "account_key", None)
+def signer_of(service: Any, refuses_keys: Callable[[], bool]) -> Signer | None:
+    """Signer for a service's credentials; None if they are themselves only a signature. The key of
+    the account itself signs, unless the account turned out to refuse it.
+    """
+    delegation, key = DelegationKey(service), getattr(service.credential, "account_key", None)
     if key:
-        return AccountKey(key, DelegationKey(service), refuses_keys)
-    return DelegationKey(service) if hasattr(service.credential, "get_token") else None
+        own = Key(value=Secret(key))
+        return lambda lasts: delegation.key(lasts) if refuses_keys() else own
+    return delegation.key if hasattr(service.credential, "get_token") else None
+
+
+def quoted(tag: object) -> str:
+    """Listings have an ETag without its quotes, answers with them."""
+    text = str(tag)
+    return text if text.startswith('"') else f'"{text}"'
 
 
 def _parts(size: int) -> Iterator[tuple[int, int | None]]:

@@ -83,12 +83,14 @@ class GooglePresigner:
             token = self._tokens.reading(key)
             if token is None:
                 return None
-            right["Authorization"] = Secret(f"Bearer {token.reveal()}")
-        url = (
-            f"{self._client._connection.API_BASE_URL}/storage/v1/b/"
-            f"{quote(self._name, safe='')}/o/{quote(key, safe='')}?alt=media"
+            right = _bearer(token)
+        return PresignedRequest(url=Secret(self._media(key)), method="GET", headers=right)
+
+    def _media(self, key: str) -> str:
+        bucket = (
+            f"{self._client._connection.API_BASE_URL}/storage/v1/b/{quote(self._name, safe='')}"
         )
-        return PresignedRequest(url=Secret(url), method="GET", headers=right)
+        return f"{bucket}/o/{quote(key, safe='')}?alt=media"
 
     def sign_read(
         self, key: str, version: str, *, inside: str, expires_in: float
@@ -106,11 +108,8 @@ class GooglePresigner:
             token = self._tokens.reading_below(inside, key, self._opened)
             if token is None:
                 return self._signed_by_key(key, version, headers, expires_in)
-            headers["Authorization"] = Secret(f"Bearer {token.reveal()}")
-        url = (
-            f"{self._client._connection.API_BASE_URL}/storage/v1/b/{quote(self._name, safe='')}"
-            f"/o/{quote(key, safe='')}?alt=media&generation={version}"
-        )
+            headers |= _bearer(token)
+        url = f"{self._media(key)}&generation={version}"
         if self._payer:
             url += f"&userProject={quote(self._payer, safe='')}"
         return PresignedRequest(url=Secret(url), method="GET", headers=headers)
@@ -147,16 +146,15 @@ class GooglePresigner:
         if not folders:
             return None
         token = self._tokens.token(key[:start] + "/".join(folders[:2]) + "/")
-        return {"Authorization": Secret(f"Bearer {token.reveal()}")} if token else None
+        return _bearer(token) if token else None
 
     def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
         """The request that uploads a whole object:
         https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart
         """
         mark = uuid.uuid4().hex
-        name = json.dumps(key).replace(
-            "{", r"\u007b"
-        )  # the name must not contain the node's placeholders
+        # The name must not contain the node's placeholders.
+        name = json.dumps(key).replace("{", r"\u007b")
         facts = f'{{"name": {name}, "contentType": "{BYTES}", "md5Hash": "{{md5}}"}}'
         return PresignedRequest(
             url=Secret(
@@ -238,15 +236,10 @@ class DownscopedTokens:
         self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
-        """A token for all keys that start with `folder`; None if Google issues none or the bucket
-        does not accept it.
+        """A token for uploading keys that start with `folder`; None if Google issues none or the
+        bucket does not accept it.
         """
-        with self._locks.setdefault(folder, threading.Lock()):
-            token, until = self._tokens.get(folder, (None, 0.0))
-            if self._clock() >= until:
-                token, until = self._made(folder)
-                self._tokens[folder] = (token, until)
-            return token
+        return self._kept(folder, ROLE, f"{folder}.cloudtrain-{uuid.uuid4().hex}", self._opens)
 
     def reading(self, key: str) -> Secret | None:
         """A token for reading this key; None if Google issues none."""
@@ -259,24 +252,21 @@ class DownscopedTokens:
         """A token for reading all keys that begin with `start`; None if Google issues none or the
         bucket does not accept it, which is checked once on `key`.
         """
-        name = f"{READER} {start}"
+        return self._kept(start, READER, key, opens)
+
+    def _kept(
+        self, start: str, role: str, key: str, opens: Callable[[Any, str], object]
+    ) -> Secret | None:
+        name = f"{role} {start}"
         with self._locks.setdefault(name, threading.Lock()):
             token, until = self._tokens.get(name, (None, 0.0))
             if self._clock() >= until:
-                token, until = self._asked(start, READER)
+                token, until = self._asked(start, role)
                 refused = token is None or until <= self._clock()
                 if token is None or refused or not self._is_taken(token.reveal(), key, opens):
                     token, until = None, self._clock() + REFUSED
                 self._tokens[name] = (token, until)
             return token
-
-    def _made(self, folder: str) -> tuple[Secret | None, float]:
-        token, until = self._asked(folder, ROLE)
-        key = f"{folder}.cloudtrain-{uuid.uuid4().hex}"
-        refused = token is None or until <= self._clock()
-        if token is None or refused or not self._is_taken(token.reveal(), key, self._opens):
-            return None, self._clock() + REFUSED
-        return token, until
 
     def _asked(self, start: str, role: str) -> tuple[Secret | None, float]:
         """Request a token for keys with this prefix. Returns it with the time until which it may be
@@ -288,10 +278,8 @@ class DownscopedTokens:
         scoped = self._scoped(start, role)
         try:
             scoped.refresh(partial(Request(), timeout=CONNECT))
-            # google-auth's times are naive, in UTC.
-            return Secret(scoped.token), scoped.expiry.replace(
-                tzinfo=timezone.utc
-            ).timestamp() - SPARE
+            expiry = scoped.expiry.replace(tzinfo=timezone.utc)  # google-auth's times are naive
+            return Secret(scoped.token), expiry.timestamp() - SPARE
         except (GoogleAuthError, ValueError, AttributeError):  # also: no JSON, no time
             return None, 0.0
 
@@ -327,6 +315,10 @@ class DownscopedTokens:
         except (GoogleAPIError, GoogleAuthError, OSError):  # OSError: those of requests
             return False
         return True
+
+
+def _bearer(token: Secret) -> dict[str, str | Secret]:
+    return {"Authorization": Secret(f"Bearer {token.reveal()}")}
 
 
 def within(bucket: str, folder: str) -> str:

@@ -35,25 +35,28 @@ class S3Presigner:
     """
 
     def __init__(
-        self, bucket: str, client: Any, make: Callable[..., Any], credentials: Callable[[], Any]
+        self,
+        bucket: str,
+        client: Any,
+        make: Callable[..., Any],
+        credentials: Callable[[], Any],
+        encryption: Mapping[str, str] = {},
+        payer: Mapping[str, str] = {},
     ) -> None:
+        """`encryption`: arguments of each upload; `payer`: those of each read of input data."""
         self._bucket, self._client, self._make = bucket, client, make
         self._credentials = credentials
         self._reads: ReadUrls | None = None
         self._lock = threading.Lock()
         self._signing: Any = None
-        self.encryption: Mapping[str, str] = {}
-        """Arguments of each upload."""
-        self.payer: Mapping[str, str] = {}
-        """Arguments of each read of input data."""
+        self._encryption, self._payer = encryption, payer
         self._open: set[str] = set()
         """Keys with unfinished uploads."""
 
     def sign_upload(self, key: str, size: int | None, *, expires_in: float) -> PresignedUpload:
-        seconds = max(1, min(int(expires_in), LONGEST))
         if size is None or size <= SMALL:
-            url = self._signed("put_object", seconds, Key=key, **self.encryption)
-            headers = {HEADERS[name]: value for name, value in self.encryption.items()}
+            url = self._signed("put_object", expires_in, Key=key, **self._encryption)
+            headers = {HEADERS[name]: value for name, value in self._encryption.items()}
             whole = PresignedRequest(url=url, headers=headers)
             return PresignedUpload(path=key, requests=(whole,))
         length = part_length(size)
@@ -61,7 +64,7 @@ class S3Presigner:
         requests = tuple(
             PresignedRequest(
                 url=self._signed(
-                    "upload_part", seconds, Key=key, UploadId=upload, PartNumber=number
+                    "upload_part", expires_in, Key=key, UploadId=upload, PartNumber=number
                 ),
                 offset=offset,
                 length=min(length, size - offset),
@@ -71,16 +74,16 @@ class S3Presigner:
         return PresignedUpload(path=key, requests=requests, upload_id=upload, uploaded=uploaded)
 
     def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest:
-        seconds = max(1, min(int(expires_in), LONGEST))
-        return PresignedRequest(url=self._signed("get_object", seconds, Key=key), method="GET")
+        return PresignedRequest(url=self._signed("get_object", expires_in, Key=key), method="GET")
 
-    def sign_read(self, key: str, version: str, *, expires_in: float) -> PresignedRequest:
+    def sign_read(
+        self, key: str, version: str, *, inside: str, expires_in: float
+    ) -> PresignedRequest:
         """Sign a GET of that version: the condition is part of the signature."""
-        seconds = max(1, min(int(expires_in), LONGEST))
         if self._reads is None:
-            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials, self.payer)
-        url = Secret(self._reads.url(key, version, seconds))
-        paid = {HEADERS[name]: value for name, value in self.payer.items()}
+            self._reads = ReadUrls(self._bucket, self._signer(), self._credentials, self._payer)
+        url = Secret(self._reads.url(key, version, _valid(expires_in)))
+        paid = {HEADERS[name]: value for name, value in self._payer.items()}
         return PresignedRequest(url=url, method="GET", headers={"If-Match": version, **paid})
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
@@ -135,7 +138,7 @@ class S3Presigner:
         if not chosen:
             # The signing client: with the other one, boto3 would make S3 expect CRCs of parts.
             made = self._signer().create_multipart_upload(
-                Bucket=self._bucket, Key=key, **self.encryption
+                Bucket=self._bucket, Key=key, **self._encryption
             )
             chosen = made["UploadId"]
         return chosen, had
@@ -188,11 +191,11 @@ class S3Presigner:
         digest = hashlib.md5(digests, usedforsecurity=False).hexdigest()
         return str(found["ETag"]).strip('"') == f"{digest}-{len(tags)}"
 
-    def _signed(self, action: str, seconds: int, **arguments: Any) -> Secret:
+    def _signed(self, action: str, expires_in: float, **arguments: Any) -> Secret:
         """Sign only the method, host and query, as a node adds Content-MD5."""
-        client = self._signer()
-        params = {"Bucket": self._bucket, **arguments}
-        return Secret(client.generate_presigned_url(action, Params=params, ExpiresIn=seconds))
+        params, seconds = {"Bucket": self._bucket, **arguments}, _valid(expires_in)
+        sign = self._signer().generate_presigned_url
+        return Secret(sign(action, Params=params, ExpiresIn=seconds))
 
     def _signer(self) -> Any:
         with self._lock:
@@ -222,6 +225,10 @@ class S3Presigner:
             # Otherwise it uses the global host, which redirects, for every region.
             s3["addressing_style"] = "virtual"
         return {**options, "s3": s3} if s3 else options
+
+
+def _valid(expires_in: float) -> int:
+    return max(1, min(int(expires_in), LONGEST))
 
 
 HEADERS = {
