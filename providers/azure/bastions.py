@@ -11,7 +11,7 @@ from cloudtrain.core.model import Network
 from cloudtrain.providers.azure import network as networks
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.http import Tree
 
 FIT = ("standard", "premium")
 """SKUs with native client support."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cloudtrain.core.errors import if_told
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.http import Tree
 
 
 def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:

@@ -33,13 +33,13 @@ from cloudtrain.providers.azure import (
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.dry_run import policies
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.findings import finding, in_each
+from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting
 from cloudtrain.training import interconnect

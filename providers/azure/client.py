@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,10 +28,10 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import poll_until
 from cloudtrain.identities.azure import AzureIdentity, identity
 from cloudtrain.providers.azure import faults, paths
-from cloudtrain.providers.azure.http import ArmAnswer, ArmConnection, Tree
 from cloudtrain.providers.azure.shared_poll import NOT_DONE, SharedPoll
 from cloudtrain.providers.base.answers import objects
 from cloudtrain.providers.base.faults import seconds as told_seconds
+from cloudtrain.providers.base.http import Answer, HttpClient, Tree
 from cloudtrain.providers.base.timing import Timing, require_network
 
 ENDPOINT = "https://management.azure.com"
@@ -64,7 +64,7 @@ class ArmClient:
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
         self.given = config.resource_group
         """Name of the user's resource group that everything is created in, if any."""
-        self._idle: deque[ArmConnection] = deque()
+        self._http = HttpClient("azure", "Azure")
         self._watches: dict[str, SharedPoll] = {}
         self._facts: dict[str, Any] = {}
         self._versions: dict[tuple[str, str], str] = {}
@@ -100,7 +100,7 @@ class ArmClient:
 
     def token(self) -> str:
         try:
-            with mapped("token for Azure"):
+            with faults.TABLE.mapped("token for Azure"):
                 return self._identity.token(f"{self.endpoint}/.default")
         except CredentialsError:  # without any, a network is not what lacks
             raise
@@ -118,7 +118,7 @@ class ArmClient:
         *,
         query: Mapping[str, str] | None = None,
         retried: type[CloudError] | None = None,
-    ) -> ArmAnswer:
+    ) -> Answer:
         """Send one request, retried while it is throttled, unanswered or raises `retried`.
 
         Falls back to an older API version if this endpoint does not support ours yet.
@@ -153,17 +153,30 @@ class ArmClient:
         body: Tree | None,
         query: Mapping[str, str],
         retried: type[CloudError] | None,
-    ) -> ArmAnswer:
+    ) -> Answer:
         url = f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
         asked = f"{method} {_short(path)}"
         if body and body.get("zones"):
             self._zonal.add(path)
 
-        def once(token: str) -> ArmAnswer:
-            with mapped(asked), self._pooled() as connection:
-                return connection.call(asked, method, url, body, token, self._reach(path))
+        def once(token: str) -> Answer:
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+            data = json.dumps(body) if body else None
+            with faults.TABLE.mapped(asked):
+                answer = self._http.ask(
+                    asked, self.endpoint, method, url, headers=headers, data=data
+                )
+            if answer.ok:
+                return answer
+            raise faults.of_answer(
+                asked,
+                status=answer.status,
+                headers=answer.headers,
+                body=answer.text,
+                reach=self._reach(path),
+            )
 
-        def signed() -> ArmAnswer:
+        def signed() -> Answer:
             token = self.token()
             try:
                 return once(token)
@@ -230,7 +243,7 @@ class ArmClient:
         """
         self.made(path, self.call("PUT", path, body, retried=BusyError))
 
-    def made(self, path: str, answer: ArmAnswer, *, within: float = OPERATION) -> None:
+    def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
         """Wait until the resource of a PUT is ready. Polls one list for all resources of that kind.
         Raises the resource's error.
         """
@@ -264,9 +277,7 @@ class ArmClient:
         except NotFoundError:
             return
 
-    def finish(
-        self, method: str, path: str, answer: ArmAnswer, *, within: float = OPERATION
-    ) -> None:
+    def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
         """Wait for the operation that `answer` belongs to. Raises the operation's error.
 
         Azure reports operations in three ways:
@@ -389,29 +400,17 @@ class ArmClient:
             hint="set `project: ID` or AZURE_SUBSCRIPTION_ID",
         )
 
-    @contextmanager
-    def _pooled(self) -> Iterator[ArmConnection]:
-        """Yield a connection for exclusive use; it is kept open for the next caller."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = ArmConnection(self.endpoint)
-        try:
-            yield connection
-        finally:
-            self._idle.append(connection)
-
 
 class _Polled:
     """Time until an operation may be asked for again, as the answers told:
     https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
     """
 
-    def __init__(self, begun: ArmAnswer) -> None:
+    def __init__(self, begun: Answer) -> None:
         self.wait = 0.0
         self.heard(begun)
 
-    def heard(self, answer: ArmAnswer) -> ArmAnswer:
+    def heard(self, answer: Answer) -> Answer:
         self.wait = told_seconds(answer.headers) or 0.0
         return answer
 
@@ -452,18 +451,7 @@ def failure_reason(thing: Tree) -> Any:
     return {"code": "", "message": f"provisioning ended as {state}"}
 
 
-@contextmanager
-def mapped(asked: str) -> Iterator[None]:
-    """Map exceptions raised inside to CloudError."""
-    try:
-        yield
-    except CloudError:
-        raise
-    except Exception as error:
-        raise faults.of_exception(asked, error) from error
-
-
-def _is_ready(answer: ArmAnswer) -> bool:
+def _is_ready(answer: Answer) -> bool:
     return answer.status in (200, 201) and state_of(answer.body) == "succeeded"
 
 

@@ -28,11 +28,11 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Vm
+from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.words import lasting
 
 SOONEST = 35 * 60.0

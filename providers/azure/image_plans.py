@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from cloudtrain.core.errors import CloudConfigError, if_told
 from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.http import Tree
 
 PLAN = ("name", "product", "publisher")
 

@@ -10,8 +10,8 @@ from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.providers.azure import image_plans, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.faults import is_unknown_question
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.machine_types import Sku, Skus, words_of
+from cloudtrain.providers.base.http import Tree
 
 SECURE_BOOT = (
     "Microsoft.Features/providers/Microsoft.Compute/features/TrustedLaunchByDefaultPreview"

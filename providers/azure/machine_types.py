@@ -12,8 +12,8 @@ from cloudtrain.catalog import gpus
 from cloudtrain.core.model import Accelerator, NodePlan
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain
+from cloudtrain.providers.base.http import Tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,12 @@ from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.azure import faults, image_versions, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side, state_of
 from cloudtrain.providers.azure.expiry import LONGEST
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.http import Tree
 
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
 """Machine types with at least 100 Gbit/s:

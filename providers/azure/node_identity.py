@@ -16,7 +16,7 @@ from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import blobs, faults, paths, permissions
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.facts import FACTS
-from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.http import Tree
 
 READS, ASSIGNS = permissions.ON_IDENTITY
 ROLES = {

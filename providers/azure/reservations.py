@@ -14,9 +14,9 @@ from cloudtrain.core.errors import CapacityError, CloudConfigError
 from cloudtrain.core.model import NodePlan, Plan, Provisioning
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.http import Tree
 
 TARGETED = ("", "targeted")
 """Types of groups that a VM names. `Block` ones end their VMs at a time that is not documented,

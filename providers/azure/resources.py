@@ -9,11 +9,11 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.providers.azure import faults, listing, paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side, state_of
-from cloudtrain.providers.azure.http import Tree
 from cloudtrain.providers.azure.teardown import AT_ONCE, GROUP, KINDS
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm
+from cloudtrain.providers.base.http import Tree
 
 OPTIONAL = ("Microsoft.DevTestLab/schedules", "Microsoft.Compute/proximityPlacementGroups")
 """Kinds that exist only for whoever may create them: their permissions are not always needed."""

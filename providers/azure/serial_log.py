@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloudtrain.providers.azure.client import ArmClient, mapped
+from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import where
+from cloudtrain.providers.azure.faults import TABLE
 from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.serial_log import last_lines
 
@@ -33,7 +34,7 @@ def _fetched(name: str, url: str) -> str:
     """Fetch a presigned link without sending our token; errors do not show the link."""
     import requests
 
-    with mapped(f"GET serial log of {name}"):
+    with TABLE.mapped(f"GET serial log of {name}"):
         try:
             answer = requests.get(url, timeout=TIMEOUT)
         except requests.RequestException as error:

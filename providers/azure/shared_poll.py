@@ -15,7 +15,7 @@ from cloudtrain.core.errors import CloudError, TransientError
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import report_wait
 from cloudtrain.providers.azure import paths
-from cloudtrain.providers.azure.http import Tree
+from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.timing import Timing
 
 LATE = 0.1

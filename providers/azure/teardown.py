@@ -22,13 +22,13 @@ from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries
 from cloudtrain.providers.azure.facts import FACTS
-from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.listing import disk_gb
 from cloudtrain.providers.azure.network import BEING_DELETED
 from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Resource, Vm
+from cloudtrain.providers.base.http import Answer, Tree
 
 GROUP = "resource group"
 AT_ONCE = 64
@@ -170,12 +170,12 @@ class Teardown:
         path = f"{group.path}/providers/Microsoft.Compute/virtualMachines"
         return self._arm.pages_if_told(path)
 
-    def _deallocate(self, vms: Sequence[Tree]) -> dict[str, ArmAnswer]:
+    def _deallocate(self, vms: Sequence[Tree]) -> dict[str, Answer]:
         """Begin to deallocate the VMs; returns the answers by ID. A VM whose deallocation is
         refused is still deleted.
         """
 
-        def ask(vm: Tree) -> ArmAnswer | None:
+        def ask(vm: Tree) -> Answer | None:
             try:
                 return self._arm.call("POST", f"{vm['id']}/deallocate")
             except CloudError:
@@ -185,7 +185,7 @@ class Teardown:
         return {str(vm["id"]): a for vm, a in zip(vms, answers, strict=True) if a is not None}
 
     def _not_deleted(
-        self, name: str, vms: Sequence[Tree], begun: dict[str, ArmAnswer], refusal: CloudError
+        self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: CloudError
     ) -> PermissionsError:
         """The error for a locked group, whose machines are no longer billed while its other
         resources are.

@@ -18,12 +18,12 @@ from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
 from cloudtrain.providers.azure.faults import refuses_boot
-from cloudtrain.providers.azure.http import ArmAnswer, Tree
 from cloudtrain.providers.azure.network import ClusterNetwork, ours
 from cloudtrain.providers.azure.shared_poll import NOT_DONE
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
+from cloudtrain.providers.base.http import Answer, Tree
 from cloudtrain.providers.base.teardown import roll_back
 
 NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
@@ -129,7 +129,7 @@ class Vms:
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
 
-    def _await(self, name: str, path: str, begun: ArmAnswer | None) -> None:
+    def _await(self, name: str, path: str, begun: Answer | None) -> None:
         """Wait until the VM is created. Raises CapacityError (`stuck`) if that takes too long."""
         within = self._arm.timing.boot
         try:
@@ -142,7 +142,7 @@ class Vms:
                 raise
             raise listing.stuck(within) from error
 
-    def _begin(self, path: str, body: Tree, *others: Tree) -> ArmAnswer | None:
+    def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
         """Begin to create the VM; returns None if an earlier call, whose answer was lost, has
         already begun.
 

@@ -6,7 +6,8 @@ Each cloud's `faults` has its rows, and reads its own form of an answer into a `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
@@ -119,6 +120,16 @@ class Table:
             return code, words, _UNKNOWN
         row = self.row(f"http{refusal.status}")
         return code, words, row or _UNKNOWN
+
+    @contextmanager
+    def mapped(self, what: str) -> Iterator[None]:
+        """Map exceptions that are raised inside to CloudError."""
+        try:
+            yield
+        except CloudError:
+            raise
+        except Exception as error:
+            raise self.of_exception(what, error) from error
 
     def of_exception(self, what: str, error: BaseException, **facts: str) -> CloudError:
         """The error for an exception, by the first row with one of its classes."""

@@ -11,9 +11,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from libcloud.common.base import ConnectionUserAndKey
-from libcloud.compute.drivers.gce import GCEConnection, GCEResponse
-
 from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
@@ -26,17 +23,12 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.retry import report_wait
-from cloudtrain.providers.base import session
 from cloudtrain.providers.base.answers import typed
-from cloudtrain.providers.base.per_thread import PerThread
-from cloudtrain.providers.base.timing import Timing, require_network
+from cloudtrain.providers.base.http import TIMEOUT, Answer, HttpClient, require_url
+from cloudtrain.providers.base.timing import Timing
 from cloudtrain.providers.base.wishes import Wishes
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.credentials import Credentials
-
-# ── the connection ─────────────────────────────────────────────────────────────
-# libcloud's to Compute Engine, with google-auth's credentials and a configurable endpoint.
-
 
 GOOGLE = "https://compute.googleapis.com/compute/v1"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
@@ -44,8 +36,6 @@ OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 https://cloud.google.com/sdk/gcloud/reference/topic/configurations
 """
 
-SECONDS = 60.0
-"""Timeout of an HTTP call, in seconds."""
 WAITING = 150.0
 """Timeout in seconds of a call that waits for an operation; Google may take 120 s to answer it."""
 
@@ -57,65 +47,9 @@ def endpoint(config: ClusterConfig) -> str | None:
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
         return None
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise CloudConfigError(
-            f"{url!r} is not an endpoint",
-            hint="use a URL such as https://compute.googleapis.com/compute/v1/",
-        )
-    path = parts.path.rstrip("/") or "/compute/v1"
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-class GcpResponse(GCEResponse):  # type: ignore[misc, unused-ignore]
-    """HTTP response that keeps all errors and headers, which libcloud's class drops; `faults` maps
-    them.
-    """
-
-    def parse_body(self) -> Any:
-        try:
-            return json.loads(str(self.body))
-        except ValueError:
-            return None
-
-
-class GcpConnection(GCEConnection):  # type: ignore[misc, unused-ignore]
-    """Connection that does not use libcloud's own constructor.
-
-    That constructor would request a token in libcloud's way, store it in the user's home, and use a
-    fixed endpoint.
-    """
-
-    responseCls = GcpResponse
-
-    def __init__(self, url: str, credentials: Credentials, seconds: float) -> None:
-        ConnectionUserAndKey.__init__(self, "", "", url=url, timeout=seconds)  # type: ignore[no-untyped-call]
-        require_network(url)
-        self.gce_params = None
-        self._credentials = credentials
-
-    def connect(
-        self, host: Any = None, port: Any = None, base_url: Any = None, **kwargs: Any
-    ) -> None:
-        super().connect(host, port, base_url, **kwargs)  # type: ignore[no-untyped-call]
-        http: Any = self.connection
-        if os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE"):
-            # As google-auth does; libcloud reads SSL_CERT_FILE and certifi only.
-            http.ca_cert = None
-        session.prepare(http.session, "gcp", "Google Cloud")
-
-    def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
-        return params, {**headers, **self._credentials.headers()}
-
-    def morph_action_hook(self, action: str) -> str:
-        return f"{self.request_path}/{action}"
-
-
-# ── the client ─────────────────────────────────────────────────────────────────
+    require_url(url, "use a URL such as https://compute.googleapis.com/compute/v1/")
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/compute/v1'}"
 
 
 Json = dict[str, Any]
@@ -143,19 +77,19 @@ class GcpClient:
         self.endpoint = endpoint(config)
         self.service = "compute.googleapis.com"
         self.credentials = Credentials(config)
-        url = self.endpoint or GOOGLE
-        self._connections = _connections(url, self.credentials, SECONDS)
+        self.url = self.endpoint or GOOGLE
+        self._http = _http(TIMEOUT)
         self.described: dict[str, Json] = {}
         """Machine types that Google has described, by name: they do not change during a command."""
         self.wishes = Wishes(*WISHES)
         self._waits = True
-        self._waiter = self.at(url, WAITING)
+        self._waiter = self.at(self.url, WAITING)
 
-    def at(self, url: str, seconds: float = SECONDS, *, service: str = "") -> GcpClient:
+    def at(self, url: str, seconds: float = TIMEOUT, *, service: str = "") -> GcpClient:
         """Client for another Google service, or with another timeout, with the same credentials."""
         other = copy.copy(self)
         other.service = service or self.service
-        other._connections = _connections(url, self.credentials, seconds)
+        other.url, other._http = url, _http(seconds)
         return other
 
     def brief(self, seconds: float) -> GcpClient:
@@ -332,16 +266,15 @@ class GcpClient:
         if answer.status == 401:  # the token may have been revoked before it expired
             self.credentials.headers(renew=True)
             answer = self._send(what, method, action, params, body)
-        if 200 <= answer.status < 300 and isinstance(answer.object, dict):
-            return answer.object
-        if 200 <= answer.status < 300:
+        if isinstance(answer.body, dict):
+            return answer.body
+        if answer.ok:
             raise TransientError(f"{what}: the response is not a JSON object")
         raise faults.of_answer(
             what,
-            answer.status,
-            answer.object,
-            answer.headers,
-            text=str(answer.body),
+            status=answer.status,
+            headers=answer.headers,
+            body=answer.text,
             path=action,
             facts=self._facts(action),
         )
@@ -360,8 +293,8 @@ class GcpClient:
             )
         elif int(operation.get("httpErrorStatusCode") or 0) >= 400:
             status = int(operation["httpErrorStatusCode"])
-            words = {"error": {"message": operation.get("httpErrorMessage")}}
-            error = faults.of_answer(what, status, words, path=path, facts=self._facts(path))
+            words = {"message": operation.get("httpErrorMessage")}
+            error = faults.of_error(what, words, status=status, path=path, facts=self._facts(path))
         else:
             return None
         if isinstance(error, RateError | TransientError):
@@ -375,24 +308,17 @@ class GcpClient:
         action: str,
         params: Mapping[str, str] | None,
         body: Json | None,
-    ) -> Any:
-        try:
-            connection: Any = self._connections.get()
-            return connection.request(
-                action, params=params, data=body, method=method, retry_failed=False
+    ) -> Answer:
+        with faults.TABLE.mapped(what):
+            headers = {"Content-Type": "application/json", **self.credentials.headers()}
+            data = json.dumps(body) if body else None
+            return self._http.ask(
+                what, self.url, method, action, headers=headers, params=params, data=data
             )
-        except CloudError:
-            raise
-        except Exception as error:
-            raise faults.of_exception(what, error) from error
 
 
-def _connections(url: str, credentials: Credentials, seconds: float) -> PerThread[GcpConnection]:
-    def connected() -> GcpConnection:
-        credentials.headers()  # without any, a network is not what lacks
-        return GcpConnection(url, credentials, seconds)
-
-    return PerThread(connected)
+def _http(seconds: float) -> HttpClient:
+    return HttpClient("gcp", "Google Cloud", timeout=seconds)
 
 
 def _scope(path: str) -> str:

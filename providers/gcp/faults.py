@@ -22,6 +22,7 @@ from cloudtrain.core.errors import (
     TransientError,
 )
 from cloudtrain.identities.google import LOGIN
+from cloudtrain.providers.base import http
 from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, redacted, seconds
 
 ENABLE = "run `gcloud services enable {api} --project {consumer}`, then wait a minute"
@@ -290,20 +291,46 @@ for a machine type.
 
 def of_answer(
     what: str,
-    status: int,
-    body: Any,
-    headers: Mapping[str, str] | None = None,
     *,
-    text: str = "",
+    status: int,
+    headers: Mapping[str, str],
+    body: str,
     path: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """The error for an HTTP error response. `body` is its JSON, or None; `path` is that of the
-    request, and `facts` what its hints may name.
+    """The error for an HTTP error response. `path` is that of the request, and `facts` what its
+    hints may name.
     """
-    error = body.get("error") if isinstance(body, dict) else None
+    try:
+        error = http.parse_json(body)["error"]
+    except (ValueError, LookupError, TypeError):
+        error = None
+    return of_error(
+        what,
+        error,
+        status=status,
+        text=plain(body),
+        path=path,
+        facts=facts,
+        retry_after=seconds(headers),
+    )
+
+
+def of_error(
+    what: str,
+    error: Any,
+    *,
+    status: int,
+    text: str = "",
+    path: str = "",
+    facts: Mapping[str, str] | None = None,
+    retry_after: float | None = None,
+) -> CloudError:
+    """The error for Google's `{"code", "message", "details"}`, or a message. `text` counts without
+    one.
+    """
     given = error if isinstance(error, dict) else {}
-    message = str(given.get("message") or (error if isinstance(error, str) else "") or plain(text))
+    message = str(given.get("message") or (error if isinstance(error, str) else "") or text)
     reasons = [*_reasons(given)]
     told = _facts(path, facts or {}, given.get("details") or ())
     if told.get("number") in OWN_OF_GCLOUD and "SERVICE_DISABLED" in reasons:
@@ -317,7 +344,7 @@ def of_answer(
             status=status,
             asked=_asked(path, told),
             facts=told,
-            retry_after=seconds(headers or {}),
+            retry_after=retry_after,
         )
     )
     return made.copy_with(code=UNKNOWN_METHOD) if unknown else made

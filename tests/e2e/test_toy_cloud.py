@@ -106,4 +106,4 @@ def test_what_the_toys_row_says_is_told_to_its_users(child: Child) -> None:
     child.project.environment["TOY_ROOM"] = "kitchen"
     refused = child.run("check", child.config())
     assert refused.returncode != 0
-    assert "toy: Unauthorized" in refused.stdout + refused.stderr
+    assert "no such room" in refused.stdout + refused.stderr

@@ -243,10 +243,10 @@ def test_threads_do_not_share_a_connection_and_use_it_again_later(aws: Cloud) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(ec2._idle["us-east-1"]) == 4
+    assert len(ec2._http.idle[aws.url]) == 4
     for _ in range(3):
         ec2.ask("us-east-1", "DescribeVpcs")
-    assert len(ec2._idle["us-east-1"]) == 4
+    assert len(ec2._http.idle[aws.url]) == 4
 
 
 def test_user_data_is_in_no_url_and_in_no_error(aws: Cloud) -> None:

@@ -18,10 +18,8 @@ import pytest
 from cloudtrain.core.errors import CloudtrainError, LeftoverError
 from cloudtrain.core.model import Network, NodeGroup, Plan
 from cloudtrain.providers.aws import xml
-from cloudtrain.providers.azure.http import ArmResponse
-from cloudtrain.providers.base import labels
+from cloudtrain.providers.base import http, labels
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.gcp.client import GcpResponse
 from tests.support import aws_parts, azure_parts, gcp_parts
 from tests.support.fakes import make_identity, no_journal
 from tests.support.lanes import Cases
@@ -124,10 +122,9 @@ def started(name: str, folder: Path, stack: ExitStack, patch: pytest.MonkeyPatch
 
     world = World(name, provider, plan)
     provider().create(plan, make_identity(folder, plan), no_journal)
-    of_gcp, of_azure, of_aws = GcpResponse.parse_body, ArmResponse.parse_body, xml.tree
-    patch.setattr(GcpResponse, "parse_body", lambda self: world.answer(of_gcp(self)))
-    patch.setattr(ArmResponse, "parse_body", lambda self: world.answer(of_azure(self)))
-    patch.setattr(xml, "tree", lambda text: world.answer(of_aws(text)))
+    for module, name in ((http, "parse_json"), (xml, "tree")):
+        parse = getattr(module, name)
+        patch.setattr(module, name, lambda text, parse=parse: world.answer(parse(text)))
     return world
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +28,8 @@ from cloudtrain.core.partial_list import Whereabouts
 from cloudtrain.core.retry import waits_reported_to
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.http import HttpClient
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.gcp.client import GcpConnection
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 from tests.support.fakes import make_identity
@@ -730,9 +729,9 @@ def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
     netrc.write_text("machine 127.0.0.1 login me password mine\n")
     monkeypatch.setenv("NETRC", str(netrc))
     with serve.serving(app, 0, context) as url:
-        credentials = types.SimpleNamespace(headers=lambda: {"Authorization": "Bearer token"})
-        connection = GcpConnection(f"{url}/compute/v1", credentials, 10.0)  # type: ignore[arg-type]
-        assert connection.request("projects/x", method="GET").status == 200
+        token = {"Authorization": "Bearer token"}
+        client = HttpClient("gcp", "Google Cloud")
+        assert client.ask("x", url, "GET", "projects/x", headers=token).ok
     assert seen == ["Bearer token"]
 
 

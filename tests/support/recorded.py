@@ -118,7 +118,9 @@ def classified(cloud: str, entry: Recorded) -> CloudError:
         return azure.of_error(entry.asked, entry.json(), reach=reach)
     facts = {"project": entry.asked.split("/")[1]}
     if status:
-        return gcp.of_answer("asking", status, entry.json(), path=entry.asked, facts=facts)
+        return gcp.of_answer(
+            "asking", status=status, headers={}, body=entry.text(), path=entry.asked, facts=facts
+        )
     return gcp.of_operation("asking", [entry.json()], path=entry.asked, facts=facts)
 
 

@@ -71,8 +71,9 @@ def running(nodes: Nodes) -> Iterator[ToyStandIn]:
         def _do(self) -> None:
             room, *path = self.path.strip("/").split("/")
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            known = room == ROOM
-            answer = toy.answer(self.command, path, json.loads(body or "null")) if known else {}
+            known, answer = room == ROOM, "no such room"
+            if known:
+                answer = toy.answer(self.command, path, json.loads(body or "null"))
             text = json.dumps(answer).encode()
             self.send_response(200 if known else 401)
             self.send_header("Content-Length", str(len(text)))

@@ -65,6 +65,13 @@ SHARED_WITH_THE_CONFIG = {"hosts", "local"}
 CLOUDS = set(NAMES) - SHARED_WITH_THE_CONFIG
 
 
+TOY = PACKAGE.parent / "tests" / "toy_cloud" / "providers" / "toy"
+
+
+def test_a_cloud_of_its_own_is_a_folder_of_at_most_250_lines_besides_its_tables() -> None:
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in TOY.glob("*.py")) <= 250
+
+
 def names_a_provider(path: Path) -> list[str]:
     """Lines with a cloud's name as a string, and those that compare a provider with any."""
     found = []

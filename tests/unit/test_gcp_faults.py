@@ -52,7 +52,7 @@ def test_a_service_account_that_cannot_be_attached_is_said_to_be_the_reason(
     code: str, words: str, hint: str
 ) -> None:
     of_operation = faults.of_operation("making", [{"code": code, "message": words}], new_vm=True)
-    of_answer = faults.of_answer("asking", 400, {"error": {"message": words}})
+    of_answer = faults.of_error("asking", {"message": words}, status=400)
     for error in (of_operation, of_answer):
         assert (type(error), error.exit_code) == (PermissionsError, 4)
         assert hint in str(error.hint)
@@ -88,11 +88,15 @@ MEANINGS = {
 }
 
 
+def answered(status: int, body: str) -> CloudError:
+    return faults.of_answer("asking", status=status, headers={}, body=body)
+
+
 def refused(status: int, reason: str = "", message: str = "no", **more: object) -> CloudError:
     error = {"code": status, "message": message, **more}
     if reason:
         error["errors"] = [{"domain": "global", "reason": reason, "message": message}]
-    return faults.of_answer("asking", status, {"error": error})
+    return faults.of_error("asking", error, status=status)
 
 
 @pytest.mark.parametrize(("reason", "meaning"), MEANINGS.items())
@@ -189,7 +193,7 @@ def test_a_refusal_is_not_blamed_on_the_role_where_it_has_another_reason(
 
 
 def test_every_http_status_has_a_class() -> None:
-    kinds = {s: type(faults.of_answer("asking", s, None, text="<html>")) for s in range(300, 600)}
+    kinds = {s: type(answered(s, "<html>")) for s in range(300, 600)}
     assert CloudError not in kinds.values()
     transient = {status for status, kind in kinds.items() if kind is TransientError}
     assert transient == {408, 425, *range(500, 600)} - {501}
@@ -203,7 +207,7 @@ def test_every_http_status_has_a_class() -> None:
 def test_an_endpoint_that_does_not_know_the_question_is_told_from_a_thing_that_is_missing(
     status: int,
 ) -> None:
-    unknown = faults.of_answer("asking", status, None, text="Not Found")
+    unknown = answered(status, "Not Found")
     assert isinstance(unknown, NotFoundError)
     assert faults.is_unknown_question(unknown)
     missing = refused(
@@ -370,7 +374,7 @@ def test_what_google_answered_to_libcloud_has_a_class(path: Path) -> None:
     body = json.loads(path.read_text())
     error = body["error"]
     if "code" in error:
-        made = faults.of_answer("asking", int(error["code"]), body)
+        made = faults.of_error("asking", error, status=int(error["code"]))
         assert made.code in {e["reason"] for e in error["errors"]}
     else:
         made = faults.of_operation("asking", error["errors"])
@@ -402,10 +406,10 @@ def test_there_are_recorded_refusals() -> None:
 def test_what_google_says_of_a_reservation_tells_what_it_is(words: str, kind: type) -> None:
     """Whatever its code, of which CONDITION_NOT_MET is one."""
     told = [{"code": "CONDITION_NOT_MET", "message": words}]
-    body = {"error": {"message": words, "errors": [{"reason": "conditionNotMet"}]}}
+    given = {"message": words, "errors": [{"reason": "conditionNotMet"}]}
     for error in (
         faults.of_operation("making", told, new_vm=True),
-        faults.of_answer("making", 412, body),
+        faults.of_error("making", given, status=412),
     ):
         assert type(error) is kind
         assert error.scope == ("zone" if kind is CapacityError else "account")

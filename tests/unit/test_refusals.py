@@ -88,19 +88,19 @@ def test_an_answer_with_a_code_that_nobody_knows_is_an_answer(status: int) -> No
     """It is not asked again for a minute and a half, and the next place is tried."""
     body = json.dumps({"error": {"code": "Brandnew", "message": "no"}})
     xml = "<Response><Errors><Error><Code>Brandnew</Code><Message>no</Message></Error></Errors>"
-    told = {"error": {"code": status, "message": "no", "errors": [{"reason": "brandnew"}]}}
+    told = {"code": status, "message": "no", "errors": [{"reason": "brandnew"}]}
     found = [
         aws.of_answer(
             "RunInstances in x", status=status, headers={}, body=f"{xml}</Response>", reach="zone"
         ),
         azure.of_answer("PUT x", status=status, headers={}, body=body, reach="zone"),
-        gcp.of_answer("asking", status, told, path="projects/p/zones/us-east4-a/instances"),
+        gcp.of_error("asking", told, status=status, path="projects/p/zones/us-east4-a/instances"),
     ]
     assert [(type(error), error.scope) for error in found] == [(CloudError, "zone")] * 3
 
 
 def test_a_refusal_reaches_as_far_as_what_was_asked() -> None:
-    told = {"error": {"code": 400, "message": "no", "errors": [{"reason": "invalid"}]}}
+    told = {"code": 400, "message": "no", "errors": [{"reason": "invalid"}]}
     reaches = {
         "projects/p/zones/us-east4-a/instances": "zone",
         "projects/p/regions/us-east4/subnetworks": "region",
@@ -108,7 +108,7 @@ def test_a_refusal_reaches_as_far_as_what_was_asked() -> None:
         "projects/p/global/networks": "account",
     }
     for path, reach in reaches.items():
-        assert gcp.of_answer("asking", 400, told, path=path).scope == reach
+        assert gcp.of_error("asking", told, status=400, path=path).scope == reach
 
 
 def test_no_row_of_a_table_is_hidden_by_another_or_without_a_way_out() -> None:

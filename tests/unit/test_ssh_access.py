@@ -387,8 +387,7 @@ def test_what_an_organization_forbids_names_the_field_that_obeys_it(
     constraint: str, hint: str
 ) -> None:
     words = f"Constraint constraints/{constraint} violated for project 123."
-    error = faults.of_answer(
-        "creating x", 412, {"error": {"code": 412, "message": words, "errors": []}}
-    )
+    told = {"code": 412, "message": words, "errors": []}
+    error = faults.of_error("creating x", told, status=412)
     assert hint in str(error.hint)
     assert error.exit_code == 4

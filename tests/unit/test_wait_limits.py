@@ -57,7 +57,6 @@ UNLIMITED = {
     ("providers/azure/shared_poll.py", "SharedPoll._next_round"): "one request for all",
     ("providers/base/create.py", "uninterrupted"): "requests of the cloud",
     ("providers/gcp/requests.py", "ClusterNetwork.once"): "requests of the cloud",
-    ("providers/gcp/client.py", "GcpClient._send"): "a connection that a request gives back",
     # servers, which serve until they are stopped
     ("providers/local/reaper.py", "Reaper._reap"): "a node's server",
     ("providers/local/ssh_server.py", "_accept"): "a node's server",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
-from cloudtrain.core.errors import CapacityError, CloudError, CredentialsError, TransientError
+from cloudtrain.core.errors import CapacityError, CloudError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import ClusterConfig, MachineType, Node, Plan
 from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
@@ -19,9 +17,12 @@ from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts,
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain
+from cloudtrain.providers.base.http import HttpClient
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.base.timing import TIMING
 
-ERRORS = {401: CredentialsError, 507: CapacityError}
+TABLE = Table(Row(Fault(CapacityError, "zone", "play elsewhere"), "http507"))
 
 
 def provider(config: ClusterConfig) -> CloudProvider[str]:
@@ -38,29 +39,28 @@ class ToyAccount:
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._config = config
+        self._http = HttpClient(FACTS.name, FACTS.title)
+        self._room = config.project
+        self._url = f"{config.endpoints.compute or os.environ['TOY_ENDPOINT']}/{self._room}"
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        url = self._config.endpoints.compute or os.environ["TOY_ENDPOINT"]
-        request = urllib.request.Request(
-            f"{url}/{self._config.project}/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise ERRORS.get(error.code, TransientError)(f"toy: {error.reason}") from error
-        except OSError as error:
-            raise TransientError(f"toy: {error}") from error
+        """Send one request, retried while it is throttled or unanswered. Raises CloudError."""
+        data = None if body is None else json.dumps(body)
+        return TIMING.call(lambda: self._once(f"{method} {path}", method, path, data))
+
+    def _once(self, asked: str, method: str, path: str, data: str | None) -> Any:
+        with TABLE.mapped(asked):
+            answer = self._http.ask(asked, self._url, method, path, headers={}, data=data)
+        if answer.ok:
+            return answer.body
+        raise TABLE.error(Refusal(what=asked, words=plain(answer.text), status=answer.status))
 
     def principal(self) -> Principal | None:
         return Principal(id="child@toy.example", name="child")
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         self._ask("GET", "vms")
-        return (Finding(what="credentials", ok=True, text=f"the room {self._config.project}"),)
+        return (Finding(what="credentials", ok=True, text=f"the room {self._room}"),)
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         return ()
