@@ -11,21 +11,27 @@ from collections.abc import Mapping
 
 from cloudtrain.core.errors import (
     AddressTakenError,
-    BusyError,
-    CapacityError,
     CloudConfigError,
     CloudError,
-    CredentialsError,
     NameTakenError,
     NotFoundError,
-    PermissionsError,
-    QuotaError,
     RateError,
     Scope,
     TransientError,
 )
 from cloudtrain.providers.aws import xml
-from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, seconds
+from cloudtrain.providers.base.faults import (
+    Row,
+    Table,
+    busy,
+    denied,
+    full,
+    login,
+    plain,
+    quota,
+    seconds,
+    wrong,
+)
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
 _QUOTA = (
@@ -51,216 +57,175 @@ KEY = (
 NO_PROFILE = "InvalidIamInstanceProfile"
 """Our code for EC2's InvalidParameterValue with such words: EC2 has no code of its own for it."""
 
-_CAPACITY = Fault(CapacityError, "zone", _ELSEWHERE)
-_TRANSIENT = Fault(TransientError)
-_UNKNOWN_USER = Fault(CredentialsError, "account", _LOG_IN)
-_WRONG = Fault(CloudConfigError)
-_ABSENT = Fault(NotFoundError, "region")
-
-
-def _denied(hint: str, scope: Scope = "account") -> Fault:
-    return Fault(PermissionsError, scope, hint)
-
-
-def _wrong(hint: str, scope: Scope = "region") -> Fault:
-    return Fault(CloudConfigError, scope, hint)
-
-
 TABLE = Table(
     # ── Messages that say more than their codes ──────────────────────────────
     # terraform-provider-aws#24281 and cluster-api-provider-aws#3439 quote the first, read
     # 2026-11-22; the second is EC2's text for a profile without a role, by general knowledge.
-    Row(
-        _denied(
-            "check `identity`: `aws iam get-instance-profile --instance-profile-name NAME` must "
-            "show one role; a role's name is not a profile's"
-        ),
+    denied(
+        "check `identity`: `aws iam get-instance-profile --instance-profile-name NAME` must "
+        "show one role; a role's name is not a profile's",
         words=r"(?i)Invalid IAM Instance Profile|has no associated IAM Roles",
         code=NO_PROFILE,
     ),
     # LinkedInLearning/learning-terraform-3087701#345 and bitnami/vms#1838 (an image).
-    Row(
-        _denied(
-            "the account is on the Free plan: `cloudtrain check` lists what it may launch, or "
-            "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade"
-        ),
+    denied(
+        "the account is on the Free plan: `cloudtrain check` lists what it may launch, or "
+        "upgrade it: https://console.aws.amazon.com/billing/home#/freetier/upgrade",
         words=r"not eligible for Free Tier",
     ),
     # Of the request, so every zone answers the same: skypilot-org/skypilot#6315 (architecture),
     # hashicorp/terraform-provider-aws#19712 (ENA), RhinoSecurityLabs/cloudgoat#247 (boot mode),
     # crossplane-contrib/provider-aws#1538 (tenancy in a group), read 2026-11-26.
-    Row(
-        _wrong("set image: auto and network.close: off, or choose another machine", "account"),
+    wrong(
+        "set image: auto and network.close: off, or choose another machine",
         words=r"(?i)architecture.* does not match|\(ENA\) is required|an AMI with a boot mode"
         r"|placement groups? (are|is) not supported|into a placement group",
+        scope="account",
     ),
     # Orange-Cyberdefense/GOAD#304, 2024-11-27. AuthFailure alone would be our credentials'.
-    Row(
-        _wrong(
-            "this account may not use that image: its owner shares it by `aws ec2 "
-            "modify-image-attribute`, or set image: auto"
-        ),
+    wrong(
+        "this account may not use that image: its owner shares it by `aws ec2 "
+        "modify-image-attribute`, or set image: auto",
         words=r"^Not authorized for images",
         code="ImageNotShared",
     ),
     # awslabs/harmonix#22, 2023-07-18: status 401, OptInRequired.
-    Row(
-        _denied("accept the terms at the address above, or choose another `image:`"),
+    denied(
+        "accept the terms at the address above, or choose another `image:`",
         words=r"AWS Marketplace product",
     ),
     # https://repost.aws/knowledge-center/iam-explicit-deny-errors lists what else may deny, read
     # 2026-11-26. An organization may deny one region alone.
-    Row(
-        _denied(
-            "your organization denies it, whatever your own policies allow: a tag that it requires "
-            "goes into `tags:`, a region that it denies out of `placement`",
-            "region",
-        ),
+    denied(
+        "your organization denies it, whatever your own policies allow: a tag that it requires "
+        "goes into `tags:`, a region that it denies out of `placement`",
         words=r"(deny in a|because no) (service|resource) control policy",
+        scope="region",
     ),
-    Row(
-        _denied("what these words name must allow it as well as your own policy (docs/aws.md)"),
+    denied(
+        "what these words name must allow it as well as your own policy (docs/aws.md)",
         words=r"(deny in a|because no) (permissions boundary|session policy|VPC endpoint policy)",
     ),
-    Row(
-        _denied(
-            "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)"
-        ),
+    denied(
+        "allow iam:PassRole on the role in the instance profile of `identity` (docs/aws.md)",
         words=r"not authorized to perform: iam:PassRole",
     ),
     # ── Why EC2 ended an instance, for codes that mean something else in a response ──
-    Row(Fault(TransientError, "zone"), "Server.InternalError"),
-    Row(
-        _wrong(KEY),
-        "Client.InternalError *InvalidKMSKey* KMS* CustomerKeyHasBeenRevoked",
-    ),
+    Row(TransientError, "Server.InternalError", scope="zone"),
+    wrong(KEY, "Client.InternalError *InvalidKMSKey* KMS* CustomerKeyHasBeenRevoked"),
     # ── Codes of responses ───────────────────────────────────────────────────
-    Row(
-        Fault(CapacityError, "zone", "the reservation is full: enlarge it, or choose another one"),
-        "ReservationCapacityExceeded",
+    full(
+        "the reservation is full: enlarge it, or choose another one", "ReservationCapacityExceeded"
     ),
-    Row(
-        Fault(CapacityError, "zone", "check the reservation's state and dates"),
-        "InvalidCapacityReservationState",
-    ),
-    Row(_wrong("check nodes.….provisioning"), "InvalidCapacityReservationId*"),
-    Row(
-        Fault(CapacityError, "zone", "choose another zone, or a larger subnet in network.subnet"),
+    full("check the reservation's state and dates", "InvalidCapacityReservationState"),
+    wrong("check nodes.….provisioning", "InvalidCapacityReservationId*"),
+    full(
+        "choose another zone, or a larger subnet in network.subnet",
         "InsufficientFreeAddressesInSubnet",
     ),
-    Row(Fault(CapacityError, "region", _ELSEWHERE), "InsufficientAddressCapacity"),
-    Row(
-        Fault(CapacityError, "zone", "choose another zone, or set spot: false"),
-        "SpotMaxPriceTooLow",
-    ),
-    Row(
-        Fault(CapacityError, "zone", "the spot instance was preempted"),
-        "SpotInstanceTermination SpotInstanceShutdown",
-    ),
-    Row(
-        _CAPACITY,
+    full(_ELSEWHERE, "InsufficientAddressCapacity", scope="region"),
+    full("choose another zone, or set spot: false", "SpotMaxPriceTooLow"),
+    full("the spot instance was preempted", "SpotInstanceTermination SpotInstanceShutdown"),
+    full(
+        _ELSEWHERE,
         "InsufficientInstanceCapacity InsufficientHostCapacity InsufficientCapacity* "
         "Insufficient*Capacity UnfulfillableCapacity Unsupported VolumeTypeNotAvailableInZone",
     ),
-    Row(Fault(QuotaError, "region", _QUOTA), "VcpuLimitExceeded InstanceLimitExceeded"),
-    Row(Fault(QuotaError, "region", _SPOT_QUOTA), "MaxSpotInstanceCountExceeded"),
+    quota(_QUOTA, "VcpuLimitExceeded InstanceLimitExceeded"),
+    quota(_SPOT_QUOTA, "MaxSpotInstanceCountExceeded"),
     Row(
-        Fault(RateError),
+        RateError,
         "RequestLimitExceeded BandwidthLimitExceeded *Throttl* TooManyRequestsException SlowDown "
         "PriorRequestNotComplete ConcurrentTagAccess",
     ),
     Row(
-        _TRANSIENT,
+        TransientError,
         "ServerInternal InternalError InternalFailure InternalServerError ServiceUnavailable "
         "ServiceUnavailableException Unavailable RequestTimeout RequestTimeoutException",
     ),
-    Row(
-        Fault(CredentialsError, "account", f"set this machine's clock, or {_LOG_IN}"),
+    login(
+        f"set this machine's clock, or {_LOG_IN}",
         "RequestExpired *RequestHasExpired RequestTimeTooSkewed RequestInTheFuture",
     ),
-    Row(
-        _denied(
-            "run once per account: aws iam create-service-linked-role --aws-service-name "
-            "spot.amazonaws.com"
-        ),
+    denied(
+        "run once per account: aws iam create-service-linked-role --aws-service-name "
+        "spot.amazonaws.com",
         "*ServiceLinkedRoleCreationNotPermitted",
     ),
-    Row(
-        _UNKNOWN_USER,
+    login(
+        _LOG_IN,
         "AuthFailure InvalidClientTokenId UnrecognizedClientException SignatureDoesNotMatch "
         "IncompleteSignature MissingAuthenticationToken ExpiredToken ExpiredTokenException http401",
     ),
-    Row(
-        _denied("attach the policy in docs/aws.md, which is enough"),
+    denied(
+        "attach the policy in docs/aws.md, which is enough",
         "UnauthorizedOperation AccessDenied AccessDeniedException http403",
     ),
     # runs-on/runs-on#485 quotes it, with status 400, read 2026-11-24.
-    Row(_denied("set `tags:` to what your organization's tag policy allows"), "TagPolicyViolation"),
-    Row(_denied("turn its termination protection off"), "OperationNotPermitted"),
+    denied("set `tags:` to what your organization's tag policy allows", "TagPolicyViolation"),
+    denied("turn its termination protection off", "OperationNotPermitted"),
     # UA-TECH-POWER/DDoS_terraform_aws#5, 2022-03-02: of one region, unlike the account's own check.
-    Row(
-        _denied("AWS admits {region} within 4 hours: run it again, or add regions", "region"),
+    denied(
+        "AWS admits {region} within 4 hours: run it again, or add regions",
         "PendingVerification",
         "in this region",
+        scope="region",
     ),
-    Row(_denied(_SUPPORT), "OptInRequired PendingVerification Blocked AccountProblem"),
+    denied(_SUPPORT, "OptInRequired PendingVerification Blocked AccountProblem"),
     # "Address 10.0.0.9 is in use." of RunInstances: aws/aws-cli#7178, read 2026-11-23.
-    Row(Fault(AddressTakenError, "zone"), "InvalidIPAddress.InUse"),
-    Row(Fault(NameTakenError, "region"), "*.Duplicate"),
-    Row(_CAPACITY, "InvalidPlacementGroup.InUse", "in another availability zone"),
-    Row(
-        Fault(
-            BusyError, "region", "still in use by a resource that is being deleted: run it again"
-        ),
+    Row(AddressTakenError, "InvalidIPAddress.InUse", scope="zone"),
+    Row(NameTakenError, "*.Duplicate", scope="region"),
+    full(_ELSEWHERE, "InvalidPlacementGroup.InUse", "in another availability zone"),
+    busy(
+        "still in use by a resource that is being deleted: run it again",
         "DependencyViolation *InUse Incorrect*State *InProgress",
     ),
-    Row(_ABSENT, "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown"),
     Row(
-        _wrong(
-            "an image id is valid in one region only, and until it is deregistered: image: auto"
-        ),
+        NotFoundError, "IdempotentInstanceTerminated InvalidPlacementGroup.Unknown", scope="region"
+    ),
+    wrong(
+        "an image id is valid in one region only, and until it is deregistered: image: auto",
         "InvalidAMIID.NotFound InvalidAMIID.Unavailable",
     ),
-    Row(_wrong("check network.subnet"), "InvalidSubnetID.NotFound InvalidSubnet.NotFound"),
-    Row(_wrong(_DEFAULT_VPC), "DefaultVpcDoesNotExist VPCIdNotSpecified MissingInput"),
-    Row(
-        _wrong("set nodes.….disk_gb to the image's size or more"),
+    wrong("check network.subnet", "InvalidSubnetID.NotFound InvalidSubnet.NotFound"),
+    wrong(_DEFAULT_VPC, "DefaultVpcDoesNotExist VPCIdNotSpecified MissingInput"),
+    wrong(
+        "set nodes.….disk_gb to the image's size or more",
         "InvalidBlockDeviceMapping",
         "is smaller than",
     ),
-    Row(
-        _wrong("check nodes.….machine, image and network against these words"),
+    wrong(
+        "check nodes.….machine, image and network against these words",
         "InvalidInstanceType InvalidParameterCombination",
     ),
-    Row(
-        _wrong("the VPC's dedicated tenancy rules that machine or market out: set network.vpc"),
+    wrong(
+        "the VPC's dedicated tenancy rules that machine or market out: set network.vpc",
         "DisallowedForDedicatedTenancyNetwork",
     ),
     Row(
-        _WRONG,
+        CloudConfigError,
         "InvalidVpcID.NotFound Client.InvalidSnapshot.NotFound IdempotentParameterMismatch "
         "EncryptedVolumesNotSupported",
     ),
     # ── Codes that are too numerous ──────────────────────────────────────────
-    Row(_ABSENT, "*NotFound *NotFoundException http404"),
-    Row(
-        Fault(QuotaError, "region", "delete unused resources, or request more at Service Quotas"),
+    Row(NotFoundError, "*NotFound *NotFoundException http404", scope="region"),
+    quota(
+        "delete unused resources, or request more at Service Quotas",
         "*LimitExceeded *CountExceeded VolumeIOPSLimit",
     ),
-    Row(_WRONG, "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError"),
-    # ── Exceptions of botocore ───────────────────────────────────────────────
     Row(
-        Fault(
-            CloudConfigError,
-            "account",
-            "check `endpoints`, HTTPS_PROXY, and AWS_CA_BUNDLE: a file with your CA certificates",
-        ),
+        CloudConfigError,
+        "Invalid* Unsupported* Malformed* Missing* Unknown* *Malformed ValidationError",
+    ),
+    # ── Exceptions of botocore ───────────────────────────────────────────────
+    wrong(
+        "check `endpoints`, HTTPS_PROXY, and AWS_CA_BUNDLE: a file with your CA certificates",
+        scope="account",
         raised="botocore.exceptions.SSLError botocore.exceptions.InvalidProxiesConfigError",
     ),
-    Row(_TRANSIENT, raised="botocore.exceptions.HTTPClientError"),
-    Row(
-        _UNKNOWN_USER,
-        raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError",
+    Row(TransientError, raised="botocore.exceptions.HTTPClientError"),
+    login(
+        _LOG_IN, raised="botocore.exceptions.BotoCoreError libcloud.common.types.InvalidCredsError"
     ),
 )
 
@@ -286,17 +251,16 @@ def of_answer(
     """The error for an HTTP error response; `reach` is how far the request went."""
     code, message = _told(body)
     message = message or f"HTTP {status} without a message"
-    return _error(
-        Refusal(
-            what=asked,
-            causes=[(code, message)],
-            words=_ENCODED.sub("", message),
-            status=status,
-            asked=reach,
-            facts=facts or {},
-            retry_after=seconds(headers),
-        )
+    error = TABLE.error(
+        asked,
+        causes=[(code, message)],
+        words=_ENCODED.sub("", message),
+        status=status,
+        reach=reach,
+        facts=facts,
+        retry_after=seconds(headers),
     )
+    return _with_command(error, message)
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
@@ -307,8 +271,8 @@ def of_reason(name: str, code: str, message: str) -> CloudError | None:
     known = [cause for cause in causes if TABLE.row(cause[0], cause[1]) is not None]
     if not known:
         return None
-    made = _error(Refusal(what=name, causes=known, words=message or code, asked="zone"))
-    return made.copy_with(code=code)
+    made = TABLE.error(name, causes=known, words=message or code, reach="zone")
+    return _with_command(made.copy_with(code=code), message)
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:
@@ -318,7 +282,8 @@ def of_exception(asked: str, error: Exception) -> CloudError:
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code", ""))
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
-        return _error(Refusal(what=asked, causes=[(code, str(error))], status=status))
+        made = TABLE.error(asked, causes=[(code, str(error))], status=status)
+        return _with_command(made, str(error))
     return TABLE.of_exception(asked, error)
 
 
@@ -334,9 +299,11 @@ def _told(body: str) -> tuple[str, str]:
         return "", plain(body)
 
 
-def _error(refusal: Refusal) -> CloudError:
-    error = TABLE.error(refusal)
-    encoded = _ENCODED.search(refusal.causes[0][1])
+def _with_command(error: CloudError, message: str) -> CloudError:
+    """The error, with the command that decodes the statement that denied a call, if there is
+    one.
+    """
+    encoded = _ENCODED.search(message)
     if not encoded:
         return error
     late = "after `cloudtrain up`, see the cluster's events.jsonl for the policy that denied it"

@@ -14,21 +14,27 @@ from typing import Any
 
 from cloudtrain.core.errors import (
     AddressTakenError,
-    BusyError,
-    CapacityError,
     CloudConfigError,
     CloudError,
-    CredentialsError,
     NameTakenError,
     NotFoundError,
-    PermissionsError,
-    QuotaError,
     RateError,
     Scope,
     TransientError,
 )
 from cloudtrain.identities.azure import LOGIN
-from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, seconds
+from cloudtrain.providers.base.faults import (
+    Row,
+    Table,
+    busy,
+    denied,
+    full,
+    login,
+    plain,
+    quota,
+    seconds,
+    wrong,
+)
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
 ATTACH = "assign Managed Identity Operator on the identity to yourself (docs/azure.md)"
@@ -36,216 +42,167 @@ NO_IDENTITY = (
     "check `identity`: `az identity show --ids ID` must find it, in the subscription's tenant"
 )
 
-_FULL = Fault(CapacityError, None, _ELSEWHERE)
-_TRANSIENT = Fault(TransientError, "region")
-_UNKNOWN_USER = Fault(CredentialsError, "account", LOGIN)
-_LIMIT = Fault(
-    QuotaError,
-    "region",
-    "request more at https://aka.ms/ProdportalCRP or by `az quota`, or add regions",
-)
-_IN_USE = Fault(
-    BusyError, "region", "still in use by a resource that is being deleted: run it again"
-)
-
-
-def _denied(hint: str, scope: Scope = "account") -> Fault:
-    return Fault(PermissionsError, scope, hint)
-
-
-def _login(hint: str) -> Fault:
-    return Fault(CredentialsError, "account", hint)
-
-
+_MORE = "request more at https://aka.ms/ProdportalCRP or by `az quota`, or add regions"
+_WAIT = "still in use by a resource that is being deleted: run it again"
 INSUFFICIENT_CLAIMS = "InsufficientClaims"
 """Our code for a token that lacks what the claims in `WWW-Authenticate` demand, such as a second
 factor: https://learn.microsoft.com/entra/identity-platform/claims-challenge"""
 
 TABLE = Table(
     # ── Codes with several meanings, which the message distinguishes ─────────
-    Row(_LIMIT, "OperationNotAllowed BadRequest", r"(?i)\bquota\b|approved .*cores|cores limit"),
-    Row(
-        _IN_USE,
-        "OperationNotAllowed",
-        r"(?i)being |in progress|marked for deletion|has to wait",
-    ),
+    quota(_MORE, "OperationNotAllowed BadRequest", r"(?i)\bquota\b|approved .*cores|cores limit"),
+    busy(_WAIT, "OperationNotAllowed", r"(?i)being |in progress|marked for deletion|has to wait"),
     # Under InvalidTemplateDeployment, InvalidParameter and OperationNotAllowed, too:
     # hwdsl2/setup-ipsec-vpn#1170, PaloAltoNetworks/azure-applicationgateway#1, read 2026-11-26.
-    Row(_FULL, words=r"(?i)requested (VM )?(size|tier)\b.* not (be )?available"),
-    # https://learn.microsoft.com/azure/virtual-machines/error-codes-spot, read 2026-11-26.
-    Row(
-        Fault(CloudConfigError, "account", "set spot: false, or choose another machine"),
-        "AzureSpot*",
+    full(
+        _ELSEWHERE, words=r"(?i)requested (VM )?(size|tier)\b.* not (be )?available", scope="asked"
     ),
+    # https://learn.microsoft.com/azure/virtual-machines/error-codes-spot, read 2026-11-26.
+    wrong("set spot: false, or choose another machine", "AzureSpot*", scope="account"),
     # Both forms are in microsoft/AzureTRE#4323 and hashicorp/terraform-provider-azurerm#17185.
-    Row(
-        Fault(
-            CloudConfigError,
-            "account",
-            "run `az feature register --namespace Microsoft.Compute --name {feature}`, then wait",
-        ),
+    wrong(
+        "run `az feature register --namespace Microsoft.Compute --name {feature}`, then wait",
         words=r"(?i)feature\b.* is not (enabled for|registered)|not registered with feature",
+        scope="account",
     ),
     # Many issues quote it with either code, as skypilot-org/skypilot#2219, read 2026-11-26.
-    Row(
-        Fault(CloudConfigError, "region", "set nodes.….disk_gb to the image's size or more"),
+    wrong(
+        "set nodes.….disk_gb to the image's size or more",
         "OperationNotAllowed InvalidParameter",
         r"(?i)disk size .* is smaller than",
     ),
     # kubernetes-sigs/image-builder#1875 quotes it for a size of series 6, read 2026-11-26.
-    Row(
-        Fault(
-            CloudConfigError,
-            "region",
-            "this machine boots from NVMe alone, the image from SCSI alone: take an image with "
-            "`DiskControllerTypes` SCSI, NVMe (docs/azure.md), or a machine of series 5",
-        ),
+    wrong(
+        "this machine boots from NVMe alone, the image from SCSI alone: take an image with "
+        "`DiskControllerTypes` SCSI, NVMe (docs/azure.md), or a machine of series 5",
         "InvalidParameter",
         "(?i)disk controller types",
     ),
     # MicrosoftDocs/azure-docs-cli#5403 and Azure/azure-cli#31699 have both forms of the second
     # factor that Azure demands since 2025-10-01 for what creates and deletes, read 2026-11-26.
-    Row(
-        _login(
-            "run `az logout`, then `az login`, and confirm by your second factor; a script needs "
-            "a service principal or a managed identity"
-        ),
+    login(
+        "run `az logout`, then `az login`, and confirm by your second factor; a script needs "
+        "a service principal or a managed identity",
         "RequestDisallowedByPolicy RequestDisallowedByAzure",
         r"(?i)\bMFA\b|multi-?\s?factor",
     ),
     # Azure/OpenShift#41 and Azure/AKS#2040: the right is there, whatever the action that it names.
-    Row(
-        _denied("it is in a subscription of another tenant, which that one must admit"),
+    denied(
+        "it is in a subscription of another tenant, which that one must admit",
         "LinkedAuthorizationFailed",
         "current tenant .* is not authorized",
     ),
-    Row(_denied(ATTACH), "LinkedAuthorizationFailed", r"(?i)userAssignedIdentities/assign"),
-    Row(
-        _denied(
-            "get Microsoft.Network/virtualNetworks/subnets/join/action on the subnet of "
-            "`network.subnet` (docs/companies.md)"
-        ),
+    denied(ATTACH, "LinkedAuthorizationFailed", r"(?i)userAssignedIdentities/assign"),
+    denied(
+        "get Microsoft.Network/virtualNetworks/subnets/join/action on the subnet of "
+        "`network.subnet` (docs/companies.md)",
         "LinkedAuthorizationFailed",
         r"(?i)subnets/join",
     ),
-    Row(
-        _denied(
-            "get Microsoft.Compute/diskEncryptionSets/read on the set of `disk_key` "
-            "(docs/companies.md)"
-        ),
+    denied(
+        "get Microsoft.Compute/diskEncryptionSets/read on the set of `disk_key` "
+        "(docs/companies.md)",
         "LinkedAuthorizationFailed",
         r"(?i)diskEncryptionSets/",
     ),
     # Its message has the status and the answer of the identity service; Azure/azure-policy#1311
     # and Azure/aad-pod-identity#585 quote both refusals, read 2026-11-22.
-    Row(_TRANSIENT, "FailedIdentityOperation", r"Status: '(Internal|Service|TooMany|Gateway)"),
     Row(
-        # https://learn.microsoft.com/azure/cost-management-billing/manage/subscription-states
-        _denied(
-            "`az account list --all --output table` shows its state: renew it in the portal under "
-            "Subscriptions (a free trial that ended, a spending limit, a payment that failed)"
-        ),
+        TransientError,
+        "FailedIdentityOperation",
+        r"Status: '(Internal|Service|TooMany|Gateway)",
+        scope="region",
+    ),
+    # https://learn.microsoft.com/azure/cost-management-billing/manage/subscription-states
+    denied(
+        "`az account list --all --output table` shows its state: renew it in the portal under "
+        "Subscriptions (a free trial that ended, a spending limit, a payment that failed)",
         "ReadOnlyDisabledSubscription DisallowedOperation SubscriptionDisabled "
         "*SpendingLimitReached VMStoppedToWarnSubscription",
     ),
     # ── Capacity and quota ───────────────────────────────────────────────────
-    Row(_FULL, "AllocationFailed SkuNotAvailable NotAvailableForSubscription"),
-    Row(
-        Fault(CapacityError, "zone", _ELSEWHERE),
+    full(_ELSEWHERE, "AllocationFailed SkuNotAvailable NotAvailableForSubscription", scope="asked"),
+    full(
+        _ELSEWHERE,
         "ZonalAllocationFailed OverconstrainedAllocationRequest "
         "OverconstrainedZonalAllocationRequest AllocationTimedOut",
     ),
-    Row(
-        Fault(CapacityError, None, "choose another region, or set spot: false"),
-        "SpotPrice*",
-    ),
-    Row(Fault(CapacityError, "region", _ELSEWHERE), "LocationNotAvailableForResourceType"),
-    Row(Fault(QuotaError, "account", "delete resource groups"), "ResourceGroupQuotaExceeded"),
-    Row(Fault(QuotaError, "region", "choose a larger subnet in network.subnet"), "SubnetIsFull"),
-    Row(
-        _LIMIT,
+    full("choose another region, or set spot: false", "SpotPrice*", scope="asked"),
+    full(_ELSEWHERE, "LocationNotAvailableForResourceType", scope="region"),
+    quota("delete resource groups", "ResourceGroupQuotaExceeded", scope="account"),
+    quota("choose a larger subnet in network.subnet", "SubnetIsFull"),
+    quota(
+        _MORE,
         "ResourcesQuotaExceeded PublicIPCountLimitExceededByVMScaleSet "
         "ResourceCountExceedsLimitDueToTemplate *LimitReached *LimitExceeded *QuotaExceeded",
     ),
-    Row(Fault(RateError, "account"), "TooManyRequests *Throttled http429"),
+    Row(RateError, "TooManyRequests *Throttled http429", scope="account"),
     # ── What passes ──────────────────────────────────────────────────────────
     Row(
-        _TRANSIENT,
+        TransientError,
         "*Internal*Error ServiceUnavailable ServerBusy *TooBusy ServerTimeout GatewayTimeout "
         "BadGateway RequestTimeout *TimedOut RetryableError OperationPreempted Canceled",
+        scope="region",
     ),
     # ── Who asks ─────────────────────────────────────────────────────────────
-    Row(
-        _login("run `az login --tenant {tenant} --claims-challenge {claims}`"),
-        INSUFFICIENT_CLAIMS,
-    ),
-    Row(_login("run `az login --tenant {tenant}`"), "InvalidAuthenticationTokenTenant"),
-    Row(
-        _login(
-            "`az account list --all --output table` lists those of this login: set `project` "
-            "(AZURE_SUBSCRIPTION_ID) to one, or run `az login --tenant` with the tenant it is in"
-        ),
+    login("run `az login --tenant {tenant} --claims-challenge {claims}`", INSUFFICIENT_CLAIMS),
+    login("run `az login --tenant {tenant}`", "InvalidAuthenticationTokenTenant"),
+    login(
+        "`az account list --all --output table` lists those of this login: set `project` "
+        "(AZURE_SUBSCRIPTION_ID) to one, or run `az login --tenant` with the tenant it is in",
         "SubscriptionNotFound InvalidSubscriptionId",
     ),
-    Row(
-        _UNKNOWN_USER,
+    login(
+        LOGIN,
         "AuthenticationFailed AuthenticationFailedMissingToken AuthenticationFailedInvalidHeader "
         "InvalidAuthenticationToken ExpiredAuthenticationToken Unauthorized http401",
     ),
-    Row(
-        _denied(
-            "assign the role in docs/azure.md by `az role assignment create`; one that was just "
-            "assigned takes effect after up to ten minutes"
-        ),
+    denied(
+        "assign the role in docs/azure.md by `az role assignment create`; one that was just "
+        "assigned takes effect after up to ten minutes",
         "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed Forbidden http403",
     ),
-    Row(
-        _denied("a deny assignment forbids it, which only what made it can lift; a role cannot"),
+    denied(
+        "a deny assignment forbids it, which only what made it can lift; a role cannot",
         "DenyAssignmentAuthorizationFailed",
     ),
-    Row(_denied(NO_IDENTITY), "FailedIdentityOperation"),
-    Row(
-        _denied(
-            "see `az policy state list` for the policy that forbids it; a tag that it requires "
-            "goes into `tags:`",
-            "region",
-        ),
+    denied(NO_IDENTITY, "FailedIdentityOperation"),
+    denied(
+        "see `az policy state list` for the policy that forbids it; a tag that it requires "
+        "goes into `tags:`",
         "RequestDisallowedByPolicy",
+        scope="region",
     ),
     # terraform-provider-azurerm#9177 quotes it for a disk encryption set, read 2026-11-24.
-    Row(
-        _denied(
-            "the identity of the disk encryption set of `disk_key` needs get, wrapKey and "
-            "unwrapKey on its key in the vault (docs/companies.md)",
-            "region",
-        ),
+    denied(
+        "the identity of the disk encryption set of `disk_key` needs get, wrapKey and "
+        "unwrapKey on its key in the vault (docs/companies.md)",
         "KeyVaultAccessForbidden",
+        scope="region",
     ),
-    Row(
-        # MicrosoftLearning/dp-203-azure-data-engineer#146 has the command, read 2026-11-26.
-        _denied(
-            "choose a region in `placement` that this subscription may use: `az policy assignment "
-            "show --name sys.regionrestriction --query parameters.listOfAllowedLocations.value`",
-            "region",
-        ),
+    # MicrosoftLearning/dp-203-azure-data-engineer#146 has the command, read 2026-11-26.
+    denied(
+        "choose a region in `placement` that this subscription may use: `az policy assignment "
+        "show --name sys.regionrestriction --query parameters.listOfAllowedLocations.value`",
         "RequestDisallowedByAzure",
+        scope="region",
     ),
-    Row(
-        _denied("run `az provider register --namespace {namespace}`, once per subscription"),
+    denied(
+        "run `az provider register --namespace {namespace}`, once per subscription",
         "MissingSubscriptionRegistration SubscriptionNotRegistered*",
     ),
     # hashicorp/terraform-provider-azurerm#1145 and MicrosoftDocs/azure-docs#25359 quote both codes
     # for terms that are not accepted, read 2026-11-24.
-    Row(
-        _denied("read and accept the image's terms: `az vm image terms accept --urn` with `image`"),
+    denied(
+        "read and accept the image's terms: `az vm image terms accept --urn` with `image`",
         "MarketplacePurchaseEligibilityFailed ResourcePurchaseValidationFailed",
     ),
-    Row(_denied("it is locked: run `az lock list`, then `az lock delete`"), "ScopeLocked"),
+    denied("it is locked: run `az lock list`, then `az lock delete`", "ScopeLocked"),
     # ── What is in the way ───────────────────────────────────────────────────
     # daniel-rhoades/acs-engine-terraform#10 quotes it for a network interface, read 2026-11-23.
-    Row(Fault(AddressTakenError, "region"), "PrivateIPAddressIsAllocated"),
-    Row(
-        _IN_USE,
+    Row(AddressTakenError, "PrivateIPAddressIsAllocated", scope="region"),
+    busy(
+        _WAIT,
         "*BeingDeleted *InProgress NicReservedForAnotherVm NicInUseWithPrivateEndpoint "
         "*CannotBeDeleted *InUse Conflict ConflictError ConflictingConcurrentWriteNotAllowed "
         "RetryableErrorDueToAnotherOperation "
@@ -253,53 +210,48 @@ TABLE = Table(
         "PreconditionFailed AttachDiskWhileBeingDetached ResourceGroupDeletion* http409 http412",
     ),
     Row(
-        Fault(
-            NameTakenError, "account", "choose another name for the cluster, or destroy that one"
-        ),
+        NameTakenError,
         "PropertyChangeNotAllowed ConflictingUserInput InvalidResourceLocation "
         "InvalidResourceGroupLocation ResourceAvailabilityZonesCannotBeModified",
+        scope="account",
+        hint="choose another name for the cluster, or destroy that one",
     ),
     # ── What the config says ─────────────────────────────────────────────────
-    Row(
-        Fault(
-            CloudConfigError,
-            "region",
-            "check `image`; its purchase plan is read with the permission to read image versions "
-            "(docs/companies.md)",
-        ),
+    wrong(
+        "check `image`; its purchase plan is read with the permission to read image versions "
+        "(docs/companies.md)",
         "VMMarketplaceInvalidInput",
     ),
-    Row(
-        Fault(CloudConfigError, "region", "check `image`: publisher:offer:sku:version"),
+    wrong(
+        "check `image`: publisher:offer:sku:version",
         "*ImageNotFound ImageVersionDeprecated VMSizeDoesntSupportGeneration "
         "SubscriptionNotAuthorizedForImage",
     ),
+    wrong("check `placement`", "LocationNotAvailableForResourceGroup"),
+    wrong("check `placement`", "InvalidAvailabilityZone", scope="zone"),
+    Row(NotFoundError, "*NotFound http404", scope="region"),
     Row(
-        Fault(CloudConfigError, "region", "check `placement`"),
-        "LocationNotAvailableForResourceGroup",
-    ),
-    Row(Fault(CloudConfigError, "zone", "check `placement`"), "InvalidAvailabilityZone"),
-    Row(Fault(NotFoundError, "region"), "*NotFound http404"),
-    Row(
-        Fault(CloudConfigError, "region"),
+        CloudConfigError,
         "BadRequest OSProvisioningClientError NoRegisteredProviderFound Invalid* Unsupported* "
         "Malformed* Missing* Unknown* "
         "Duplicate* *NotSupported* *NotAllowed* *NotPermitted*",
+        scope="region",
     ),
     # ── Exceptions of azure-core ─────────────────────────────────────────────
-    Row(
-        _UNKNOWN_USER,
+    login(
+        LOGIN,
         raised="azure.core.exceptions.ClientAuthenticationError "
         "libcloud.common.types.InvalidCredsError",
     ),
     Row(
-        _TRANSIENT,
+        TransientError,
+        scope="region",
         raised="azure.core.exceptions.ServiceRequestError "
         "azure.core.exceptions.ServiceResponseError azure.core.exceptions.DecodeError "
         "azure.core.exceptions.IncompleteReadError azure.core.exceptions.TooManyRedirectsError "
         "azure.core.exceptions.StreamConsumedError azure.core.exceptions.HttpResponseError",
     ),
-    Row(Fault(CloudError), raised="azure.core.exceptions.AzureError"),
+    Row(CloudError, raised="azure.core.exceptions.AzureError"),
 )
 
 _WRAPPERS = frozenset(
@@ -370,9 +322,7 @@ def of_answer(
     if isinstance(error, dict):
         return of_error(asked, error, status=status, retry_after=wait, reach=reach, facts=facts)
     words = plain(body) or f"HTTP {status} without a message"
-    return TABLE.error(
-        Refusal(what=asked, words=words, status=status, asked=reach, retry_after=wait)
-    )
+    return TABLE.error(asked, words=words, status=status, reach=reach, retry_after=wait)
 
 
 def of_error(
@@ -402,21 +352,17 @@ def of_error(
     wait = retry_after if retry_after is not None else _seconds_in(words)
     named = words if not code or code in words else f"{code}: {words}"
     return TABLE.error(
-        Refusal(
-            what=asked,
-            causes=[(code, words)],
-            words=named,
-            status=status,
-            asked=reach,
-            facts=told,
-            retry_after=wait,
-        )
+        asked,
+        causes=[(code, words)],
+        words=named,
+        status=status,
+        reach=reach,
+        facts=told,
+        retry_after=wait,
     )
 
 
-def of_exception(asked: str, error: Exception) -> CloudError:
-    """The error for an exception of libcloud, requests or azure-core."""
-    return TABLE.of_exception(asked, error)
+of_exception = TABLE.of_exception
 
 
 def _challenge(header: str) -> dict[str, str]:

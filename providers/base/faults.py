@@ -1,6 +1,6 @@
 """One engine for what clouds refuse: a table's rows tell what a code means, and how far it reaches.
 
-Each cloud's `faults` has its rows, and reads its own form of an answer into a `Refusal`.
+Each cloud's `faults` has its rows, and reads its own form of an answer.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from cloudtrain.core import moments
 from cloudtrain.core.errors import (
@@ -20,6 +21,7 @@ from cloudtrain.core.errors import (
     CloudError,
     CredentialsError,
     NotFoundError,
+    PermissionsError,
     QuotaError,
     RateError,
     Scope,
@@ -28,49 +30,58 @@ from cloudtrain.core.errors import (
 
 
 @dataclass(frozen=True)
-class Fault:
-    """Meaning of a refusal."""
+class Row:
+    """Meaning of a refusal. The first row of a table that fits counts, so what is special comes
+    first.
+    """
 
     error: type[CloudError]
-    scope: Scope | None = None
-    """How far it reaches; None: as far as what was asked."""
-    hint: str | None = None
-    """What to do, best a command to paste: `{project}` and the like are the refusal's `facts`, or
-    in capitals what nobody knows."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a table. The first one that fits counts, so what is special comes first."""
-
-    fault: Fault
     codes: str = ""
     """Codes, separated by blanks, in any case and with or without underscores; `*` and `?` stand
     for letters. `http404`: of an answer without a code. None: any code, for `words` that mean the
     same with all of them."""
     words: str = ""
     """Pattern that the cloud's message must match."""
+    _: KW_ONLY
+    scope: Scope | None = None
+    """How far it reaches; None: as far as what was asked."""
+    hint: str | None = None
+    """What to do, best a command to paste: `{project}` and the like are the refusal's `facts`, or
+    in capitals what nobody knows."""
     code: str = ""
     """Our code, where the cloud's is too general."""
     raised: str = ""
     """Full names of exceptions, separated by blanks, by which libraries say the same."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """One refusal, whatever the form in which it came."""
+@dataclass(frozen=True)
+class Kind:
+    """Makes rows of one class of errors with a hint."""
 
-    what: str
-    """What was asked, for the message."""
-    causes: Sequence[tuple[str, str]] = ()
-    """Its codes, each with its message, the most telling first."""
-    words: str = ""
-    """What the user reads; by default the message of the cause that counts."""
-    status: int = 0
-    asked: Scope = "account"
-    """How far a request reached, or the location that the answer names."""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    retry_after: float | None = None
+    error: type[CloudError]
+    reaches: Scope
+
+    def __call__(
+        self,
+        hint: str,
+        codes: str = "",
+        words: str = "",
+        *,
+        scope: Scope | Literal["asked"] | None = None,
+        code: str = "",
+        raised: str = "",
+    ) -> Row:
+        """A row. `scope`: by default that of the kind; `asked`: as far as what was asked."""
+        reach = None if scope == "asked" else scope or self.reaches
+        return Row(self.error, codes, words, scope=reach, hint=hint, code=code, raised=raised)
+
+
+denied = Kind(PermissionsError, "account")
+login = Kind(CredentialsError, "account")
+wrong = Kind(CloudConfigError, "region")
+full = Kind(CapacityError, "zone")
+quota = Kind(QuotaError, "region")
+busy = Kind(BusyError, "region")
 
 
 class Table:
@@ -91,35 +102,43 @@ class Table:
                 return row
         return None
 
-    def error(self, refusal: Refusal) -> CloudError:
-        code, words, row = self._told(refusal)
-        fault = row.fault
-        words = refusal.words or words or (f"HTTP {refusal.status}" if refusal.status else code)
-        return fault.error(
-            f"{refusal.what}: {' '.join(words.split())}",
-            hint=fault.hint.format_map(_Facts(refusal.facts)) if fault.hint else None,
-            scope=fault.scope or refusal.asked,
-            code=row.code or code or f"HTTP {refusal.status}",
-            retry_after=refusal.retry_after,
-        )
+    def error(
+        self,
+        what: str,
+        *,
+        causes: Sequence[tuple[str, str]] = (),
+        words: str = "",
+        status: int = 0,
+        reach: Scope = "account",
+        facts: Mapping[str, str] | None = None,
+        retry_after: float | None = None,
+    ) -> CloudError:
+        """The error for a refusal, whatever the form in which it came.
 
-    def _told(self, refusal: Refusal) -> tuple[str, str, Row]:
+        `what`: what was asked, for the message. `causes`: its codes, each with its message, the
+        most telling first. `words`: what the user reads; by default the message of the cause that
+        counts. `reach`: how far the request went, or the location that the answer names.
+        """
+        code, message, row = self._told(causes, status)
+        words = words or message or (f"HTTP {status}" if status else code)
+        code = row.code or code or f"HTTP {status}"
+        return _error(row, what, words, code, reach, facts or {}, retry_after)
+
+    def _told(self, causes: Sequence[tuple[str, str]], status: int) -> tuple[str, str, Row]:
         """The code that counts, its message, and what it means.
 
         An answer with a code is an answer, whatever its status: with a server error, too, it says
         what failed, and the same request gets it again. Only a 429 counts before a code that does
         not say what to wait for.
         """
-        for code, words in refusal.causes:
+        for code, words in causes:
             row = self.row(code, words)
-            if row is None or (refusal.status == 429 and not issubclass(row.fault.error, _FIRM)):
-                continue
-            return code, words, row
-        code, words = next(iter(refusal.causes), ("", ""))
-        if code and refusal.status >= 500 and refusal.status != 501:
+            if row is not None and (status != 429 or issubclass(row.error, _FIRM)):
+                return code, words, row
+        code, words = next(iter(causes), ("", ""))
+        if code and status >= 500 and status != 501:
             return code, words, _UNKNOWN
-        row = self.row(f"http{refusal.status}")
-        return code, words, row or _UNKNOWN
+        return code, words, self.row(f"http{status}") or _UNKNOWN
 
     @contextmanager
     def mapped(self, what: str) -> Iterator[None]:
@@ -139,13 +158,27 @@ class Table:
         status = getattr(error, "code", 0) if _HTTP in names else 0
         raised = (r for r, _, _ in self._rows if _overlaps(names, r.raised.split()))
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
-        fault = Fault(TransientError) if getattr(error, "retryable", False) else row.fault
-        return fault.error(
-            f"{what}: {redacted(_words_of(error))}",
-            hint=fault.hint.format_map(_Facts(facts)) if fault.hint else None,
-            scope=fault.scope or "account",
-            code=f"HTTP {status}" if status else type(error).__name__,
-        )
+        row = Row(TransientError) if getattr(error, "retryable", False) else row
+        code = f"HTTP {status}" if status else type(error).__name__
+        return _error(row, what, redacted(_words_of(error)), code, "account", facts)
+
+
+def _error(
+    row: Row,
+    what: str,
+    words: str,
+    code: str,
+    reach: Scope,
+    facts: Mapping[str, str],
+    retry_after: float | None = None,
+) -> CloudError:
+    return row.error(
+        f"{what}: {' '.join(words.split())}",
+        hint=row.hint.format_map(_Facts(facts)) if row.hint else None,
+        scope=row.scope or reach,
+        code=code,
+        retry_after=retry_after,
+    )
 
 
 def redacted(words: str) -> str:
@@ -200,37 +233,30 @@ def _key(code: str) -> str:
     return code.replace("_", "").lower()
 
 
-_UNKNOWN = Row(Fault(CloudError))
+_UNKNOWN = Row(CloudError)
 _HTTP = "libcloud.common.exceptions.BaseHTTPError"
 _FIRM = (BusyError, CapacityError, QuotaError, RateError)
-_PASSING = Fault(TransientError)
 SHARED = (
-    Row(Fault(CredentialsError, "account"), "http401"),
-    Row(Fault(RateError), "http429"),
-    Row(Fault(NotFoundError), "http404"),
-    Row(Fault(CloudConfigError), "http501"),
-    Row(_PASSING, "http408 http425 http5??"),
-    Row(Fault(CloudConfigError), "http3?? http4??"),
-    Row(
-        Fault(
-            CloudConfigError,
-            "account",
-            "set REQUESTS_CA_BUNDLE (AWS: AWS_CA_BUNDLE) to a file with your CA certificates",
-        ),
+    Row(CredentialsError, "http401", scope="account"),
+    Row(RateError, "http429"),
+    Row(NotFoundError, "http404"),
+    Row(CloudConfigError, "http501"),
+    Row(TransientError, "http408 http425 http5??"),
+    Row(CloudConfigError, "http3?? http4??"),
+    wrong(
+        "set REQUESTS_CA_BUNDLE (AWS: AWS_CA_BUNDLE) to a file with your CA certificates",
+        scope="account",
         raised="requests.exceptions.SSLError",
     ),
-    Row(
-        Fault(
-            CloudConfigError,
-            "account",
-            "check `endpoints`, the cloud's own variable for it (docs/config.md) and HTTPS_PROXY",
-        ),
+    wrong(
+        "check `endpoints`, the cloud's own variable for it (docs/config.md) and HTTPS_PROXY",
+        scope="account",
         raised="requests.exceptions.InvalidURL requests.exceptions.InvalidSchema "
         "requests.exceptions.MissingSchema requests.exceptions.InvalidHeader "
         "requests.exceptions.TooManyRedirects",
     ),
     Row(
-        _PASSING,
+        TransientError,
         raised="requests.exceptions.Timeout requests.exceptions.ConnectionError "
         "requests.exceptions.ChunkedEncodingError requests.exceptions.RetryError "
         "requests.exceptions.ContentDecodingError requests.exceptions.StreamConsumedError "
@@ -238,6 +264,6 @@ SHARED = (
         "libcloud.common.types.MalformedResponseError "
         "libcloud.common.types.ServiceUnavailableError",
     ),
-    Row(Fault(CloudError), raised="requests.exceptions.RequestException"),
-    Row(_PASSING, raised="builtins.OSError"),
+    Row(CloudError, raised="requests.exceptions.RequestException"),
+    Row(TransientError, raised="builtins.OSError"),
 )

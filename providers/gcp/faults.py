@@ -12,10 +12,8 @@ from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
-    CredentialsError,
     NameTakenError,
     NotFoundError,
-    PermissionsError,
     QuotaError,
     RateError,
     Scope,
@@ -23,18 +21,19 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.identities.google import LOGIN
 from cloudtrain.providers.base import http
-from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain, redacted, seconds
+from cloudtrain.providers.base.faults import (
+    Row,
+    Table,
+    denied,
+    login,
+    plain,
+    quota,
+    redacted,
+    seconds,
+    wrong,
+)
 
 ENABLE = "run `gcloud services enable {api} --project {consumer}`, then wait a minute"
-SET_QUOTA_PROJECT = (
-    "your login names no project whose quota and services it uses: run `gcloud auth "
-    "application-default set-quota-project {project}` (and, if {api} is then said to be disabled, "
-    "`gcloud services enable {api} --project {project}`)"
-)
-PAID = (
-    "a free trial has no GPUs and no TPUs: activate the full account at "
-    "https://console.cloud.google.com/billing"
-)
 BILLING = (
     "link an active billing account: `gcloud billing projects link {project} --billing-account "
     "ID`, with an ID of `gcloud billing accounts list`"
@@ -59,27 +58,9 @@ PERIMETER = (
     "a VPC Service Controls perimeter of your organization forbids it: its administrators find it "
     "by that identifier and can admit this machine with an access level"
 )
-KEY = (
-    "check `disk_key`: the key must exist in the disk's region, and the project's Compute Engine "
-    "service agent, service-NUMBER@compute-system.iam.gserviceaccount.com, needs "
-    "roles/cloudkms.cryptoKeyEncrypterDecrypter on it (docs/companies.md)"
-)
-SHIELDED = (
-    "your organization requires Secure Boot, which nodes with GPUs do not have, as it refuses "
-    "NVIDIA's kernel modules. Have this project exempted (docs/companies.md)"
-)
 PLACES = (
     "your organization allows other places: `gcloud org-policies describe gcp.resourceLocations "
     "--effective --project {project}` shows which; list these in `placement` (docs/companies.md)"
-)
-IMAGES = (
-    "your organization allows images of other projects: `gcloud org-policies describe "
-    "compute.trustedImageProjects --effective --project {project}` shows which; `image: "
-    "ubuntu-22.04` (project ubuntu-os-cloud) works with GPUs, too (docs/companies.md)"
-)
-FLOW_LOGS = (
-    "your organization requires VPC flow logs, which the network that `up` creates has not: name a "
-    "subnet with flow logs in `network.subnet` (docs/companies.md)"
 )
 ORGANIZATION = (
     "a policy of your organization forbids it; a label that it requires goes into `tags:` "
@@ -97,10 +78,6 @@ MORE = (
     "request more at https://console.cloud.google.com/iam-admin/quotas?project={project}, or "
     "choose another placement"
 )
-FULL_SUBNET = (
-    "it has no free address: `gcloud compute networks subnets expand-ip-range NAME --region "
-    "{region} --prefix-length LENGTH --project {project}`, or another `network.subnet`"
-)
 UNKNOWN_METHOD = "unknown method"
 """Code of a NotFoundError that means the endpoint does not support the method."""
 NO_QUOTA_PROJECT = "NO_QUOTA_PROJECT"
@@ -109,175 +86,190 @@ OWN_OF_GCLOUD = frozenset({"764086051850", "32555940559"})
 """Numbers of the projects of gcloud's own OAuth clients, which Google takes for the consumer if a
 login has no quota project: GoogleCloudPlatform/dlp-pdf-redaction#25, read 2026-11-26."""
 
-QUOTA = Fault(QuotaError, "region", MORE)
-QUOTA_WIDE = Fault(QuotaError, "account", MORE)
-TRANSIENT = Fault(TransientError)
-BUSY = Fault(BusyError)
-AUTH = Fault(CredentialsError, "account", LOGIN)
-
-
-def _denied(hint: str, scope: Scope | None = "account") -> Fault:
-    return Fault(PermissionsError, scope, hint)
-
-
 TABLE = Table(
     # ── Whose project, and whether it may be used: the reasons of ErrorInfo ──
     # https://github.com/googleapis/googleapis/blob/master/google/api/error_reason.proto
-    Row(_denied(SET_QUOTA_PROJECT), NO_QUOTA_PROJECT),
+    denied(
+        "your login names no project whose quota and services it uses: run `gcloud auth "
+        "application-default set-quota-project {project}` (and, if {api} is then said to be "
+        "disabled, `gcloud services enable {api} --project {project}`)",
+        NO_QUOTA_PROJECT,
+    ),
     # "Permission denied on 'locations/…' (or it may not exist).", ErrorInfo with the location:
     # https://docs.cloud.google.com/php/docs/reference/common-protos/latest/Api.ErrorReason
-    Row(_denied(PLACES, None), "LOCATION_POLICY_VIOLATED LOCATION_ORG_POLICY_VIOLATED"),
-    Row(
-        _denied(BILLING),
+    denied(PLACES, "LOCATION_POLICY_VIOLATED LOCATION_ORG_POLICY_VIOLATED", scope="asked"),
+    denied(
+        BILLING,
         "BILLING_DISABLED BILLING_NOT_ENABLED INACTIVE_BILLING_STATE UREQ_PROJECT_BILLING_* "
         "ACCOUNT_DISABLED http402",
     ),
-    Row(_denied(SUSPENDED), "CONSUMER_SUSPENDED GCP_SUSPENDED"),
-    Row(Fault(CloudConfigError, "account", PROJECTS), "RESOURCE_PROJECT_INVALID CONSUMER_INVALID"),
+    denied(SUSPENDED, "CONSUMER_SUSPENDED GCP_SUSPENDED"),
+    wrong(PROJECTS, "RESOURCE_PROJECT_INVALID CONSUMER_INVALID", scope="account"),
     # mondoohq/mql#1599 (both not found), googleapis/google-api-php-client#2422, read 2026-11-26.
-    Row(
-        Fault(CloudConfigError, "account", PROJECTS),
+    wrong(
+        PROJECTS,
         words=r"The resource 'projects/[^/']+' was not found|Failed to find project"
         r"|requested project was not found|Project .*has been deleted"
         r"|Unknown project|Invalid value for project",
+        scope="account",
     ),
-    Row(_denied(QUOTA_PROJECT), "USER_PROJECT_DENIED"),
-    Row(_denied(PERIMETER), "SECURITY_POLICY_VIOLATED"),
-    Row(_denied(ENABLE), "ACCESS_NOT_CONFIGURED SERVICE_DISABLED SERVICE_NOT_ACTIVATED"),
+    denied(QUOTA_PROJECT, "USER_PROJECT_DENIED"),
+    denied(PERIMETER, "SECURITY_POLICY_VIOLATED"),
+    denied(ENABLE, "ACCESS_NOT_CONFIGURED SERVICE_DISABLED SERVICE_NOT_ACTIVATED"),
     # ── Messages that say more than their codes ──────────────────────────────
     # "Cloud KMS error when using key …: Permission 'cloudkms.cryptoKeyVersions.useToEncrypt' denied
     # on resource … (or it may not exist).": terraform-provider-google#5103 and #15415, read
     # 2026-11-24. The caller needs no right on the key.
-    Row(_denied(KEY), words=r"Cloud KMS|cloudkms\.cryptoKeyVersions\.useTo"),
+    denied(
+        "check `disk_key`: the key must exist in the disk's region, and the project's Compute "
+        "Engine service agent, service-NUMBER@compute-system.iam.gserviceaccount.com, needs "
+        "roles/cloudkms.cryptoKeyEncrypterDecrypter on it (docs/companies.md)",
+        words=r"Cloud KMS|cloudkms\.cryptoKeyVersions\.useTo",
+    ),
     # The constraints' names, as in https://cloud.google.com/resource-manager/docs/
     # organization-policy/org-policy-constraints, read 2026-11-24
-    Row(_denied(PLACES, None), "*", r"constraints/gcp\.(managed\.)?resourceLocations"),
-    Row(_denied(SHIELDED), words=r"compute\.(managed\.)?requireShieldedVm"),
-    Row(_denied(IMAGES), words=r"compute\.(managed\.)?trustedImageProjects"),
-    Row(_denied(FLOW_LOGS), words=r"compute\.(managed\.)?requireVpcFlowLogs"),
-    Row(
-        _denied("set `network.os_login: true` (docs/private-nodes.md)"),
+    denied(PLACES, "*", r"constraints/gcp\.(managed\.)?resourceLocations", scope="asked"),
+    denied(
+        "your organization requires Secure Boot, which nodes with GPUs do not have, as it refuses "
+        "NVIDIA's kernel modules. Have this project exempted (docs/companies.md)",
+        words=r"compute\.(managed\.)?requireShieldedVm",
+    ),
+    denied(
+        "your organization allows images of other projects: `gcloud org-policies describe "
+        "compute.trustedImageProjects --effective --project {project}` shows which; `image: "
+        "ubuntu-22.04` (project ubuntu-os-cloud) works with GPUs, too (docs/companies.md)",
+        words=r"compute\.(managed\.)?trustedImageProjects",
+    ),
+    denied(
+        "your organization requires VPC flow logs, which the network that `up` creates has not: "
+        "name a subnet with flow logs in `network.subnet` (docs/companies.md)",
+        words=r"compute\.(managed\.)?requireVpcFlowLogs",
+    ),
+    denied(
+        "set `network.os_login: true` (docs/private-nodes.md)",
         words=r"compute\.(managed\.)?requireOsLogin",
     ),
-    Row(
-        _denied(
-            "set `network.private: true` and `network.ssh_proxy: iap`, with a subnet that has "
-            "Cloud NAT (docs/private-nodes.md)"
-        ),
+    denied(
+        "set `network.private: true` and `network.ssh_proxy: iap`, with a subnet that has "
+        "Cloud NAT (docs/private-nodes.md)",
         words=r"compute\.(managed\.)?vmExternalIpAccess",
     ),
-    Row(
-        Fault(CloudConfigError, None, "set nodes.….disk_gb to the image's size or more"),
+    wrong(
+        "set nodes.….disk_gb to the image's size or more",
         words="disk size cannot be smaller than the image",
+        scope="asked",
     ),
     # Codes differ (EXTERNAL_RESOURCE_NOT_FOUND, SERVICE_ACCOUNT_ACCESS_DENIED and none are quoted);
     # the words are those of GoogleCloudPlatform/pubsec-declarative-toolkit#607 and
     # terraform-google-managed-instance-group#40, read 2026-11-22.
-    Row(_denied(NO_ACCOUNT), words=r"of type 'serviceAccount' was not found"),
-    Row(_denied(ATTACH), words=r"does not have access to service account"),
+    denied(NO_ACCOUNT, words=r"of type 'serviceAccount' was not found"),
+    denied(ATTACH, words=r"does not have access to service account"),
     # The messages that Google's own autoscaler knows (kubernetes/autoscaler and its GKE fork,
     # cloudprovider/gke, read 2026-11-24), there with the code CONDITION_NOT_MET among others.
-    Row(
-        Fault(CloudConfigError, "account", RESERVATION),
+    wrong(
+        RESERVATION,
         words=r"Specified reservations? .* do(es)? not exist"
         r"|Could not find the given reservation|No available resources in specified reservation"
         r"|Reservation .* is incorrect for the requested|must use ReservationAffinity of",
+        scope="account",
     ),
     Row(
-        Fault(CapacityError, "zone"),
+        CapacityError,
         words=r"Specified reservations? .* do(es)? not have available resources"
         r"|Cannot use reservation, it requires reservation to be in READY"
         r"|does not currently have sufficient capacity|no more capacity in the zone"
         r"|does not have enough resources available|Insufficient (reserved )?capacity"
         r"|is currently unavailable in the \S+ zone|(?i:stock-?out)"
         r"|[Ll]ocation .* is not found or access is unauthorized",
+        scope="zone",
     ),
-    Row(
-        _denied(PERIMETER),
-        words=r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy",
+    denied(
+        PERIMETER, words=r"vpcServiceControlsUniqueIdentifier|prohibited by organization's policy"
     ),
     # ── Reasons and codes: an operation's and a response's alike ─────────────
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation
     # https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-resource-availability
     Row(
-        Fault(CapacityError, "zone"),
+        CapacityError,
         "*RESOURCE_POOL_EXHAUSTED* *STOCKOUT RESOURCE_AVAILABILITY INSUFFICIENT_CAPACITY "
         "VM_MIN_COUNT_NOT_REACHED",
+        scope="zone",
     ),
-    Row(
-        Fault(QuotaError, "region", FULL_SUBNET),
+    quota(
+        "it has no free address: `gcloud compute networks subnets expand-ip-range NAME --region "
+        "{region} --prefix-length LENGTH --project {project}`, or another `network.subnet`",
         "IP_SPACE_EXHAUSTED IP_SPACE_EXHAUSTED_WITH_DETAILS",
     ),
-    Row(QUOTA_WIDE, "DAILY_LIMIT_EXCEEDED"),
-    Row(QUOTA_WIDE, "QUOTA_EXCEEDED LIMIT_EXCEEDED", r"_ALL_REGIONS\b|\bglobally\b"),
-    Row(QUOTA, "QUOTA_EXCEEDED LIMIT_EXCEEDED"),
-    Row(QUOTA, words=r"Quota limit '\w+' has been exceeded"),
+    quota(MORE, "DAILY_LIMIT_EXCEEDED", scope="account"),
+    quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED", r"_ALL_REGIONS\b|\bglobally\b", scope="account"),
+    quota(MORE, "QUOTA_EXCEEDED LIMIT_EXCEEDED"),
+    quota(MORE, words=r"Quota limit '\w+' has been exceeded"),
     Row(
-        Fault(RateError),
+        RateError,
         "RATE_LIMIT_EXCEEDED USER_RATE_LIMIT_EXCEEDED CONCURRENT_LIMIT_EXCEEDED "
         "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED RESOURCE_OPERATION_RATE_EXCEEDED RESOURCE_EXHAUSTED",
     ),
     Row(
-        TRANSIENT,
+        TransientError,
         "INTERNAL* BACKEND_ERROR SERVICE_UNAVAILABLE UNAVAILABLE *TIMEOUT DEADLINE_EXCEEDED "
         "ABORTED *_BACKEND_UNAVAILABLE *_STATUS_UNAVAILABLE",
     ),
-    Row(BUSY, "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409"),
+    Row(
+        BusyError, "RESOURCE_IN_USE RESOURCE_IN_USE_BY_ANOTHER_RESOURCE RESOURCE_NOT_READY http409"
+    ),
     # "IP '10.0.0.2' is already being used by another resource.": hashicorp/terraform#18998 and
     # kubernetes/kubernetes#66762 quote the words and the code, read 2026-11-23.
-    Row(Fault(AddressTakenError, "zone"), "IP_IN_USE_BY_ANOTHER_RESOURCE"),
+    Row(AddressTakenError, "IP_IN_USE_BY_ANOTHER_RESOURCE", scope="zone"),
     Row(
-        Fault(
-            NameTakenError, "account", "choose another `name`, or delete the resource that has it"
-        ),
+        NameTakenError,
         "ALREADY_EXISTS RESOURCE_ALREADY_EXISTS DUPLICATE",
+        scope="account",
+        hint="choose another `name`, or delete the resource that has it",
     ),
-    Row(_denied(PAID), words=r"free[- ](trial|tier)"),  # tensorflow/tpu#124, read 2026-11-26
-    Row(
-        _denied(BILLING),
-        words=r"[Bb]illing (account|must be enabled|is disabled|disabled|to be enabled)",
+    denied(
+        "a free trial has no GPUs and no TPUs: activate the full account at "
+        "https://console.cloud.google.com/billing",
+        words=r"free[- ](trial|tier)",
+    ),  # tensorflow/tpu#124, read 2026-11-26
+    denied(
+        BILLING, words=r"[Bb]illing (account|must be enabled|is disabled|disabled|to be enabled)"
     ),
-    Row(_denied(SUSPENDED), words=r"has been suspended"),
-    Row(_denied(QUOTA_PROJECT), words=r"does not have required permission to use project"),
-    Row(_denied(ENABLE), words=r"API has not been used in project|it is disabled"),
+    denied(SUSPENDED, words=r"has been suspended"),
+    denied(QUOTA_PROJECT, words=r"does not have required permission to use project"),
+    denied(ENABLE, words=r"API has not been used in project|it is disabled"),
     # A policy of one's own has its name in the words, under any code, too:
     # https://cloud.google.com/resource-manager/docs/organization-policy/creating-managing-custom-constraints
-    Row(_denied(ORGANIZATION), words=r"onstraints/\w+\.|org(anization)? polic(y|ies)\b"),
-    Row(AUTH, words="insufficient authentication scopes"),
-    Row(
-        _denied(ROLE),
+    denied(ORGANIZATION, words=r"onstraints/\w+\.|org(anization)? polic(y|ies)\b"),
+    login(LOGIN, words="insufficient authentication scopes"),
+    denied(
+        ROLE,
         "IAM_PERMISSION_DENIED PERMISSION_DENIED PERMISSIONS_ERROR FORBIDDEN ACCESS_DENIED "
         "INSUFFICIENT_PERMISSIONS http403",
     ),
-    Row(
-        _denied(ORGANIZATION),
-        "CONDITION_NOT_MET *ORG_POLICY_* *_RESTRICTION_VIOLAT* http412",
-    ),
-    Row(
-        AUTH,
+    denied(ORGANIZATION, "CONDITION_NOT_MET *ORG_POLICY_* *_RESTRICTION_VIOLAT* http412"),
+    login(
+        LOGIN,
         "AUTH_ERROR UNAUTHENTICATED UNAUTHORIZED LOGIN_REQUIRED EXPIRED ACCESS_TOKEN_* "
         "CREDENTIALS_MISSING ACCOUNT_STATE_INVALID http401",
     ),
     Row(
-        Fault(CloudConfigError),
+        CloudConfigError,
         "INVALID INVALID_* BAD_REQUEST PARSE_ERROR REQUIRED FAILED_PRECONDITION "
         "UNSUPPORTED_OPERATION",
     ),
-    Row(
-        Fault(NotFoundError), "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"
-    ),
+    Row(NotFoundError, "NOT_FOUND *_NOT_FOUND UNIMPLEMENTED http404 http405 http410 http501"),
     # ── Exceptions of google-auth, libcloud and requests ─────────────────────
     Row(
-        TRANSIENT,
+        TransientError,
         raised="google.auth.exceptions.TransportError google.auth.exceptions.TimeoutError "
         "google.auth.exceptions.ResponseError",
     ),
-    Row(
-        AUTH,
+    login(
+        LOGIN,
         raised="google.auth.exceptions.* libcloud.common.google.GoogleAuthError "
         "libcloud.common.types.InvalidCredsError",
     ),
-    Row(TRANSIENT, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
+    Row(TransientError, raised="libcloud.*.LibcloudError libcloud.*.BaseHTTPError"),
 )
 
 OF_A_NEW_VM = ("RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND")
@@ -337,15 +329,13 @@ def of_error(
         reasons.insert(0, NO_QUOTA_PROJECT)
     unknown = status in (405, 501) or (status == 404 and not reasons)
     made = TABLE.error(
-        Refusal(
-            what=what,
-            causes=[(each, message) for each in reasons] or [("", message)],
-            words=redacted(_localized(given.get("details") or ()) or message),
-            status=status,
-            asked=_asked(path, told),
-            facts=told,
-            retry_after=retry_after,
-        )
+        what,
+        causes=[(each, message) for each in reasons] or [("", message)],
+        words=redacted(_localized(given.get("details") or ()) or message),
+        status=status,
+        reach=_asked(path, told),
+        facts=told,
+        retry_after=retry_after,
     )
     return made.copy_with(code=UNKNOWN_METHOD) if unknown else made
 
@@ -374,14 +364,12 @@ def of_operation(
     told = _facts(path, facts or {}, details)
     quota = next((d["quotaInfo"] for d in details if d.get("quotaInfo")), None)
     made = TABLE.error(
-        Refusal(
-            what=what,
-            causes=causes,
-            words=redacted("; ".join(words)),
-            status=400,
-            asked=_asked(path, told),
-            facts=told,
-        )
+        what,
+        causes=causes,
+        words=redacted("; ".join(words)),
+        status=400,
+        reach=_asked(path, told),
+        facts=told,
     )
     if quota is not None and isinstance(made, QuotaError):
         made = made.copy_with(scope=_quota_scope(quota.get("dimensions") or {}))
@@ -395,9 +383,7 @@ def role(project: str, *, tpus: bool = False) -> str:
     return ROLE.format(project=project, role="tpu.admin" if tpus else "compute.admin")
 
 
-def of_exception(what: str, error: BaseException) -> CloudError:
-    """The error for an exception of google-auth, requests, the socket or libcloud."""
-    return TABLE.of_exception(what, error)
+of_exception = TABLE.of_exception
 
 
 def _reasons(error: Mapping[str, Any]) -> Iterator[str]:

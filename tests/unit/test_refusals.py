@@ -121,5 +121,5 @@ def test_no_row_of_a_table_is_hidden_by_another_or_without_a_way_out() -> None:
             for pattern in patterns:
                 found = table.row(pattern.replace("*", "x").replace("?", "0"))
                 assert found is row, pattern
-            if row.fault.error in firm and not row.raised and patterns:
-                assert row.fault.hint or row.fault.error is CapacityError, row
+            if row.error in firm and not row.raised and patterns:
+                assert row.hint or row.error is CapacityError, row

@@ -9,7 +9,7 @@ from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
-from cloudtrain.core.errors import CapacityError, CloudError
+from cloudtrain.core.errors import CloudError
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import ClusterConfig, MachineType, Node, Plan
 from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
@@ -17,12 +17,12 @@ from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts,
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
-from cloudtrain.providers.base.faults import Fault, Refusal, Row, Table, plain
+from cloudtrain.providers.base.faults import Table, full, plain
 from cloudtrain.providers.base.http import HttpClient
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import TIMING
 
-TABLE = Table(Row(Fault(CapacityError, "zone", "play elsewhere"), "http507"))
+TABLE = Table(full("play elsewhere", "http507"))
 
 
 def provider(config: ClusterConfig) -> CloudProvider[str]:
@@ -53,7 +53,7 @@ class ToyAccount:
             answer = self._http.ask(asked, self._url, method, path, headers={}, data=data)
         if answer.ok:
             return answer.body
-        raise TABLE.error(Refusal(what=asked, words=plain(answer.text), status=answer.status))
+        raise TABLE.error(asked, words=plain(answer.text), status=answer.status)
 
     def principal(self) -> Principal | None:
         return Principal(id="child@toy.example", name="child")
