@@ -46,7 +46,14 @@ from cloudtrain.providers.aws.zones import Regions, split
 from cloudtrain.providers.base import boot, image_pins, labels
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
-from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import (
+    CloudDriver,
+    LaunchRequest,
+    Location,
+    Resource,
+    Tell,
+    Vm,
+)
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.teardown import leftover, roll_back
@@ -60,7 +67,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
 
 
 @answers_by_shape
-class AwsDriver:
+class AwsDriver(CloudDriver[ClusterNetwork]):
     """Driver for the account of one profile, in all regions that the account may use."""
 
     name = "aws"
@@ -95,9 +102,6 @@ class AwsDriver:
 
     def policy(self, config: ClusterConfig) -> str:
         return permissions.text(permissions.policy_for(config))
-
-    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return machine_types.facts(self._ec2, self._regions_of(plan), names)
@@ -229,9 +233,6 @@ class AwsDriver:
             self.delete([machine], ())
         except (CloudError, NodesError) as error:
             raise leftover([machine], (), error, "may still exist and be billed") from error
-
-    def refusal(self, machine: Vm) -> CloudError | None:
-        return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
         """Start a stopped instance. Its own timer is stored on its disk, so its end is moved first:

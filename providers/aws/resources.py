@@ -105,10 +105,7 @@ def _resource(
         name=xml.text(found, kind.name),
         id=xml.text(found, kind.id),
         region=region,
-        owner=ours.owner,
-        generation=ours.generation,
-        creating_until=ours.creating_until,
-        desk=ours.desk,
+        **ours.resource_fields,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import ClusterConfig, MachineType, Plan
 from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
@@ -38,7 +37,14 @@ from cloudtrain.providers.azure.teardown import Teardown
 from cloudtrain.providers.azure.vms import Vms
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
-from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import (
+    CloudDriver,
+    LaunchRequest,
+    Location,
+    Resource,
+    Tell,
+    Vm,
+)
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
@@ -61,7 +67,7 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
 
 
 @answers_by_shape
-class AzureDriver:
+class AzureDriver(CloudDriver[ClusterNetwork]):
     """Driver for one subscription."""
 
     name = "azure"
@@ -109,9 +115,6 @@ class AzureDriver:
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
         return spot.evidence(self._arm, plan, places)
 
-    def latest_end(self, plan: Plan) -> float | None:
-        return None
-
     def machines(
         self,
         cluster: str | None = None,
@@ -150,9 +153,6 @@ class AzureDriver:
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         return self._vms.launch(order)
-
-    def refusal(self, machine: Vm) -> CloudError | None:
-        return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
         self._vms.start(machine, expires)

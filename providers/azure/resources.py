@@ -263,8 +263,5 @@ def _resource(thing: Tree, kind: str, of: str | None) -> Resource | NotAsked | N
         name=name,
         id=name if kind == GROUP else str(thing.get("id", "")),
         region=listing.plain(str(thing.get("location", ""))),
-        owner=known.owner,
-        generation=known.generation,
-        creating_until=known.creating_until,
-        desk=known.desk,
+        **known.resource_fields,
     )

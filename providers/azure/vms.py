@@ -13,7 +13,6 @@ from cloudtrain.core.errors import (
     RateError,
     TransientError,
 )
-from cloudtrain.core.model import Node, Owner
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
@@ -49,27 +48,7 @@ class Vms:
             mine = order.plan.generation
             error = roll_back(refusal, lambda: self.remove(group, name, zone, mine))
             raise error from refusal.__cause__
-        known = labels.ours(order.labels)
-        node = order.node
-        return Vm(
-            cluster=order.plan.config.name,
-            node=Node(
-                name=node.name,
-                role=node.role,
-                index=node.index,
-                state="starting",
-                address="",
-                internal="",
-                placement=str(order.place),
-                machine=node.machine or "",
-                provisioning=node.provisioning,
-                expires=order.expires,
-                owner=known.owner if known else Owner(),
-                generation=order.plan.generation,
-            ),
-            place=order.place,
-            id=order.network.group.vm(node.name),
-        )
+        return order.accepted(order.network.group.vm(order.node.name))
 
     def _make(self, order: LaunchRequest[ClusterNetwork]) -> None:
         network, node, place = order.network, order.node, order.place

@@ -106,6 +106,24 @@ class LaunchRequest(Generic[NetworkT]):
     labels: dict[str, str]
     """Labels that the request sets on the VM and on everything created with it."""
 
+    def accepted(self, id: str) -> Vm:
+        """The VM of a request that the cloud has accepted and need not list yet."""
+        node = Node(
+            name=self.node.name,
+            role=self.node.role,
+            index=self.node.index,
+            state="starting",
+            address="",
+            internal="",
+            placement=str(self.place),
+            machine=self.node.machine or "",
+            provisioning=self.node.provisioning,
+            expires=self.expires,
+            owner=self.plan.owner,
+            generation=self.plan.generation,
+        )
+        return Vm(cluster=self.plan.config.name, node=node, place=self.place, id=id)
+
 
 Tell = Callable[[Node, str], None]
 
@@ -130,7 +148,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     Existing resources are always queried, never cached. Drivers map all of the cloud's exceptions
     to CloudError or another class of `errors`. TransientError and RateError are raised only after
-    many retries.
+    many retries. A method with a body here is one that a cloud need not have.
     """
 
     name: str
@@ -157,14 +175,17 @@ class CloudDriver(Protocol[NetworkT]):
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         """Same as Provider.dry_run."""
+        return ()
 
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         """Same as RentsMachines.machine_facts."""
+        return ()
 
     def allowances(
         self, machines: Sequence[MachineType], regions: Sequence[str]
     ) -> PartialList[Allowance]:
         """Same as RentsMachines.allowances."""
+        return PartialList()
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         """The places of the placement, in its order. A region is replaced by its zones that have
@@ -180,11 +201,13 @@ class CloudDriver(Protocol[NetworkT]):
         Nodes of several machine types: the lowest score counts. A few calls with few retries at
         most, which change nothing. Raises CloudError, which stops nothing.
         """
+        return ()
 
     def latest_end(self, plan: Plan) -> float | None:
         """The Unix time by which the plan's nodes must end, as what they are bought from ends then;
         None if nothing does. Asks only if the plan names such a reservation.
         """
+        return None
 
     def machines(
         self,
@@ -219,6 +242,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     def is_close(self, network: NetworkT) -> bool:
         """True if nodes that use these network resources are placed in a placement group."""
+        return False
 
     def launch(self, order: LaunchRequest[NetworkT]) -> Vm:
         """Launch one VM, or adopt the one that an earlier call with this token created.
@@ -231,6 +255,7 @@ class CloudDriver(Protocol[NetworkT]):
         """Error that says why the cloud did not create a VM whose request it had accepted and let
         wait for capacity; None if it does not say.
         """
+        return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
         """Start a stopped VM; its disk is unchanged.
@@ -247,9 +272,11 @@ class CloudDriver(Protocol[NetworkT]):
         Returns False and changes nothing if this cloud cannot move the end of a VM. `tell` runs a
         line of sh on a running node, for ends that are stored on the node.
         """
+        return False
 
     def serial_log(self, machine: Vm) -> str:
         """The end of the VM's serial log; "" if there is none yet. Needs no SSH key."""
+        return ""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the VMs and resources in the order that the cloud requires, in parallel where

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cloudtrain.core.errors import NameTakenError
 from cloudtrain.core.model import Owner, Plan
@@ -91,6 +92,16 @@ class Labels(TaskId):
     creating_until: float | None
     hosts: int
     desk: str
+
+    @property
+    def resource_fields(self) -> dict[str, Any]:
+        """The fields of any resource that labels tell."""
+        names = ("owner", "generation", "creating_until", "desk")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def node_fields(self) -> dict[str, Any]:
+        return {"role": self.role, "index": self.index, **self.resource_fields}
 
 
 @dataclass(frozen=True, kw_only=True)

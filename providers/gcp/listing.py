@@ -53,8 +53,6 @@ def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
     public, internal = _addresses(instance)
     node = Node(
         name=name,
-        role=parsed.role,
-        index=parsed.index,
         state=STATES.get(str(instance.get("status")), "starting"),
         address=public,
         internal=internal,
@@ -66,10 +64,7 @@ def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
         created=timestamp(instance.get("creationTimestamp")),
         expires=_ends(instance) or parsed.expires,
         no_end=_no_end(instance, parsed.expires),
-        owner=parsed.owner,
-        generation=parsed.generation,
-        creating_until=parsed.creating_until,
-        desk=parsed.desk,
+        **parsed.node_fields,
     )
     return Vm(
         cluster=parsed.cluster,
@@ -147,10 +142,7 @@ def _resource(kind: str, item: Json, parsed: labels.Labels, where: str) -> Resou
         name=str(item["name"]),
         id=str(item["name"]),
         region=where,
-        owner=parsed.owner,
-        generation=parsed.generation,
-        creating_until=parsed.creating_until,
-        desk=parsed.desk,
+        **parsed.resource_fields,
     )
 
 

@@ -12,7 +12,13 @@ from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.answers import answers_by_shape
 from cloudtrain.providers.base.caller_address import caller_cidr
-from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import (
+    CloudDriver,
+    LaunchRequest,
+    Location,
+    Resource,
+    Vm,
+)
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
@@ -45,8 +51,11 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
 
 
 @answers_by_shape
-class GcpDriver:
-    """Driver for one project. Sends no request before its first use."""
+class GcpDriver(CloudDriver[ClusterNetwork]):
+    """Driver for one project. Sends no request before its first use.
+
+    It moves no ends: Google accepts setScheduling for stopped VMs only.
+    """
 
     name = "gcp"
     ends_by_shutdown = False
@@ -80,9 +89,6 @@ class GcpDriver:
         """The commands that give a user the least role for this file."""
         return permissions.commands(config)
 
-    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()
-
     def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
         return machine_types.facts(self._api, self._zones_of(plan), names)
 
@@ -103,9 +109,6 @@ class GcpDriver:
 
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
         return () if self._tpus.needed else advice.spot_evidence(self._api, plan, places)
-
-    def latest_end(self, plan: Plan) -> float | None:
-        return None
 
     def machines(
         self,
@@ -155,12 +158,6 @@ class GcpDriver:
             tpu_launch.start(self._tpus, machine)
         else:
             start(self._api, machine, expires)
-
-    def move_ends(
-        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
-    ) -> bool:
-        """Not supported: Google accepts setScheduling for stopped VMs only."""
-        return False
 
     def serial_log(self, machine: Vm) -> str:
         return "" if tpu_hosts.is_host(machine) else serial_log(self._api, machine)

@@ -11,7 +11,6 @@ from cloudtrain.core.errors import (
     NameTakenError,
     NotFoundError,
 )
-from cloudtrain.core.model import Node
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Resource, Vm
 from cloudtrain.providers.base.serial_log import last_lines
@@ -53,7 +52,8 @@ class VmLaunch:
         except NotFoundError as error:  # the zone, the machine type or the image
             raise CloudConfigError(error.message, code=error.code, scope=error.scope) from error
         machine = listing.to_vm(self._instance() or {})
-        return machine or self._unlisted(operation)
+        zone, name = self.order.place.zone, self.order.node.name
+        return machine or self.order.accepted(str(operation.get("targetId") or f"{zone}/{name}"))
 
     def _instance(self) -> Json | None:
         name = self.order.node.name
@@ -116,28 +116,6 @@ class VmLaunch:
         machine = listing.to_vm(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
             teardown.delete_vm(self.api, machine)
-
-    def _unlisted(self, operation: Json) -> Vm:
-        """The VM of a request that Google has accepted but does not list yet."""
-        order, node = self.order, self.order.node
-        return Vm(
-            cluster=order.plan.config.name,
-            node=Node(
-                name=node.name,
-                role=node.role,
-                index=node.index,
-                state="starting",
-                address="",
-                internal="",
-                placement=order.place.zone,
-                machine=node.machine or "",
-                provisioning=node.provisioning,
-                expires=order.expires,
-                generation=order.plan.generation,
-            ),
-            place=order.place,
-            id=str(operation.get("targetId") or f"{order.place.zone}/{node.name}"),
-        )
 
 
 def start(api: GcpClient, machine: Vm, expires: float | None) -> None:

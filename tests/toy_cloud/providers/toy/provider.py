@@ -9,14 +9,19 @@ from typing import Any
 
 from cloudtrain.providers.toy.facts import FACTS
 
-from cloudtrain.core.errors import CloudError
 from cloudtrain.core.events import ResourceRequested
-from cloudtrain.core.model import ClusterConfig, MachineType, Node, Plan
-from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
-from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
+from cloudtrain.core.model import ClusterConfig, Node, Plan
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Finding, Journal, Principal
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import answers_by_shape
-from cloudtrain.providers.base.driver import LaunchRequest, Location, Resource, Tell, Vm
+from cloudtrain.providers.base.driver import (
+    CloudDriver,
+    LaunchRequest,
+    Location,
+    Resource,
+    Vm,
+)
 from cloudtrain.providers.base.faults import Table, full, plain
 from cloudtrain.providers.base.http import HttpClient
 from cloudtrain.providers.base.provider import CloudProvider
@@ -30,7 +35,7 @@ def provider(config: ClusterConfig) -> CloudProvider[str]:
 
 
 @answers_by_shape
-class ToyAccount:
+class ToyAccount(CloudDriver[str]):
     """One room."""
 
     name = FACTS.name
@@ -62,25 +67,8 @@ class ToyAccount:
         self._ask("GET", "vms")
         return (Finding(what="credentials", ok=True, text=f"the room {self._room}"),)
 
-    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()
-
-    def machine_facts(self, plan: Plan, names: Sequence[str]) -> tuple[MachineFacts, ...]:
-        return ()
-
-    def allowances(
-        self, machines: Sequence[MachineType], regions: Sequence[str]
-    ) -> PartialList[Allowance]:
-        return PartialList()
-
     def places(self, plan: Plan) -> tuple[Location, ...]:
         return tuple(_place(place) for place in plan.config.placement)
-
-    def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-        return ()
-
-    def latest_end(self, plan: Plan) -> float | None:
-        return None
 
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
@@ -104,9 +92,6 @@ class ToyAccount:
             self._ask("POST", "fences", {"name": name, "from": caller})
         return name
 
-    def is_close(self, network: str) -> bool:
-        return False
-
     def launch(self, order: LaunchRequest[str]) -> Vm:
         wish = {
             "token": order.token,
@@ -120,19 +105,8 @@ class ToyAccount:
         assert isinstance(machine, Vm)
         return machine
 
-    def refusal(self, machine: Vm) -> CloudError | None:
-        return None
-
     def start(self, machine: Vm, expires: float | None) -> None:
         self._ask("POST", f"vms/{machine.id}", {})
-
-    def move_ends(
-        self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
-    ) -> bool:
-        return False
-
-    def serial_log(self, machine: Vm) -> str:
-        return ""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         for machine in machines:
@@ -157,8 +131,6 @@ def _machine(vm: dict[str, Any], of: str | None = None) -> Vm | NotAsked | None:
         return None
     node = Node(
         name=vm["name"],
-        role=told.role,
-        index=told.index,
         state=vm["state"],
         address=vm["address"],
         internal=vm["address"],
@@ -166,8 +138,6 @@ def _machine(vm: dict[str, Any], of: str | None = None) -> Vm | NotAsked | None:
         machine=vm["machine"],
         created=vm["created"],
         expires=told.expires,
-        owner=told.owner,
-        generation=told.generation,
-        creating_until=told.creating_until,
+        **told.node_fields,
     )
     return Vm(cluster=told.cluster, node=node, place=_place(vm["zone"]), id=vm["id"])
