@@ -26,7 +26,6 @@ from cloudtrain.providers.aws import (
     quota,
     requests,
     reservations,
-    security_groups,
     spot,
     ssm_checks,
 )
@@ -162,8 +161,8 @@ def _network(ec2: Ec2Client, place: Location, plan: Plan) -> str:
             raise CapacityError(text, hint="choose another zone, or a larger subnet")
     given = plan.config.network.firewall
     if given is not None:
-        groups = security_groups.existing(ec2, place.region, subnet.vpc, given)
-        text += f"; {security_groups.described(groups, given)}"
+        groups = network.existing_groups(ec2, place.region, subnet.vpc, given)
+        text += f"; {network.describe_groups(groups, given)}"
     if plan.config.network.private and not network.Routes(ec2, place.region, subnet.vpc).out(
         subnet.id
     ):

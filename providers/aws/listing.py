@@ -7,7 +7,7 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.aws import faults, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.addresses import ip_address
+from cloudtrain.providers.base.answers import ip_address
 from cloudtrain.providers.base.driver import Location, Vm
 
 STATES: dict[str, NodeState] = {

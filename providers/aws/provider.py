@@ -21,6 +21,7 @@ from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.aws import (
     checks,
+    expiry,
     identity,
     images,
     listing,
@@ -31,10 +32,8 @@ from cloudtrain.providers.aws import (
     requests,
     reservations,
     resources,
-    security_groups,
     spot,
     ssh_service,
-    stopped_ends,
     teardown,
     vms,
 )
@@ -45,7 +44,6 @@ from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.aws.zones import Regions, split
 from cloudtrain.providers.base import boot, image_pins, labels
 from cloudtrain.providers.base.answers import answers_by_shape
-from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import (
     CloudDriver,
     LaunchRequest,
@@ -55,7 +53,7 @@ from cloudtrain.providers.base.driver import (
     Vm,
 )
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.base.ssh_access import with_proxies
+from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.base.teardown import leftover, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
 
@@ -191,7 +189,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         """The user's security groups, or our own, created or adopted."""
         given = plan.config.network.firewall
         if given is not None:
-            security_groups.existing(self._ec2, place.region, subnet.vpc, given)
+            network.existing_groups(self._ec2, place.region, subnet.vpc, given)
             return given
         group = network.SecurityGroup(self._ec2, place.region, subnet.vpc, plan)
         return (group.make(caller, journal, efa=efa),)
@@ -239,7 +237,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         one that has passed would terminate the instance, with its disk, as it boots.
         """
         if expires is not None:
-            stopped_ends.move(self._ec2, self._schedules, machine, expires)
+            expiry.move_stopped(self._ec2, self._schedules, machine, expires)
         asked = {"InstanceId": [machine.id]}
 
         def ask() -> Tree | None:
@@ -286,7 +284,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         made = self._schedules.arm(region, machine.id, expires) if expires is not None else None
         try:
             tell(machine.node, boot.move_end_command(expires))
-            stopped_ends.tag(self._ec2, machine, expires)
+            expiry.tag_end(self._ec2, machine, expires)
             self._schedules.drop_others(region, machine.node.name, machine.id, made)
         except (CloudError, NodeError):
             self._put_back(machine, made, tell)
@@ -303,7 +301,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         with suppress(NodeError):
             tell(machine.node, boot.move_end_command(old))
         with suppress(CloudError):
-            stopped_ends.tag(self._ec2, machine, old)
+            expiry.tag_end(self._ec2, machine, old)
 
     def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
         """Asks for AWS's own schedules. Without a role for them the node's timer alone ends it,

@@ -22,7 +22,7 @@ from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.types import ClusterNetwork
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
-from cloudtrain.providers.base.serial_log import last_lines
+from cloudtrain.providers.base.words import last_lines
 
 TOKENS = 32
 """Number of tokens to try. A token whose instance has ended creates nothing until EC2 forgets it,

@@ -14,8 +14,7 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.client import failure_reason, state_of
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.addresses import ip_address
-from cloudtrain.providers.base.answers import typed
+from cloudtrain.providers.base.answers import ip_address, typed
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.http import Tree
 

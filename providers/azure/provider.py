@@ -32,11 +32,9 @@ from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.network import ClusterNetwork
 from cloudtrain.providers.azure.resource_providers import ResourceProviders
 from cloudtrain.providers.azure.resources import Resources
-from cloudtrain.providers.azure.serial_log import serial_log
 from cloudtrain.providers.azure.teardown import Teardown
-from cloudtrain.providers.azure.vms import Vms
+from cloudtrain.providers.azure.vms import Vms, serial_log
 from cloudtrain.providers.base.answers import answers_by_shape
-from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import (
     CloudDriver,
     LaunchRequest,
@@ -46,7 +44,7 @@ from cloudtrain.providers.base.driver import (
     Vm,
 )
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.base.ssh_access import with_proxies
+from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
 
 PATIENT = replace(TIMING, boot=900.0)

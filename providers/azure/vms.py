@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cloudtrain.core import fence
 from cloudtrain.core.errors import (
     BusyError,
@@ -16,7 +18,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.expiry import Expiries, where
-from cloudtrain.providers.azure.faults import refuses_boot
+from cloudtrain.providers.azure.faults import TABLE, refuses_boot
 from cloudtrain.providers.azure.network import ClusterNetwork, ours
 from cloudtrain.providers.azure.shared_poll import NOT_DONE
 from cloudtrain.providers.base import labels
@@ -24,6 +26,7 @@ from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.http import Answer, Tree
 from cloudtrain.providers.base.teardown import roll_back
+from cloudtrain.providers.base.words import last_lines
 
 NO_IMAGE = frozenset({"PlatformImageNotFound", "ImageNotFound"})
 
@@ -201,3 +204,37 @@ def _disks(vm: Tree | None) -> list[str]:
     profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
     id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
     return [str(id)] if id else []
+
+
+# Reads the end of a VM's serial log from managed boot diagnostics, which is free and needs no
+# storage key
+
+
+MINUTES = "10"
+"""Validity of the link to the log, in minutes."""
+TIMEOUT = 20.0
+"""Seconds without data before a request times out."""
+
+
+def serial_log(arm: ArmClient, machine: Vm) -> str:
+    """The end of the serial log:
+    https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data
+    """
+    group, name = where(machine)
+    path = f"{group.vm(name)}/retrieveBootDiagnosticsData"
+    answer = arm.call("POST", path, query={"sasUriExpirationTimeInMinutes": MINUTES})
+    body: Any = answer.body
+    url = body.get("serialConsoleLogBlobUri") if isinstance(body, dict) else None
+    return "" if not url else last_lines(_fetch_log(name, str(url)))
+
+
+def _fetch_log(name: str, url: str) -> str:
+    """Fetch a presigned link without sending our token; errors do not show the link."""
+    import requests
+
+    with TABLE.mapped(f"GET serial log of {name}"):
+        try:
+            answer = requests.get(url, timeout=TIMEOUT)
+        except requests.RequestException as error:
+            raise ConnectionError(type(error).__name__) from None
+        return answer.content.decode("utf-8", "replace") if answer.ok else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -93,3 +94,16 @@ def _raised_in(traceback: TracebackType | None) -> tuple[str, str]:
             place = (module, f"{file}:{traceback.tb_lineno}")
         traceback = traceback.tb_next
     return place
+
+
+# ── Addresses in a cloud's answers ────────────────────────────────────────────────────────────
+
+
+def ip_address(text: object) -> str:
+    """The address; "" if the text is not one, as that of a node whose address is not known yet: it
+    becomes an argument of ssh and a line of its files.
+    """
+    try:
+        return str(ipaddress.ip_address(str(text)))
+    except ValueError:
+        return ""

@@ -10,8 +10,7 @@ from typing import Any
 from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.addresses import ip_address
-from cloudtrain.providers.base.answers import typed
+from cloudtrain.providers.base.answers import ip_address, typed
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp.requests import read_description
 

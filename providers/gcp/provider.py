@@ -11,7 +11,6 @@ from cloudtrain.core.model import ClusterConfig, MachineType, Plan
 from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.providers.base.answers import answers_by_shape
-from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import (
     CloudDriver,
     LaunchRequest,
@@ -20,7 +19,7 @@ from cloudtrain.providers.base.driver import (
     Vm,
 )
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.providers.base.ssh_access import with_proxies
+from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.providers.gcp import (
     advice,

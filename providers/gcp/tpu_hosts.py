@@ -10,8 +10,7 @@ from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.addresses import ip_address
-from cloudtrain.providers.base.answers import typed
+from cloudtrain.providers.base.answers import ip_address, typed
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.gcp.listing import place_of, timestamp
 from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts

@@ -13,7 +13,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import LaunchRequest, Resource, Vm
-from cloudtrain.providers.base.serial_log import last_lines
+from cloudtrain.providers.base.words import last_lines
 from cloudtrain.providers.gcp import listing, requests, scheduling, teardown
 from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
 from cloudtrain.providers.gcp.requests import ClusterNetwork

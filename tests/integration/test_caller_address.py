@@ -12,7 +12,7 @@ import pytest
 
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import ClusterConfig, Network
-from cloudtrain.providers.base.caller_address import caller_cidr
+from cloudtrain.providers.base.ssh_access import caller_cidr
 from tests.support.fakes import make_plan
 
 

@@ -20,9 +20,8 @@ from cloudtrain.providers.aws import ssh_service as ssm
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure import requests as azure
 from cloudtrain.providers.azure import ssh_service as bastion
-from cloudtrain.providers.base.caller_address import caller_cidr
 from cloudtrain.providers.base.driver import Location, Vm
-from cloudtrain.providers.base.ssh_access import with_proxies
+from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp import ssh_service as iap
 from cloudtrain.providers.gcp.requests import os_login
