@@ -1,6 +1,4 @@
-"""EC2 client over libcloud's connection: endpoints, credentials, POST requests, paging, retries and
-error mapping.
-"""
+"""EC2 client: endpoints, credentials, signatures, paging, retries and error mapping."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ class Ec2Client:
         self.unknown: set[str] = set()
         """Actions that this endpoint does not support."""
         self.described: dict[tuple[str, str], Tree] = {}
-        """Machine types that EC2 has described, by region and name: they do not change during a
-        command.
-        """
+        """Machine types that EC2 described, by region and name: fixed during a command."""
         self.caller = ""
         """ARN of whoever calls, once it is known."""
         self._known: dict[str, tuple[float, list[Tree]]] = {}

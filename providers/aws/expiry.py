@@ -51,9 +51,7 @@ class Schedules:
         """True if this user may not see whether the role exists."""
 
     def role(self, region: str) -> str | None:
-        """The role's ARN; None if it does not exist or this user may not see it, or if IAM does not
-        answer.
-        """
+        """The role's ARN; None if there is none, it may not be seen, or IAM does not answer."""
         with self._lock:
             if not self._asked:
                 self._asked = True

@@ -264,9 +264,7 @@ def of_answer(
 
 
 def of_reason(name: str, code: str, message: str) -> CloudError | None:
-    """The error for an instance that ended by itself; None if a user ended it, which is not a
-    failure.
-    """
+    """The error for an instance that ended by itself; None if a user ended it: no failure."""
     causes = [(each, message or code) for each in (code, code.partition(".")[2]) if each]
     known = [cause for cause in causes if TABLE.row(cause[0], cause[1]) is not None]
     if not known:
@@ -288,9 +286,7 @@ def of_exception(asked: str, error: Exception) -> CloudError:
 
 
 def _told(body: str) -> tuple[str, str]:
-    """The code and message of EC2's XML error; no code for anything else, such as a proxy's
-    page.
-    """
+    """The code and message of EC2's XML error; no code for anything else, as a proxy's page."""
     try:
         answer = xml.tree(body)
         errors = xml.items(answer, "Errors") or [xml.part(answer, "Error") or answer]
@@ -300,9 +296,7 @@ def _told(body: str) -> tuple[str, str]:
 
 
 def _with_command(error: CloudError, message: str) -> CloudError:
-    """The error, with the command that decodes the statement that denied a call, if there is
-    one.
-    """
+    """The error, with the command that decodes the statement that denied a call, if any."""
     encoded = _ENCODED.search(message)
     if not encoded:
         return error

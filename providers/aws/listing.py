@@ -93,7 +93,5 @@ def _profile(instance: Tree) -> str:
 
 
 def instances(reservations: list[Tree]) -> list[Tree]:
-    """The instances of DescribeInstances' `reservationSet`, or of RunInstances' single
-    reservation.
-    """
+    """The instances of DescribeInstances' `reservationSet`, or of RunInstances' one reservation."""
     return [each for one in reservations for each in xml.items(one, "instancesSet")]

@@ -246,9 +246,7 @@ class SecurityGroup:
         return next((group for group in found if xml.text(group, "groupId") == id), None)
 
     def _changed(self, call: str, id: str, rule: Mapping[str, object]) -> bool:
-        """Change one rule per call: EC2 refuses a whole call if one rule already exists or is
-        already gone.
-        """
+        """Change one rule a call: EC2 refuses all if one rule already exists or is already gone."""
         try:
             asked = {"GroupId": id, "IpPermissions": [rule]}
             self._ec2.ask(self._region, call, asked)
@@ -306,9 +304,7 @@ def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journa
 
 
 def placement_groups(ec2: Ec2Client, region: str) -> list[Tree] | None:
-    """List the placement groups that can be used or deleted; None if the endpoint does not support
-    them.
-    """
+    """List the placement groups that can be used or deleted; None if the endpoint has none."""
     if _UNKNOWN in ec2.unknown:
         return None
     pages = 0

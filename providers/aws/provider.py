@@ -252,9 +252,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
     ) -> bool:
-        """Move the end in the node's timer, in AWS's schedule, and last in the tag that
-        `up` reads.
-        """
+        """Move the end in the node's timer, AWS's schedule, and last the tag that `up` reads."""
         if tell is None:
             return False
         running = [machine for machine in machines if machine.node.state == "running"]

@@ -30,9 +30,7 @@ ALL = "-1"
 
 
 def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, dropping None
-    values.
-    """
+    """Flatten `{"Filter": [{"Name": "vpc-id"}]}` to `{"Filter.1.Name": "vpc-id"}`, without None."""
     found: dict[str, str] = {}
     for name, value in parameters.items():
         key = f"{before}{name}"
@@ -180,9 +178,7 @@ def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
 
 
 def user_data(document: str) -> str:
-    """Encode user data in base64; gzip it first if it is too long for EC2 (cloud-init decompresses
-    it).
-    """
+    """Encode user data in base64; gzip it, as cloud-init understands, if it is too long for EC2."""
     data = document.encode()
     if len(data) > USER_DATA:
         data = gzip.compress(data, mtime=0)

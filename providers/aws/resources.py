@@ -25,9 +25,7 @@ class ResourceKind:
     deleted_by: str
     parameter: str
     passing: frozenset[str] = frozenset()
-    """States in which a resource is omitted: it is in use and is deleted together with its
-    instance.
-    """
+    """States of a resource that is in use, and is deleted together with its instance."""
 
 
 KINDS = (
@@ -110,9 +108,7 @@ def _resource(
 
 
 def _by_name(name: str, region: str) -> labels.Labels | None:
-    """Derive a placement group's labels from its name, for endpoints that do not tag placement
-    groups.
-    """
+    """Derive a placement group's labels from its name, for endpoints that do not tag those."""
     found = re.match(rf"(.+)-{re.escape(region)}", name)
     cluster = labels.cluster_of(found[1]) if found else None
     return labels.ours({labels.CLUSTER: cluster}) if cluster else None

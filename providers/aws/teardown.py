@@ -1,6 +1,4 @@
-"""Deletes instances first, then what they used. A failure does not stop the rest; all are
-reported.
-"""
+"""Deletes instances, then what they used. A failure stops nothing else; all are reported."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ from cloudtrain.providers.base.driver import LaunchRequest, Vm
 from cloudtrain.providers.base.words import last_lines
 
 TOKENS = 32
-"""Number of tokens to try. A token whose instance has ended creates nothing until EC2 forgets it,
-after an hour.
-"""
+"""Tokens to try: that of an ended instance creates nothing until EC2 forgets it, in an hour."""
 
 THROTTLED = 2
 """Factor by which the number of tries of a throttled call is multiplied. After the first 5, EC2

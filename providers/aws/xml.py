@@ -8,9 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 Tree = dict[str, Any]
-"""An element as a dict of its children by name. A leaf is its text; a set of `<item>`s is
-a list.
-"""
+"""An element: a dict of its children by name. A leaf is its text; a set of `<item>`s is a list."""
 
 
 def tree(xml: str) -> Tree:
@@ -23,9 +21,7 @@ def tree(xml: str) -> Tree:
 
 
 def items(answer: Mapping[str, Any], name: str) -> list[Any]:
-    """The members of a set; empty if the set is empty or absent. Raises TypeError for anything
-    else.
-    """
+    """The members of a set; empty if it is empty or absent. Raises TypeError for anything else."""
     found = answer.get(name) or []
     if not isinstance(found, list):
         raise TypeError(f"{name} is not a set: {found!r:.60}")

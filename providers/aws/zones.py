@@ -1,6 +1,4 @@
-"""Regions and zones: finds those that exist and those that the config names, and queries
-them all.
-"""
+"""Finds the regions and zones that exist, and those that the config names; queries them all."""
 
 from __future__ import annotations
 
@@ -234,9 +232,7 @@ class Regions:
         return tuple(dict.fromkeys(each[1] for each in found if each))
 
     def _first(self) -> str:
-        """The region from which to list the others: one of the placement, whose endpoint is known
-        to exist.
-        """
+        """The region from which to list the others: one of the placement that surely exists."""
         known = _real()
         wanted = [region for region in self._wanted() if region in known]
         return wanted[0] if wanted else self._ec2.session().region_name or "us-east-1"
@@ -253,9 +249,7 @@ _HOMES = (
 
 @cache
 def _real() -> set[str]:
-    """Every region that botocore knows. Its sessions read the whole description of EC2 for this,
-    which takes 0.2 s.
-    """
+    """Every region that botocore knows. Its sessions would read all of EC2 for this, in 0.2 s."""
     from botocore.loaders import create_loader
 
     return {
@@ -267,9 +261,7 @@ def _real() -> set[str]:
 
 
 def _denied(error: CloudError) -> bool:
-    """True if the error means that this account may not use the region, rather than that its
-    credentials have expired.
-    """
+    """True if this account may not use the region, rather than that its credentials expired."""
     return isinstance(error, PermissionsError) or error.code in NOT_HERE
 
 
@@ -277,9 +269,7 @@ _REGION = re.compile(r"([a-z]+(?:-[a-z]+)+-\d+)(.*)\Z")
 
 
 def split(entry: str) -> tuple[str, str]:
-    """Split `us-east-1a` into region and zone, also `us-west-2-lax-1a`; the zone of a region is
-    "".
-    """
+    """Split `us-east-1a`, or `us-west-2-lax-1a`, into region and zone; a region's zone is ""."""
     found = _REGION.match(entry)
     if found is None:
         raise CloudConfigError(

@@ -229,9 +229,7 @@ class ArmClient:
         return ask_or_none(lambda: self.pages(path, **query)) or []
 
     def rights(self, scope: str = "") -> list[Tree]:
-        """The actions that this principal is allowed in a scope, by default the subscription; empty
-        if not reported.
-        """
+        """This principal's actions in a scope, by default the subscription; none if not told."""
         path = f"{scope or self.path}/providers/Microsoft.Authorization/permissions"
         return if_told(lambda: self.pages(path), [])
 
@@ -345,9 +343,7 @@ class ArmClient:
         return True if state in DONE else None
 
     def _location(self, url: str, polled: _Polled) -> bool | None:
-        """Query a `Location` URL once: True when the operation has ended, None while it runs, False
-        as for `_operation`.
-        """
+        """Query a `Location` URL once: True at the operation's end; else as `_operation`."""
         try:
             answer = polled.heard(self.call("GET", paths.local(url, self._prefix)))
         except (NotFoundError, PermissionsError):
@@ -427,9 +423,7 @@ def side_by_side(*questions: Callable[[], T]) -> list[T]:
 
 
 def ask_or_none(ask: Callable[[], T]) -> T | None:
-    """The result of `ask`; None if this endpoint reports the request as unsupported, forbidden or
-    malformed.
-    """
+    """The result of `ask`; None if this endpoint says it is unsupported, forbidden or malformed."""
     try:
         return ask()
     except CloudError as error:

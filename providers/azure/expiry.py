@@ -151,9 +151,7 @@ class _Report:
 
 
 def _is_at(report: _Report | None, expires: float) -> bool | None:
-    """True if the operation is still scheduled for `expires`, False if it is not, None if Azure
-    does not report it.
-    """
+    """True if the operation is still due at `expires`, None if Azure does not report it."""
     if report is None:
         return None
     return report.state in PENDING and abs(report.at - expires) < 60.0
@@ -167,9 +165,7 @@ class Expiries:
         self._services = services
 
     def refuse(self, ahead: float, region: str) -> None:
-        """Raise CloudConfigError if Azure cannot set an end `ahead` seconds from now in this
-        region.
-        """
+        """Raise CloudConfigError if Azure cannot set an end `ahead` seconds from now there."""
         if ahead > LONGEST + SLACK:
             refuse_lifetime(ahead, far=self._services.reach_far(region))
 
@@ -215,9 +211,7 @@ class Expiries:
                 self._cancel(region, [made])
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
-        """Move the ends. The tags change first, so that `repair` can complete an
-        interrupted move.
-        """
+        """Move the ends. The tags change first: `repair` can then complete an interrupted move."""
         if expires is None:
             fan_out(machines, self._drop, name=lambda m: m.node.name)
             return
@@ -336,9 +330,7 @@ class Expiries:
         return found
 
     def disarm(self, group: paths.Group, name: str) -> None:
-        """Remove the end of a VM that is deleted; otherwise it would end a later VM of the same
-        name.
-        """
+        """Remove the end of a VM that is deleted: it would end a later VM of the same name."""
         found = self._arm.find(group.schedule(name))
         if found is not None:
             self.cancel([found])
@@ -368,9 +360,7 @@ class Expiries:
     # ── Date and time ────────────────────────────────────────────────────────
 
     def _deadline(self, vm: str, region: str, expires: float, old: str) -> _Deadline:
-        """Schedule the deallocation, and have Azure report it. `old` is kept: a VM may have several
-        operations.
-        """
+        """Schedule the deallocation, and have Azure report it. `old` is kept beside it."""
         if not self._services.reach_far(region):
             return _Deadline()
         if old and _is_at(self._reported(region, [old]).get(old), expires):

@@ -310,9 +310,7 @@ def of_answer(
     body: str,
     reach: Scope = "region",
 ) -> CloudError:
-    """The error for an HTTP error response. Names in `headers` are in lower case; `reach` is how
-    far the request went.
-    """
+    """The error for an HTTP error response; `reach`: how far the request went."""
     wait = seconds(headers)
     facts = _challenge(headers.get("www-authenticate", ""))
     try:
@@ -334,9 +332,7 @@ def of_error(
     reach: Scope = "region",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """The error for ARM's `{"code", "message", "details"}` in a response, an operation or a VM's
-    status.
-    """
+    """The error for ARM's `{"code", "message", "details"}`, wherever it stands."""
     causes = list(_walk(error)) or [("", str(error)[:500])]
     first = causes[0]
     if first[0] in _ENVELOPES:

@@ -32,9 +32,7 @@ STATES: Mapping[str, NodeState] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """Resource Manager's four lists, keyed by ID in lower case: Resource Manager does not preserve
-    the case of IDs.
-    """
+    """Resource Manager's four lists by ID in lower case, as it does not preserve the case."""
 
     vms: Mapping[str, Tree]
     views: Mapping[str, Tree]

@@ -1,6 +1,4 @@
-"""Creates or adopts the network resources that the VMs of a region share: group, network and
-firewall.
-"""
+"""Creates or adopts what the VMs of a region share: resource group, network and firewall."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.http import Tree
 
 FAST = re.compile(r"(?i)standard_(nd|h[bcx])\d")
-"""Machine types with at least 100 Gbit/s:
-https://learn.microsoft.com/azure/virtual-machines/sizes/overview
-"""
+"""Machine types of ≥ 100 Gbit/s: https://learn.microsoft.com/azure/virtual-machines/sizes/overview"""
 BEING_DELETED = 900.0
 """Seconds to wait until a group with many VMs is deleted."""
 
@@ -56,9 +52,7 @@ class ClusterNetwork:
     plans: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Purchase plans by image; none for most."""
     images: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Images by node name, each `publisher:offer:sku:version` or an ID; the first that exists is
-    used.
-    """
+    """Images by node name: `publisher:offer:sku:version` or an ID; the first that exists."""
 
 
 def make(
@@ -178,9 +172,7 @@ class _Site:
         return False
 
     def _found(self, path: str, *, fresh: bool) -> Tree | None:
-        """A resource of ours; None if it does not exist. Raises NameTakenError if, in the user's
-        group, it is not ours.
-        """
+        """A resource of ours, or None. Raises NameTakenError if the user's group has another."""
         return None if fresh else ours(self.arm, path, self.cluster)
 
     def create_group(self) -> bool:
@@ -232,9 +224,7 @@ class _Site:
         return path
 
     def subnet(self, plan: Plan, *, fresh: bool) -> str:
-        """The ID of the config's subnet, or of the only subnet of our own network, which is created
-        if it is missing.
-        """
+        """The ID of the config's subnet, or of our own network's, which is created if missing."""
         if plan.config.network.subnet is not None:
             return plan.config.network.subnet
         name = self._name

@@ -29,16 +29,12 @@ VERSIONS = (
 
 
 def version(path: str) -> str | None:
-    """The API version for a path; None for a link that the cloud returned, which includes the
-    version if it needs one.
-    """
+    """The API version for a path; None for a link of the cloud's, which has what it needs."""
     return next((v for pattern, v in VERSIONS if re.search(pattern, path, re.IGNORECASE)), None)
 
 
 def type_of(path: str) -> str:
-    """The resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or a
-    list.
-    """
+    """The resource type of a path: `microsoft.compute/virtualmachines`; "" for a group or list."""
     _, provider, rest = path.partition("?")[0].lower().rpartition("/providers/")
     if not provider:
         return ""
@@ -83,9 +79,7 @@ class Group:
         return f"{self.path}/providers/Microsoft.Network/networkInterfaces/{node}"
 
     def address(self, node: str, zone: str) -> str:
-        """The path of a VM's public address. Its name includes the zone, as an address cannot leave
-        its zone.
-        """
+        """The path of a VM's public address. It cannot leave its zone, which is in its name."""
         name = f"{node}-{zone}" if zone else node
         return f"{self.path}/providers/Microsoft.Network/publicIPAddresses/{name}"
 
@@ -128,9 +122,7 @@ def disk_key(subscription: str, value: str | None) -> str | None:
 
 
 def reservation_name(id: str, subscription: str) -> str:
-    """GROUP/NAME for the ID of a capacity reservation group in this subscription; the ID itself for
-    one of another.
-    """
+    """GROUP/NAME of a capacity reservation group; of another subscription, its ID."""
     shape = rf"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/{RESERVATION_GROUPS}/([^/]+)"
     found = re.fullmatch(shape, id, re.IGNORECASE)
     own = found is not None and found[1].lower() == subscription.lower()

@@ -1,6 +1,4 @@
-"""Request bodies for Resource Manager, built by pure functions; tests compare them with
-azure-mgmt's models.
-"""
+"""Pure functions for Resource Manager's bodies; tests compare them with azure-mgmt's models."""
 
 from __future__ import annotations
 
@@ -83,9 +81,7 @@ def _rule(
 
 
 def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
-    """Virtual network. `outbound` enables Azure's default outbound access, for nodes without a
-    public address.
-    """
+    """Virtual network. `outbound`: default outbound access, for nodes without a public address."""
     inside: Body = {"addressPrefix": RANGE}
     if outbound:
         inside["defaultOutboundAccess"] = True

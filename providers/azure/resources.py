@@ -72,9 +72,7 @@ class Resources:
         return [machine for machines in found for machine in machines]
 
     def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
-        """The names of the groups that have our name or tag, or contain a VM with our tag; and all
-        groups.
-        """
+        """The names of groups with our name or tag, or a VM with our tag; and all groups."""
         groups, tagged = self._groups_and_tagged(cluster)
         names = {
             str(group.get("name", "")).lower()
@@ -149,9 +147,7 @@ class Resources:
         return list(listing.to_vms(lists, cluster))
 
     def _views(self, vms: Sequence[Tree], listed: Sequence[Tree]) -> dict[str, Tree]:
-        """The instance view of each VM. A view that the list does not include is queried by
-        itself.
-        """
+        """The instance view of each VM. One that the list does not have is queried by itself."""
         views = {
             id: (vm.get("properties") or {}).get("instanceView") or {}
             for id, vm in listing.by_id(listed).items()

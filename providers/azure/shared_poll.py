@@ -89,9 +89,7 @@ class SharedPoll:
                 del self._waiting[key], self._pauses[key]
 
     def _next_round(self, first: int) -> None:
-        """Wait until list number `first` or a later one has been fetched, by this thread or
-        another.
-        """
+        """Wait until list number `first` or a later one was fetched, by this thread or another."""
         with self._changed:
             wanted = max(first, self._round + 1)
         while True:

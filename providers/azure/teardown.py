@@ -171,9 +171,7 @@ class Teardown:
         return self._arm.pages_if_told(path)
 
     def _deallocate(self, vms: Sequence[Tree]) -> dict[str, Answer]:
-        """Begin to deallocate the VMs; returns the answers by ID. A VM whose deallocation is
-        refused is still deleted.
-        """
+        """Begin to deallocate the VMs; the answers by ID. One that is refused is still deleted."""
 
         def ask(vm: Tree) -> Answer | None:
             try:
@@ -187,9 +185,7 @@ class Teardown:
     def _not_deleted(
         self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: CloudError
     ) -> PermissionsError:
-        """The error for a locked group, whose machines are no longer billed while its other
-        resources are.
-        """
+        """The error for a locked group: its machines are no longer billed, all else in it is."""
         path = str(self._arm.group(name).itself)
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
         for id, answer in begun.items():

@@ -145,9 +145,7 @@ class Vms:
             return self._begin(path, weaker, *map(requests.with_next_boot, others))
 
     def _armed_early(self, order: LaunchRequest[ClusterNetwork], expires: float) -> bool:
-        """Set the end as soon as the VM is accepted. Returns False if the schedule requires that
-        the VM be ready.
-        """
+        """Set the end once the VM is accepted; False if its schedule needs the VM to be ready."""
         try:
             return self._ends.arm(
                 order.network.group, order.node.name, order.place.region, order.labels, expires

@@ -22,9 +22,7 @@ Driver = TypeVar("Driver")
 
 
 def typed(answer: Mapping[str, Any], name: str, kind: type[T], *, null: bool = False) -> T:
-    """The answer's field; an empty one if it is missing or, with `null`, null. Raises TypeError for
-    any other type.
-    """
+    """The field; an empty one if it is missing or, with `null`, null. Raises TypeError."""
     if name not in answer or (null and answer[name] is None):
         return kind()
     found = answer[name]

@@ -166,9 +166,7 @@ command.
 
 
 def has_end_command(expires: float) -> str:
-    """Build the shell command that succeeds if the node's timer runs and will end it at
-    `expires`.
-    """
+    """Build the shell command that succeeds if the node's timer will end it at `expires`."""
     return (
         f'end=$(cat {END} 2>/dev/null); {{ [ -z "$end" ] || [ "$end" = {int(expires)} ]; }} '
         "&& pgrep -f 'shutdown -[P]' >/dev/null"

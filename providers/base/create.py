@@ -288,9 +288,7 @@ class Creation(Generic[NetworkT]):
         )
 
     def _is_new(self, machine: Vm) -> bool:
-        """True if the VM did not exist before this call and does not belong to another cluster of
-        the same name.
-        """
+        """True if the VM is new, and not of another cluster of the same name."""
         is_others = labels.belongs_to_other_owner(machine.owner, self.plan.owner)
         is_others = is_others or self.generations.is_other(machine.generation)
         return machine.node.name not in self.there and not is_others
@@ -326,18 +324,14 @@ class _Queued:
         return frozenset(node.name for node in nodes if node.provisioning.market in QUEUED)
 
     def newly_billed(self, machines: Sequence[Vm]) -> list[Vm]:
-        """The machines that waited in the queue and run now. They are journaled as created again:
-        what waits costs nothing.
-        """
+        """The machines that waited and run now: journaled again, as what waits costs nothing."""
         nodes = {m.node.name: m for m in machines if m.node.state == "running"}
         new = [nodes[name] for name in sorted(self.names & nodes.keys() - self.begun)]
         self.begun.update(machine.node.name for machine in new)
         return new
 
     def refuse_partial(self, nodes: Sequence[Node], now: float) -> None:
-        """Raise CapacityError if some of the new nodes have been billed for too long while others
-        wait.
-        """
+        """Raise CapacityError if some new nodes were billed for too long while others wait."""
         running = sorted(n.name for n in nodes if n.name in self.new and n.state == "running")
         waiting = sorted(n.name for n in nodes if n.name in self.names and n.state == "starting")
         if not running or not waiting:
@@ -369,9 +363,7 @@ def _runs(node: Node) -> bool:
 
 
 def can_retry_without_placement_group(error: CloudError) -> bool:
-    """True if the place should be retried without the placement group because the group had no
-    capacity there.
-    """
+    """True if the place is to be retried without the placement group, which was full there."""
     is_full = isinstance(error, CapacityError) and error.in_group and error.scope != "account"
     return is_full and not error.left_over
 

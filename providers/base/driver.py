@@ -27,9 +27,7 @@ class Location:
 
 @dataclass(frozen=True, kw_only=True)
 class Vm:
-    """One of our VMs as its cloud currently lists it. `node.state` is "gone" once nothing is
-    billed.
-    """
+    """One of our VMs as its cloud lists it now. `node.state` is "gone" once nothing is billed."""
 
     cluster: str
     node: Node
@@ -87,9 +85,7 @@ class LaunchRequest(Generic[NetworkT]):
     """User data of any node of the plan, for a resource with several hosts that is created by one
     request. As secret as `user_data`."""
     public_key: str = ""
-    """The user's public key in OpenSSH format. `user_data` has it too, but Azure requires a key to
-    create a VM.
-    """
+    """The user's public key in OpenSSH format, also in `user_data`: Azure requires it apart."""
     token: str
     """Idempotency token of 32 hex digits: equal requests have equal tokens, so that repeating a
     request creates only one VM.
@@ -97,9 +93,7 @@ class LaunchRequest(Generic[NetworkT]):
     expires: float | None
     """Unix time at which the cloud ends the VM."""
     asked: float | None = None
-    """Unix time at which an earlier `up` requested this node, if the cloud's answer was never
-    recorded.
-    """
+    """Unix time at which an earlier `up` requested this node and did not record the answer."""
     queue: float = 0.0
     """Seconds for which the cloud may let the request wait for capacity, on a market where it does
     (flex-start)."""
@@ -138,9 +132,7 @@ class ConfirmsEnds(Protocol):
         """
 
     def repair_ends(self, machines: Sequence[Vm]) -> None:
-        """Have the cloud end those of these running VMs of which it says that it does not. Raises
-        CloudError.
-        """
+        """Have the cloud end those of these VMs that it says it does not. Raises CloudError."""
 
 
 class CloudDriver(Protocol[NetworkT]):
@@ -226,9 +218,7 @@ class CloudDriver(Protocol[NetworkT]):
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()
     ) -> PartialList[Resource]:
-        """List all other resources with our label or name, even if no VM exists; `places` as for
-        `machines`.
-        """
+        """List other resources with our label or name, also without a VM; `places` as above."""
 
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal

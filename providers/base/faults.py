@@ -31,9 +31,7 @@ from cloudtrain.core.errors import (
 
 @dataclass(frozen=True)
 class Row:
-    """Meaning of a refusal. The first row of a table that fits counts, so what is special comes
-    first.
-    """
+    """Meaning of a refusal. The first row that fits counts, so what is special comes first."""
 
     error: type[CloudError]
     codes: str = ""

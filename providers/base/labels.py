@@ -194,9 +194,7 @@ def _owner(labels: Mapping[str, str]) -> Owner:
 
 
 def belongs_to_other_owner(there: Owner, owner: Owner) -> bool:
-    """True if labels name two different owners; labels without an owner do not count as
-    another's.
-    """
+    """True if labels name two different owners; labels without an owner are not another's."""
     if not there.id or there.is_login or not owner.id:
         return False
     return there.id != owner.id and there.machine != owner.machine

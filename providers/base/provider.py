@@ -163,9 +163,7 @@ class CloudProvider(Generic[NetworkT]):
         return has_end_command(node.expires or 0.0) if timed else ""
 
     def _with_ends(self, machines: Sequence[Vm]) -> list[Vm]:
-        """The VMs with what the cloud says of their ends. If it does not answer, none is
-        believed.
-        """
+        """The VMs with what the cloud says of their ends; none is believed without an answer."""
         asked = [machine for machine in machines if self._is_guarded(machine)]
         if not asked or not isinstance(self._account, ConfirmsEnds):
             return list(machines)
@@ -286,9 +284,7 @@ class CloudProvider(Generic[NetworkT]):
         later: Sequence[Location],
         journal: Journal,
     ) -> dict[str, Node]:
-        """Create the nodes in one place; retry once without a placement group if the group has no
-        capacity.
-        """
+        """Create the nodes in one place; once more without the placement group if that is full."""
         fence.confirm()
         creation = creation.until(self._timing.clock.now())
         try:

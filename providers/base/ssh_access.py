@@ -25,9 +25,7 @@ def with_proxies(
     project: str,
     service: Callable[[Vm], tuple[str, ...]],
 ) -> PartialList[Vm]:
-    """The VMs with the command that connects to each. `service`: that of the cloud's own
-    service.
-    """
+    """The VMs with the command that connects to each. `service`: that of the cloud's service."""
     proxy = network.ssh_proxy
     if proxy is None:
         return machines
@@ -116,9 +114,7 @@ def _address_towards(endpoint: str) -> str:
 
 
 def _address_seen_by(service: str) -> str:
-    """Our public address. The request bypasses any proxy, as SSH does. Raises ValueError if the
-    address is not public.
-    """
+    """Our public address, asked for without a proxy, as SSH has none. Raises ValueError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(service, timeout=SECONDS) as answer:
         text = answer.read(100).decode("ascii", "replace").strip()

@@ -1,6 +1,4 @@
-"""Deletes resources and lists them again until none is left, including those that the cloud lists
-late.
-"""
+"""Deletes resources and lists them again until none is left, also of those listed late."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ ROUNDS = 5
 AGAIN = 20
 """How often what is to be deleted is listed again because it may be something else by now."""
 IN_USE = 240.0
-"""Seconds to allow a cloud for releasing what deleted nodes used; resources are listed again
-meanwhile.
-"""
+"""Seconds for a cloud to release what deleted nodes used; it is listed again meanwhile."""
 Found = tuple[Sequence[Vm], Sequence[Resource]]
 
 

@@ -41,9 +41,7 @@ WAITING = 150.0
 
 
 def endpoint(config: ClusterConfig) -> str | None:
-    """The URL of a custom Compute Engine endpoint, without a trailing slash; None for Google's
-    own.
-    """
+    """The URL of a custom Compute Engine endpoint, without a last slash; None for Google's."""
     url = config.endpoints.compute or os.environ.get(OVERRIDE)
     if not url:
         return None
@@ -104,9 +102,7 @@ class GcpClient:
         return self.credentials.project
 
     def path(self, path: str) -> str:
-        """The full path starting with `projects/`, the form in which resources reference each
-        other.
-        """
+        """The path from `projects/` on, the form in which resources reference each other."""
         return path if path.startswith(("projects/", "b/")) else f"projects/{self.project}/{path}"
 
     def get(self, what: str, path: str) -> Json:
@@ -322,9 +318,7 @@ def _http(seconds: float) -> HttpClient:
 
 
 def _scope(path: str) -> str:
-    """The scope of the operation started by a call on `projects/P/zones/Z/…`, `…/regions/R/…` or
-    `…/global/…`.
-    """
+    """The scope of a call's operation: `projects/P/zones/Z`, `…/regions/R` or `…/global`."""
     parts = path.split("/")
     return "/".join(parts[: 3 if parts[2] == "global" else 4])
 

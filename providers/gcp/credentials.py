@@ -38,9 +38,7 @@ class Credentials:
 
     @property
     def project(self) -> str:
-        """The project ID. Raises CloudConfigError if no project is configured, and
-        CredentialsError.
-        """
+        """The project ID. Raises CloudConfigError if none is configured, and CredentialsError."""
         named = self._config.project or os.environ.get("GOOGLE_CLOUD_PROJECT")
         if named:
             return named

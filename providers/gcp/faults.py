@@ -290,9 +290,7 @@ def of_answer(
     path: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
-    """The error for an HTTP error response. `path` is that of the request, and `facts` what its
-    hints may name.
-    """
+    """The error for an HTTP error response. `path`: the request's; `facts`: what hints may name."""
     try:
         error = http.parse_json(body)["error"]
     except (ValueError, LookupError, TypeError):

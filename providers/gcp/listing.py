@@ -123,9 +123,7 @@ def to_resource(
 
 
 def to_disk(item: Json, of: str | None = None) -> Resource | NotAsked | None:
-    """Convert a disk; None unless it has our label and no VM uses it, NotAsked if its labels cannot
-    be ours.
-    """
+    """Convert a disk; None if it is not ours or a VM uses it, NotAsked if it cannot be ours."""
     parsed = labels.read(typed(item, "labels", dict), of=of)
     if parsed is None or item.get("users"):
         return None

@@ -1,6 +1,4 @@
-"""Creates one cluster's network, firewall and placement policy, or adopts them if they belong to
-the same owner.
-"""
+"""Creates a cluster's network, firewall and placement policy, or adopts the same owner's."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class NetworkBuilder:
         )
 
     def _images(self) -> dict[str, GcpImage]:
-        """The image of each node: with `image: auto`, nodes with GPUs may have a different image
-        from those without.
-        """
+        """The image of each node: with `image: auto`, those with GPUs may have another one."""
         images, wanted = Images(self.api), self.plan.config.image
         found: dict[str, GcpImage] = {}
         for node in self.plan.nodes:
@@ -122,9 +118,7 @@ class NetworkBuilder:
         return path
 
     def _policy(self) -> str:
-        """Create a compact placement policy if at least two nodes are of families that
-        support it.
-        """
+        """Create a compact placement policy if two nodes are of families that support one."""
         close = "off" if self.tpu else self.plan.config.network.close
         families = COMPACT if close == "on" else FAST
         together = [n for n in self.plan.nodes if shape(n).family in families]

@@ -1,6 +1,4 @@
-"""`provider: gcp`: nodes are instances of Google Compute Engine, or hosts of a TPU, in one
-project.
-"""
+"""`provider: gcp`: instances of Google Compute Engine, or hosts of a TPU, in one project."""
 
 from __future__ import annotations
 

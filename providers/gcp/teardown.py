@@ -33,9 +33,7 @@ PATHS = {
     "network": "global/networks/{0.name}",
 }
 ORDER = (("disk", "firewall", "placement policy"), ("subnetwork",), ("network",))
-"""Deletion order after the VMs: each group can be deleted only when all groups before it
-are gone.
-"""
+"""Deletion order after the VMs: each group can be deleted once those before it are gone."""
 
 AT_ONCE = 512
 RELEASE = 10.0

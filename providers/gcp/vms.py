@@ -110,9 +110,7 @@ class VmLaunch:
         teardown.delete(self.api, str(disk), path)
 
     def _undo(self) -> None:
-        """Delete the VM of a failed operation: some failures, such as RESOURCE_NOT_FOUND, leave it
-        behind.
-        """
+        """Delete the VM of a failed operation: some, as RESOURCE_NOT_FOUND, leave it behind."""
         machine = listing.to_vm(self._instance() or {})
         if machine is not None and self._is_wanted(machine):
             teardown.delete_vm(self.api, machine)
@@ -144,9 +142,7 @@ def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
 
 
 def _set_end(api: GcpClient, what: str, path: str, expires: float | None) -> None:
-    """Set the end of a TERMINATED VM; according to its documentation, setScheduling accepts no
-    other state.
-    """
+    """Set the end of a TERMINATED VM: as documented, setScheduling accepts no other state."""
     instance = api.get(what, path)
     now = api.timing.clock.now()
     body = scheduling.with_end(instance.get("scheduling") or {}, expires, now=now)

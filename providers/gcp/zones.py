@@ -64,9 +64,7 @@ def zones(api: GcpClient, plan: Plan) -> dict[str, tuple[Location, ...]]:
 def lacking(
     api: GcpClient, zones: Sequence[Location], plan: Plan
 ) -> Mapping[Location, tuple[str, ...]]:
-    """The machines and accelerators of the plan that each zone lacks; empty if this endpoint does
-    not report them.
-    """
+    """The plan's machines and accelerators that each zone lacks, as far as it is reported."""
     kinds = {
         collection: sorted(names)
         for collection, names in (
