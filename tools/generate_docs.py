@@ -17,8 +17,7 @@ from typing import Any, get_args, get_type_hints
 from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
 from cloudtrain.config import schema
 from cloudtrain.config.candidates import LISTS
-from cloudtrain.config.change_effects import EFFECT, KINDS
-from cloudtrain.config.section import Section, defaults
+from cloudtrain.config.section import KINDS, Section, defaults, rows
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
@@ -197,7 +196,7 @@ def tables() -> str:
     for name in ConfigFile.model_fields:
         section = section_at((name,))
         if section and name != "ordered":  # as any_of
-            title = TITLES.get(name, name)
+            title = ANY_OF if name in LISTS else name + section.below
             text += table(f"`{title}`", section)
             for field in section.by_key() if name not in LISTS else ():
                 inner = section_at((name, field))
@@ -205,10 +204,7 @@ def tables() -> str:
     return text + effects()
 
 
-TITLES = {
-    **{"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"},
-    "any_of": "any_of[]` and `ordered[]",
-}
+ANY_OF = "any_of[]` and `ordered[]"
 
 
 def effects() -> str:
@@ -218,7 +214,8 @@ def effects() -> str:
     lines += [f"- **{kind}**: {meaning}." for kind, meaning in KINDS.items()]
     lines += [""]
     lines += ["| field | effect | |", "|---|---|---|"]
-    lines += [f"| `{name}` | {each.kind} | {each.note} |" for name, each in EFFECT.items()]
+    found = rows(ConfigFile)
+    lines += [f"| `{row.name}` | {row.change.kind} | {row.change.note} |" for row in found]
     return "\n".join(lines) + "\n"
 
 

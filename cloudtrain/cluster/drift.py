@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.config.location import place_in_file
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
@@ -18,6 +19,9 @@ from cloudtrain.core.events import Line, Made, nodes_requested
 from cloudtrain.core.model import ON_DEMAND, SPOT, ClusterConfig, Node, NodePlan, Plan
 from cloudtrain.core.paths import some
 from cloudtrain.core.task_id import TaskId
+
+if TYPE_CHECKING:
+    from cloudtrain.config.section import Fact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,65 +69,17 @@ class Drift:
         return lines
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Field:
-    """Describes how one field is compared in creation facts and how it is worded."""
+@cache
+def compared() -> dict[str, Fact]:
+    """The compared fields, except placement and lifetime, which belong to the whole cluster."""
+    from cloudtrain.config.section import rows
+    from cloudtrain.config.sections import ConfigFile
 
-    name: str
-    key: str
-    words: Mapping[Any, str] = field(default_factory=dict)
-    form: str = "{}"
-
-    def worded(self, value: Any) -> str:
-        return self.words.get(value) or self.form.format(value)
+    return {row.name: row.fact for row in rows(ConfigFile) if row.fact is not None}
 
 
-_FIELDS = (
-    _Field(name="nodes.{role}.machine", key="machine"),
-    _Field(name="nodes.{role}.accelerator", key="accelerator", words={None: "no accelerator"}),
-    _Field(
-        name="nodes.{role}.disk_gb",
-        key="disk_gb",
-        words={None: "default disk size"},
-        form="disk_gb {}",
-    ),
-    _Field(name="nodes.{role}.provisioning", key="provisioning"),
-    _Field(name="image", key="image", form="image {}"),
-    _Field(
-        name="network.subnet",
-        key="subnet",
-        words={None: "cloudtrain's own choice of subnet"},
-        form="subnet {}",
-    ),
-    _Field(
-        name="network.vpc",
-        key="vpc",
-        words={None: "cloudtrain's own choice of network"},
-        form="vpc {}",
-    ),
-    _Field(
-        name="network.firewall",
-        key="firewall",
-        words={None: "cloudtrain's own firewall"},
-        form="firewall {}",
-    ),
-    _Field(name="network.http_proxy", key="proxy", words={None: "no proxy"}, form="proxy {}"),
-    _Field(name="network.no_proxy", key="no_proxy", words={"": "none"}),
-    _Field(
-        name="network.private",
-        key="private",
-        words={True: "no public address", False: "public address"},
-    ),
-    _Field(name="disk_key", key="disk_key", words={None: "no disk_key"}, form="disk_key {}"),
-    _Field(name="tags", key="tags", words={None: "no tags"}, form="tags {}"),
-    _Field(
-        name="network.os_login",
-        key="os_login",
-        words={True: "OS Login", False: "no OS Login"},
-    ),
-    _Field(name="identity", key="identity", words={None: "no identity"}, form="identity {}"),
-)
-"""All compared fields except placement and lifetime, which belong to the whole cluster."""
+def _key(name: str, fact: Fact) -> str:
+    return fact.key or name.rpartition(".")[2]
 
 
 def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
@@ -134,30 +90,21 @@ def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
         return {"host": f"{host.user or ''}@{host.address}:{host.port}"} if host else {}
     if not is_cloud(config.provider):
         return {}
-    return {
-        "machine": node.machine,
-        "accelerator": str(node.accelerator) if node.accelerator else None,
-        "disk_gb": node.disk_gb,
-        "provisioning": str(node.provisioning),
-        "image": config.image,
-        "subnet": config.network.subnet,
-        "vpc": config.network.vpc,
-        "firewall": _firewall(config),
-        "proxy": config.network.http_proxy,
-        "no_proxy": ", ".join(config.network.no_proxy),
-        "private": config.network.private,
-        "disk_key": config.disk_key,
-        "tags": ", ".join(f"{k}={v}" for k, v in sorted(config.tags.items())) or None,
-        "os_login": config.network.os_login,
-        "identity": config.identity,
-        "lifetime": config.limits.max_lifetime,
-        **({} if config.limits.budget is None else {"budget": config.limits.budget}),
+    found = {
+        _key(name, fact): fact.recorded(_value(config, node, name))
+        for name, fact in compared().items()
     }
+    found["lifetime"] = config.limits.max_lifetime
+    return found if config.limits.budget is None else {**found, "budget": config.limits.budget}
 
 
-def _firewall(config: ClusterConfig) -> str | None:
-    given = config.network.firewall
-    return None if given is None else ", ".join(given) or "existing"
+def _value(config: ClusterConfig, node: NodePlan, name: str) -> Any:
+    """The value of `network.subnet` in the config; of `nodes.ROLE.machine`, that of the plan."""
+    *above, last = name.split(".")
+    owner: Any = node if above[:1] == ["nodes"] else config
+    for part in [] if owner is node else above:
+        owner = getattr(owner, part)
+    return getattr(owner, last)
 
 
 def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
@@ -246,15 +193,16 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
                 wanted=str(wanted.get("host")).strip("@"),
                 replaces=False,
             )
-        for each in _FIELDS:
-            if each.key not in facts or each.key not in wanted:
+        for name, fact in compared().items():
+            key = _key(name, fact)
+            if key not in facts or key not in wanted:
                 continue
-            if facts[each.key] != wanted[each.key] and not _chosen(each.key, config, node, facts):
+            if facts[key] != wanted[key] and not _chosen(key, config, node, facts):
                 yield Change(
                     nodes=(node.name,),
-                    field=each.name.format(role=node.role),
-                    there=each.worded(facts[each.key]),
-                    wanted=each.worded(wanted[each.key]),
+                    field=name.replace("ROLE", node.role),
+                    there=fact.worded(facts[key]),
+                    wanted=fact.worded(wanted[key]),
                 )
         place = facts.get("placement")
         is_chosen = is_cloud(config.provider)  # elsewhere it is the machine's own address

@@ -201,9 +201,9 @@ def read_secrets(
 
 def schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of the file; configs/schema.json holds it."""
-    from cloudtrain.config.json_schema import schema
+    from cloudtrain.config import section, sections
 
-    return schema()
+    return section.json_schema(sections.ConfigFile)
 
 
 def _read(path: Path) -> bytes:

@@ -55,6 +55,19 @@ class Reads:
         return dict(self.schema)
 
 
+class Also:
+    """Another form of a field in the JSON Schema, which its validator reads."""
+
+    def __init__(self, title: str, **schema: Any) -> None:
+        self.form = {"title": title, **schema}
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        found = handler(schema)
+        return {"anyOf": [self.form, *found.get("anyOf", [found])]}
+
+
 def is_null(node: object) -> bool:
     """True for an unquoted `~`, `null` or empty value."""
     return isinstance(node, Scalar) and node.plain and node.source in NULLS

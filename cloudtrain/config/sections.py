@@ -1,21 +1,41 @@
-"""The config file: every section and field, and what each means.
+"""The config file: every section and field, one row each.
 
-Reader, JSON Schema (configs/schema.json) and docs/config.md are generated from these classes; the
-defaults are those of model.py.
+Reader, JSON Schema (configs/schema.json), docs/config.md, fields of a user's own defaults, and
+facts by which nodes are compared come from these rows; the defaults are those of model.py.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from cloudtrain.config import access_fields, data_fields
 from cloudtrain.config import fields as kinds
-from cloudtrain.config.section import Section, optional, required
+from cloudtrain.config.section import (
+    DOWN_FIRST,
+    NEXT_RUN,
+    REPLACE,
+    Effect,
+    Fact,
+    Section,
+    optional,
+    required,
+    section_in,
+)
 from cloudtrain.config.yaml_source import Block, Path, Scalar
 from cloudtrain.core import model
 from cloudtrain.core.cloud import clouds
+
+_INSTALLED = Effect(
+    "live", "the next `train` applies it too; what is no longer listed stays installed"
+)
+_CANDIDATES = Effect(
+    "live",
+    "a cluster that is up stays in its candidate; fields of that one have the effects of this "
+    "table",
+)
+_HOST = Effect("down first", "more machines can be added")
 
 
 def _provisioning(spot: bool | None, given: model.Provisioning | None) -> dict[str, Any]:
@@ -28,11 +48,19 @@ class NodesEntry(Section):
     """The nodes of one role, under the role's name. `chief: false`: the cluster has no chief."""
 
     of = model.NodeGroup
-    count: kinds.Count | None = optional("Number of nodes with this role.")
-    machine: kinds.Line | None = optional("Machine type, by the cloud's own name.")
-    accelerator: kinds.GpuKind | None = optional("GPUs of each node: `T4:1`, or `T4` for one.")
+    below = ".ROLE"
+    change = REPLACE
+    count: kinds.Count | None = optional(
+        "Number of nodes with this role.",
+        Effect("live", "`up` adds nodes; surplus nodes are deleted only by `up --shrink`"),
+    )
+    machine: kinds.Line | None = optional("Machine type, by the cloud's own name.", fact=Fact())
+    accelerator: kinds.GpuKind | None = optional(
+        "GPUs of each node: `T4:1`, or `T4` for one.", fact=Fact(words={None: "no accelerator"})
+    )
     disk_gb: kinds.Gigabytes | None = optional(
-        "Size of the root disk in GB; at least that of the image."
+        "Size of the root disk in GB; at least that of the image.",
+        fact=Fact(form="disk_gb {}", words={None: "default disk size"}),
     )
     spot: kinds.Boolean | None = optional(
         "Use spot capacity: cheaper, but may be preempted at any time. Short for `provisioning: "
@@ -41,7 +69,8 @@ class NodesEntry(Section):
     provisioning: kinds.Provision | None = optional(
         "How the machines are bought; which cloud and machine has what: "
         "[machines.md](machines.md). A reservation or block is one of your own, and is never made "
-        "or cancelled here."
+        "or cancelled here.",
+        fact=Fact(),
     )
 
     def to_model(self, **changes: Any) -> Any:
@@ -80,50 +109,75 @@ def _ssh_proxy(node: Any) -> Any:
     return SshProxySection.model_construct({name}, **{name: True})
 
 
-SshProxy = Annotated[SshProxySection, BeforeValidator(_ssh_proxy)]
+SshProxy = Annotated[
+    SshProxySection, BeforeValidator(_ssh_proxy), kinds.Also("iap | ssm", enum=["iap", "ssm"])
+]
 
 
 class NetworkSection(Section):
     """Network of the nodes, and who can reach them over SSH."""
 
     of = model.Network
-    subnet: kinds.Line | None = optional("An existing subnet. Default: one is chosen or created.")
+    change = REPLACE
+    subnet: kinds.Line | None = optional(
+        "An existing subnet. Default: one is chosen or created.",
+        default="one cloud",
+        fact=Fact(form="subnet {}", words={None: "cloudtrain's own choice of subnet"}),
+    )
     vpc: kinds.Line | None = optional(
         "Instead of `subnet`: an existing network, of which the subnet in each zone or region is "
-        "used (aws: a VPC's ID; gcp: a network's name or path)."
+        "used (aws: a VPC's ID; gcp: a network's name or path).",
+        default="one cloud",
+        fact=Fact(form="vpc {}", words={None: "cloudtrain's own choice of network"}),
     )
     firewall: kinds.Firewall | None = optional(
         "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used as "
         "they are, never changed or deleted: "
         + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
         + "; `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
-        "([companies.md](companies.md#networks))."
+        "([companies.md](companies.md#networks)).",
+        default="one cloud",
+        fact=Fact(form="firewall {}", words={None: "cloudtrain's own firewall"}, empty="existing"),
     )
     http_proxy: kinds.Proxy | None = optional(
         "Proxy by which the nodes reach the internet (apt, pip, uv, git, uploads, tasks), without "
         "a user in it ([companies.md](companies.md#proxies)). This machine uses its own "
-        "`HTTPS_PROXY`."
+        "`HTTPS_PROXY`.",
+        default="clouds",
+        fact=Fact(key="proxy", form="proxy {}", words={None: "no proxy"}),
     )
     no_proxy: tuple[kinds.HostName, ...] | None = optional(
         "Hosts, domains or addresses that nodes reach without `http_proxy`, besides each other, "
-        "private addresses and the metadata service."
+        "private addresses and the metadata service.",
+        default="clouds",
+        fact=Fact(words={"": "none"}),
     )
     ssh_from: kinds.Caller | None = optional(
         "Source addresses that may use SSH: `auto` is the caller's own address/32, or what "
-        "`ssh_proxy` connects from; `none` opens nothing."
+        "`ssh_proxy` connects from; `none` opens nothing.",
+        Effect("live", "each `up` updates the firewall"),
+        default="clouds",
     )
     ssh_proxy: SshProxy | None = optional(
         "What SSH goes through, for nodes without public addresses "
-        "([private-nodes.md](private-nodes.md)). Default: direct connections."
+        "([private-nodes.md](private-nodes.md)). Default: direct connections.",
+        Effect("live", "`up` updates the firewall; other commands use what the last `up` had"),
     )
     os_login: kinds.Boolean | None = optional(
-        "GCP: create the nodes with OS Login enabled, as organizations may require."
+        "GCP: create the nodes with OS Login enabled, as organizations may require.",
+        fact=Fact(words={True: "OS Login", False: "no OS Login"}),
     )
-    private: kinds.Boolean | None = optional("Create the nodes without public addresses.")
+    private: kinds.Boolean | None = optional(
+        "Create the nodes without public addresses.",
+        default="clouds",
+        fact=Fact(words={True: "no public address", False: "public address"}),
+    )
     close: kinds.Close | None = optional(
         "Place nodes close together, in a placement group: `auto` only for machines with a fast "
         "interconnect (100 Gbit/s or more), `on` wherever the cloud supports it, `off` never. If "
-        "the group has no capacity, the same zone is tried without it."
+        "the group has no capacity, the same zone is tried without it.",
+        Effect("live", "for nodes created from then on"),
+        default="clouds",
     )
 
 
@@ -131,6 +185,7 @@ class SetupSection(Section):
     """Software installed on each node. Without `tensorflow`, TensorFlow is not installed."""
 
     of = model.Setup
+    change = _INSTALLED
     tensorflow: kinds.Version | None = optional(
         "TensorFlow version; the node's accelerator decides between the CPU and the CUDA build."
     )
@@ -153,15 +208,21 @@ class SetupSection(Section):
         "`setup.py`; for its runs alone."
     )
     run: tuple[kinds.ShellLine, ...] | None = optional("Shell lines to run in order on every node.")
-    timeout: kinds.Duration | None = optional("Time for each line of `run`; then it is ended.")
+    timeout: kinds.Duration | None = optional(
+        "Time for each line of `run`; then it is ended.", NEXT_RUN
+    )
     cache: kinds.AutoOrOff | None = optional(
         "`auto`: one node creates the environment, the other nodes and later clusters get it from "
-        "there or from `artifacts.store`. `off`: each node creates its own."
+        "there or from `artifacts.store`. `off`: each node creates its own.",
+        NEXT_RUN,
+        default="any",
     )
     prove: kinds.AutoOrOff | None = optional(
         "`auto`: before a run, each node multiplies matrices, computes a convolution with its "
         "gradient, compiles with XLA, and reduces with the others; a node that cannot ends the run "
-        "before it starts, a slow one is named. `off` skips it."
+        "before it starts, a slow one is named. `off` skips it.",
+        NEXT_RUN,
+        default="any",
     )
 
 
@@ -169,6 +230,7 @@ class CodeSection(Section):
     """Source of the code: `git` or `path`, not both. Without either, no code is delivered."""
 
     of = model.Code
+    change = NEXT_RUN
     git: kinds.Git | None = optional(
         "URL of a git repository. A private one is fetched by this machine, with your git or SSH "
         "credentials."
@@ -209,13 +271,18 @@ def _by_role(node: Any) -> Any:
     return node
 
 
-Command = Annotated[dict[str, kinds.ShellLine], BeforeValidator(_by_role)]
+Command = Annotated[
+    dict[str, kinds.ShellLine],
+    BeforeValidator(_by_role),
+    kinds.Also("shell line", type=["string", "number", "boolean"]),
+]
 
 
 class TrainSection(Section):
     """The command that runs on every node, and how its run is supervised."""
 
     of = model.Train
+    change = NEXT_RUN
     command: Command | None = optional(
         "Shell line to run for every task, or a mapping of such lines by role, with `default` for "
         "the other roles. `{output}`, `{role}`, `{index}`, `{chief.ip}`, `{ROLE.hosts}` "
@@ -288,8 +355,11 @@ class ArtifactsSection(Section):
     """Files to land. Paths and globs are relative to each task's work folder."""
 
     of = model.ArtifactRules
+    change = NEXT_RUN
     store: kinds.Store | None = optional(
-        "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or `file:///path`."
+        "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or "
+        "`file:///path`.",
+        default="any",
     )
     create: kinds.Boolean | None = optional(
         "`up` and `run` create the bucket or container if it does not exist, near the first "
@@ -310,18 +380,21 @@ class ArtifactsSection(Section):
     require: tuple[kinds.Inside, ...] | None = optional(
         "Globs that must match landed files for the run to succeed."
     )
-    every: kinds.DurationOrOff | None = optional("Interval for landing during training.")
+    every: kinds.DurationOrOff | None = optional(
+        "Interval for landing during training.", default="any"
+    )
 
 
 class DataEntry(Section):
     """Input data under a name of yours; `NAME: URI` is short for `NAME: {from: URI}`."""
 
     of = model.DataSource
-    source: data_fields.DataUri | None = Field(
-        default=None,
-        alias="from",
-        description="`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; "
-        "`https://`: one object. Required.",
+    below = ".NAME"
+    change = Effect("next run", "nodes download what they lack")
+    source: data_fields.DataUri | None = optional(
+        "`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; `https://`: one "
+        "object. Required.",
+        key="from",
     )
     shard: kinds.Boolean | None = optional(
         "Give rank i of n every n-th file, in equal counts, instead of all files to every node. "
@@ -346,7 +419,10 @@ def _dataset(node: Any) -> Any:
 
 
 Data = Annotated[
-    dict[data_fields.DataName, Annotated[DataEntry, BeforeValidator(_dataset)]],
+    dict[
+        data_fields.DataName,
+        Annotated[DataEntry, BeforeValidator(_dataset), kinds.Also("URI", type="string")],
+    ],
     BeforeValidator(_mapping),
 ]
 
@@ -355,9 +431,13 @@ class EndpointsSection(Section):
     """Service addresses for sovereign clouds, private endpoints and S3-compatible stores."""
 
     of = model.Endpoints
-    compute: kinds.Url | None = optional("Of the compute service.")
-    storage: kinds.Url | None = optional("Of the object storage service.")
-    auth: kinds.Url | None = optional("Of the token service.")
+    compute: kinds.Url | None = optional("Of the compute service.", DOWN_FIRST, default="one cloud")
+    storage: kinds.Url | None = optional(
+        "Of the object storage service.", NEXT_RUN, default="one cloud"
+    )
+    auth: kinds.Url | None = optional(
+        "Of the token service.", Effect("live", "every command reads it"), default="one cloud"
+    )
 
 
 class LimitsSection(Section):
@@ -365,29 +445,49 @@ class LimitsSection(Section):
 
     of = model.Limits
     max_lifetime: kinds.DurationOrOff | None = optional(
-        "Lifetime of the nodes, armed on the cloud's side at their creation. On by default."
+        "Lifetime of the nodes, armed on the cloud's side at their creation. On by default.",
+        Effect(
+            "live",
+            "it counts from the creation of the cluster. AWS, Azure: `up` changes the expiry of "
+            "running nodes; GCP cannot: refused, `up --replace` recreates them",
+        ),
+        default="any",
     )
     idle: kinds.DurationOrOff | None = optional(
-        "After this time without a run, land the artifacts and take the cluster down."
+        "After this time without a run, land the artifacts and take the cluster down.",
+        Effect("live", "the next command that works on the cluster reads it"),
+        default="any",
     )
     max_price: kinds.Price | None = optional(
         "Maximum $/hour for the whole cluster, with its disks and addresses, checked before "
-        "anything is created."
+        "anything is created.",
+        Effect("live", "`up` checks it"),
+        default="any",
     )
     budget: kinds.Price | None = optional(
         "$ from the first `up` to `down`, disks and addresses included: warned of at 80 %; at "
         "100 % the run is ended, its artifacts landed, and the cluster taken down. The nodes' "
-        "lifetime, armed on the cloud's side, holds it ([budget.md](budget.md))."
+        "lifetime, armed on the cloud's side, holds it ([budget.md](budget.md)).",
+        Effect(
+            "live",
+            "what was spent since the first `up` counts. AWS, Azure: `up` moves the expiry of "
+            "running nodes; GCP cannot: a lower budget that they would exceed is refused",
+        ),
+        default="clouds",
     )
     wait: kinds.DurationOrOff | None = optional(
         "Before a restart, how long to wait for capacity for a lost node. `up` does not wait, "
-        "except in the queue of flex-start."
+        "except in the queue of flex-start.",
+        NEXT_RUN,
+        default="any",
     )
     give_back: kinds.AutoDurationOrOff | None = optional(
         "How long the other nodes are kept, and billed, meanwhile. After that everything on them "
         "is landed, they are deleted, and the wait goes on for all nodes. `auto`: as long as it "
         "took to make them ready; on-demand nodes with GPUs are kept. Only with "
-        "`train.checkpoints`."
+        "`train.checkpoints`.",
+        NEXT_RUN,
+        default="any",
     )
 
 
@@ -395,6 +495,7 @@ class AwaySection(Section):
     """The desk: a small machine that attends to `run --away` ([away.md](away.md))."""
 
     of = model.Away
+    change = Effect("next run", "the next `run --away` reads it")
     identity: kinds.Identity | None = optional(
         "An existing identity of the account for the desk alone, in the form of `identity`. With "
         "it the desk creates and deletes the nodes and reads and writes the store. Training nodes "
@@ -407,11 +508,14 @@ class HostsItem(Section):
     """One existing machine, for `provider: hosts`."""
 
     of = model.Host
+    below = "[]"
+    change = _HOST
     address: access_fields.Address = required("Host name or address for SSH from this machine.")
     role: kinds.Line = required("Role of the machine; indexes follow the order of the list.")
     user: access_fields.User | None = optional("User to log in as.")
     key: kinds.Line | None = optional(
-        "Private key file; relative paths start in this file's folder."
+        "Private key file; relative paths start in this file's folder.",
+        Effect("live", "every command reads it"),
     )
     port: kinds.SshPort | None = optional("SSH port.")
 
@@ -429,7 +533,10 @@ def _group(node: Any) -> Any:
 
 
 Nodes = Annotated[
-    dict[str, Annotated[NodesEntry | None, BeforeValidator(_group)]], BeforeValidator(_mapping)
+    dict[
+        str, Annotated[NodesEntry | None, BeforeValidator(_group), kinds.Also("false", const=False)]
+    ],
+    BeforeValidator(_mapping),
 ]
 
 
@@ -480,55 +587,81 @@ class ConfigFile(Section):
     of = model.ClusterConfig
     name: kinds.Name | None = optional(
         "Cluster name: `[a-z][a-z0-9-]{0,29}`. Default: the file's name without its extension. "
-        "Names are unique in an account, across users."
+        "Names are unique in an account, across users.",
+        Effect("down first", "another name is another cluster, next to the first"),
     )
     provider: kinds.ProviderChoice | None = optional(
         "Where the nodes are: `local` rehearses on this machine, `hosts` uses existing machines. "
-        "Required, unless `any_of` or `ordered` lists candidates."
+        "Required, unless `any_of` or `ordered` lists candidates.",
+        DOWN_FIRST,
+        default="any",
     )
     project: kinds.Line | None = optional(
         "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
-        + ". Default: from the environment."
+        + ". Default: from the environment.",
+        DOWN_FIRST,
+        default="one cloud",
     )
     placement: tuple[kinds.Line, ...] | None = optional(
         "Zones or regions, tried in order until one has capacity for all nodes. Required on a "
-        "cloud."
+        "cloud.",
+        Effect("replace", "only if it no longer lists the place of the nodes"),
+        default="one cloud",
     )
     any_of: tuple[CandidateEntry, ...] | None = optional(
         "Instead of `provider` and `placement`: several clouds, places and machines. `up` takes "
-        "the cheapest that has room for all nodes ([any-cloud.md](any-cloud.md))."
+        "the cheapest that has room for all nodes ([any-cloud.md](any-cloud.md)).",
+        _CANDIDATES,
     )
     ordered: tuple[CandidateEntry, ...] | None = optional(
-        "The same as `any_of`, but tried as written."
+        "The same as `any_of`, but tried as written.", _CANDIDATES
     )
     network: NetworkSection | None = optional("Network of the nodes, and who can reach them.")
     identity: kinds.Identity | None = optional(
         "An existing identity for every node, for scripts that use buckets themselves: "
         + "; ".join(f"{each.name}: {each.identity.word}" for each in clouds() if each.identity)
         + ". What it may do, every process on every node may do until the node is deleted. "
-        "Default: `none`."
+        "Default: `none`.",
+        Effect(
+            "replace",
+            "a running node would keep tokens of the old one, and GCP changes stopped VMs only",
+        ),
+        default="one cloud",
+        fact=Fact(form="identity {}", words={None: "no identity"}),
     )
     resource_group: kinds.Line | None = optional(
         "Azure: an existing resource group for everything that is created; it is never deleted "
         "([companies.md](companies.md#a-resource-group)). Default: cloudtrain creates one for each "
-        "cluster and region."
+        "cluster and region.",
+        DOWN_FIRST,
+        default="one cloud",
     )
     disk_key: kinds.Line | None = optional(
         "An existing key of yours that encrypts the nodes' disks: "
         + "; ".join(f"{each.name}: {each.disk_key.word}" for each in clouds() if each.disk_key)
         + ". `{region}` in it is the node's region ([companies.md](companies.md#disk-keys)). "
-        "Default: the cloud's own key."
+        "Default: the cloud's own key.",
+        Effect("replace", "a disk keeps the key with which it was created"),
+        default="one cloud",
+        fact=Fact(form="disk_key {}", words={None: "no disk_key"}),
     )
     tags: Tags | None = optional(
         "Tags (GCP: labels) on every resource that is created, from its creation on: `NAME: value` "
-        "([companies.md](companies.md#tags))."
+        "([companies.md](companies.md#tags)).",
+        Effect("replace", "networks, firewalls and groups that exist keep theirs until `down`"),
+        default="clouds",
+        fact=Fact(form="tags {}", words={None: "no tags"}, empty=None),
     )
     strategy: kinds.StrategyChoice | None = optional(
-        "TensorFlow's distribution strategy, which determines the roles. Required."
+        "TensorFlow's distribution strategy, which determines the roles. Required.",
+        Effect("next run", "roles that it adds or removes: as `count`"),
     )
     nodes: Nodes | None = optional("The nodes by role: `chief`, `worker`, `ps`, `evaluator`.")
     image: kinds.Line | None = optional(
-        "`auto`, `ubuntu-22.04`, `ubuntu-24.04`, `deeplearning`, or the cloud's own image id."
+        "`auto`, `ubuntu-22.04`, `ubuntu-24.04`, `deeplearning`, or the cloud's own image id.",
+        REPLACE,
+        default="one cloud",
+        fact=Fact(form="image {}"),
     )
     setup: SetupSection | None = optional("Software installed on each node.")
     code: CodeSection | None = optional("Source of the code.")
@@ -541,13 +674,16 @@ class ConfigFile(Section):
     endpoints: EndpointsSection | None = optional("Addresses of the cloud's services.")
     limits: LimitsSection | None = optional("Limits on lifetime and price.")
     away: AwaySection | None = optional("The machine that attends to `run --away`.")
-    hosts: tuple[HostsItem, ...] | None = optional(
-        "The machines of `provider: hosts`, or the path of an INI file whose `[cluster]` has "
-        "`chief=`, `worker=`, `ps=` lists of `host:port`."
+    hosts: Annotated[tuple[HostsItem, ...], kinds.Also("INI file", type="string")] | None = (
+        optional(
+            "The machines of `provider: hosts`, or the path of an INI file whose `[cluster]` has "
+            "`chief=`, `worker=`, `ps=` lists of `host:port`."
+        )
     )
     secrets: Secrets | None = optional(
         "Environment variables of the tasks whose values are never logged or stored: `NAME: "
-        "${VAR}`. The one named by `code.token` is used only for git."
+        "${VAR}`. The one named by `code.token` is used only for git.",
+        NEXT_RUN,
     )
 
 
@@ -558,15 +694,8 @@ def section_at(path: tuple[str | int, ...]) -> type[Section] | None:
         info = section.by_key().get(str(part))
         if info is None:
             continue  # an item of a list, or a name of the user's: a role, a dataset
-        inner = _section_in(info.annotation)
+        inner = section_in(info.annotation)
         if inner is None:
             return None
         section = inner
     return section
-
-
-def _section_in(annotation: Any) -> type[Section] | None:
-    inner = get_args(annotation)
-    if not inner and isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next(filter(None, map(_section_in, inner)), None)

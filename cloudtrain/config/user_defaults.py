@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.config.candidates import list_of
 from cloudtrain.config.fields import is_null
+from cloudtrain.config.section import Providers, rows
+from cloudtrain.config.sections import ConfigFile
 from cloudtrain.config.validation import problem, validate
 from cloudtrain.config.yaml_source import (
     Block,
@@ -25,23 +28,6 @@ from cloudtrain.core.cloud import cloud_of, facts_of, providers
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import Problem
 
-ANYWHERE = (
-    *("artifacts.store", "artifacts.every"),
-    *("limits.max_lifetime", "limits.idle", "limits.max_price", "limits.wait", "limits.give_back"),
-    *("setup.cache", "setup.prove"),
-)
-"""Fields for every provider but `local`, whose clusters need no account and no bucket."""
-ON_CLOUDS = (
-    *("network.ssh_from", "network.private", "network.close"),
-    *("network.http_proxy", "network.no_proxy", "tags", "limits.budget"),
-)
-OF_ONE_CLOUD = (
-    *("project", "placement", "image", "identity", "resource_group", "disk_key"),
-    *("network.subnet", "network.vpc", "network.firewall"),
-    *("endpoints.compute", "endpoints.storage", "endpoints.auth"),
-)
-"""Fields that mean something in one cloud only: they need its `provider` beside them."""
-FIELDS = ("provider", *ANYWHERE, *ON_CLOUDS, *OF_ONE_CLOUD)
 ONLY_TYPED = ("yes", "discard", "owner", "running", "trust")
 """Flags that only a command line may give: no variable and no defaults file stands for them."""
 
@@ -63,6 +49,12 @@ def defaults_path() -> Path:
     from platformdirs import user_config_path
 
     return user_config_path("cloudtrain") / "config.yaml"
+
+
+@cache
+def fields() -> dict[str, Providers]:
+    """Fields of which a user may have a default, and on which providers it counts."""
+    return {row.name: row.default for row in rows(ConfigFile) if row.default is not None}
 
 
 def with_defaults(tree: Block, path: Path, environ: Mapping[str, str]) -> Filled:
@@ -108,10 +100,10 @@ def _problems(defaults: Block, file: str) -> Iterator[Problem]:
     said = {each.field for each in wrong}
     for field in _leaves(rest):
         name = dotted(field)
-        if _of(field) not in FIELDS and not any(name.startswith(each) for each in said):
-            text = f"belongs in each cluster's own file; a default can be {', '.join(FIELDS)}"
+        if _of(field) not in fields() and not any(name.startswith(each) for each in said):
+            text = f"belongs in each cluster's own file; a default can be {', '.join(fields())}"
             yield problem(rest, file, field, text)
-        elif _of(field) in OF_ONE_CLOUD and "provider" not in rest:
+        elif fields().get(_of(field)) == "one cloud" and "provider" not in rest:
             names = " or ".join(each.name for each in providers() if cloud_of(each.name))
             text = f"is of one cloud: add `provider:` beside it, which is {names}"
             yield problem(rest, file, field, text)
@@ -133,32 +125,33 @@ def _of(field: Field) -> str:
 
 def _fitting(tree: Block, defaults: Block, environ: Mapping[str, str]) -> Iterator[Field]:
     """Defaults that the tree lacks and that its provider has a use for."""
-    useful = _useful(tree, _text(defaults.get("provider")), environ)
-    for field in _leaves(defaults):
-        if _of(field) not in useful:
-            continue
-        if is_null(value_at(tree, field[:1])) or value_at(tree, field[:1]) is None:
-            yield field
-        elif isinstance(tree[str(field[0])], Block):
-            there = value_at(tree, field)
-            if there is None or is_null(there):
-                yield field
-
-
-def _useful(tree: Block, usual: str, environ: Mapping[str, str]) -> frozenset[str]:
-    """Fields for which the tree's provider has a use. Candidates name their own clouds."""
-    if list_of(tree):
-        return frozenset((*ANYWHERE, *ON_CLOUDS))
+    usual = _text(defaults.get("provider"))
     provider = _text(tree.get("provider")) or usual
-    if provider not in {each.name for each in providers()} or facts_of(provider).on_this_machine:
-        return frozenset()
+    useful = _useful(tree, provider, usual)
     cloud = cloud_of(provider)
-    if cloud is None:
-        return frozenset(("provider", *ANYWHERE))
-    own = set(OF_ONE_CLOUD if provider == usual else ())
-    if environ.get(cloud.project_variable):
-        own.discard("project")
-    return frozenset(("provider", *ANYWHERE, *ON_CLOUDS, *own))
+    for field in _leaves(defaults):
+        if fields()[_of(field)] not in useful or (list_of(tree) and field == ("provider",)):
+            continue
+        if field == ("project",) and cloud and environ.get(cloud.project_variable):
+            continue
+        section, given = value_at(tree, field[:1]), value_at(tree, field)
+        if (
+            section is None
+            or is_null(section)
+            or (isinstance(section, Block) and (given is None or is_null(given)))
+        ):
+            yield field
+
+
+def _useful(tree: Block, provider: str, usual: str) -> tuple[Providers, ...]:
+    """Defaults for which the tree's provider has a use. Candidates name their own clouds."""
+    if list_of(tree):
+        return ("any", "clouds")
+    if provider not in {each.name for each in providers()} or facts_of(provider).on_this_machine:
+        return ()
+    if cloud_of(provider) is None:
+        return ("any",)
+    return ("any", "clouds", "one cloud") if provider == usual else ("any", "clouds")
 
 
 def _text(node: Tree | None) -> str:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from cloudtrain.cluster import session
-from cloudtrain.cluster.drift import _FIELDS, Drift, creation_facts_of, drift, serves
+from cloudtrain.cluster.drift import Drift, compared, creation_facts_of, drift, serves
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.config import load
-from cloudtrain.config.candidates import LISTS
-from cloudtrain.config.change_effects import EFFECT
-from cloudtrain.config.sections import ConfigFile, section_at
+from cloudtrain.config.section import rows
+from cloudtrain.config.sections import ConfigFile
 from cloudtrain.core.events import ImageChosen, NodeDeletionBegun, NodeRequested, nodes_leaving
 from cloudtrain.core.model import Node, Plan
 from cloudtrain.core.protocols import Completed
@@ -378,17 +377,10 @@ def test_nodes_whose_deletion_was_cut_off_are_known_until_something_starts() -> 
         assert nodes_leaving([exchange, {"event": event}]) == frozenset()
 
 
-def test_the_effect_of_every_field_of_the_file_is_told() -> None:
-    fields = set()
-    for name in ConfigFile.model_fields:
-        section = None if name in LISTS else section_at((name,))
-        inside = {"nodes": "nodes.ROLE", "hosts": "hosts[]", "data": "data.NAME"}.get(name, name)
-        fields |= {f"{inside}.{each}" for each in section.by_key()} if section else {name}
-    assert set(EFFECT) == fields
-    compared = {each.name.format(role="ROLE") for each in _FIELDS}
-    compared |= {"placement", "nodes.ROLE.spot"}  # `spot` is short for `provisioning`
-    told = {name for name, effect in EFFECT.items() if effect.kind == "replace"}
-    assert compared == told
+def test_the_fields_that_exchange_nodes_are_those_by_which_they_are_compared() -> None:
+    exchanged = {row.name for row in rows(ConfigFile) if row.change.kind == "replace"}
+    # placement is the cluster's; `spot` is short for `provisioning`
+    assert exchanged == {*compared(), "placement", "nodes.ROLE.spot"}
 
 
 def test_a_node_that_is_made_again_is_like_its_peers_whatever_is_chosen_today(

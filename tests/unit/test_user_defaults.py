@@ -10,10 +10,8 @@ from click.testing import CliRunner
 import cloudtrain
 from cloudtrain.cli.app import cli
 from cloudtrain.config import defaults_path, from_json, load, to_json
-from cloudtrain.config.fields import nearest
 from cloudtrain.config.location import place_in_file
-from cloudtrain.config.sections import ConfigFile, section_at
-from cloudtrain.config.user_defaults import FIELDS, ONLY_TYPED
+from cloudtrain.config.user_defaults import ONLY_TYPED
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig
 
@@ -135,14 +133,6 @@ def test_an_empty_file_or_none_has_no_defaults(tmp_path: Path) -> None:
 def test_what_is_wrong_in_the_defaults_is_reported_at_its_line(defaults: str, problem: str) -> None:
     (found,) = problems(defaults)
     assert found.startswith(f"d.yaml:{problem}")
-
-
-def test_every_default_is_a_field_of_the_file_that_a_cluster_may_have() -> None:
-    for name in FIELDS:
-        *above, last = name.split(".")
-        section = section_at(tuple(above)) if above else ConfigFile
-        assert section is not None
-        assert last in section.by_key(), nearest(last, section.by_key())
 
 
 def test_the_place_of_a_default_is_its_line_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,84 @@
+"""A field of the config is one row of its section: reader, schema, pages, defaults and comparison
+of nodes follow."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from cloudtrain.cluster import drift
+from cloudtrain.cluster.plan import make_plan
+from cloudtrain.config import fields as kinds
+from cloudtrain.config import load, schema, sections, user_defaults
+from cloudtrain.config.section import REPLACE, Fact, optional
+from cloudtrain.core import model
+from cloudtrain.core.errors import ConfigError
+from tests.unit.test_config_page import generate
+
+TEXT = "provider: gcp\nplacement: [us-central1]\nstrategy: mirrored\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideNetwork(model.Network):
+    mtu: int | None = None
+
+
+@pytest.fixture
+def with_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The config with `network.mtu`: its row, its attribute in the model, and no other line."""
+    monkeypatch.chdir(tmp_path)
+
+    class WideSection(sections.NetworkSection):
+        of = WideNetwork
+        mtu: kinds.Gigabytes | None = optional(
+            "MTU of the network.", REPLACE, default="clouds", fact=Fact(form="mtu {}")
+        )
+
+    class ConfigFile(sections.ConfigFile):
+        network: WideSection | None = optional("Network.")
+
+    old = sections.ConfigFile
+    for module in [module for name, module in sys.modules.items() if name.startswith("cloudtrain")]:
+        if getattr(module, "ConfigFile", None) is old:
+            monkeypatch.setattr(module, "ConfigFile", ConfigFile)
+    user_defaults.fields.cache_clear()
+    drift.compared.cache_clear()
+    yield
+    user_defaults.fields.cache_clear()
+    drift.compared.cache_clear()
+
+
+def read(text: str, defaults: str = "") -> model.ClusterConfig:
+    Path("c.yaml").write_text(TEXT + text)
+    Path("d.yaml").write_text(defaults)
+    return load(Path("c.yaml"), {}, defaults=Path("d.yaml"))
+
+
+@pytest.mark.usefixtures("with_field")
+def test_a_field_that_is_added_as_one_row_is_known_everywhere() -> None:
+    config = read("network: {mtu: 1460}\n")
+    assert config.network == WideNetwork(mtu=1460)
+    with pytest.raises(ConfigError, match=r"c\.yaml:4: network\.mtu: must be a whole number"):
+        read("network: {mtu: big}\n")
+
+    assert read("", "network: {mtu: 1500}\n").defaults == {"network.mtu": "d.yaml:1"}
+
+    fits = jsonschema.Draft202012Validator(schema()).is_valid
+    base = {"provider": "gcp", "placement": ["us-central1"], "strategy": "mirrored"}
+    assert [fits({**base, "network": {"mtu": each}}) for each in (1460, "big")] == [True, False]
+
+    module = generate()
+    pages = module.tables()
+    assert "| `mtu` | 1…65536 | – | MTU of the network. |" in pages
+    assert "| `network.mtu` | replace |  |" in pages
+
+    plan = make_plan(config)
+    facts = drift.creation_facts_of(config, plan.nodes[0])
+    made = {plan.nodes[0].name: {**facts, "mtu": 1500}}
+    (change,) = drift.drift_by_record(plan, made).changes
+    assert (change.field, change.there, change.wanted) == ("network.mtu", "mtu 1500", "mtu 1460")
