@@ -21,7 +21,7 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
     group = config.nodes.get(node.role)
     if group is None or facts_of(config.provider).on_this_machine or not strategy_of(config).gpus:
         return None
-    return catalog.resolve_group(config.provider, group, config.placement).accelerator
+    return catalog.accelerator_of(config.provider, group)
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:

@@ -168,24 +168,28 @@ def _comparable(
 def resolve_group(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGroup:
     """Fill in the group's machine and accelerator on a cloud; elsewhere return it unchanged.
 
-    A group that `unavailable_reason` objects to is returned unchanged.
+    For `make_plan` alone: others take a node's machine from the plan. A group that
+    `unavailable_reason` objects to is returned unchanged.
     """
     cloud = cloud_of(provider)
     if cloud is None:
         return group
-    accelerator, machine = group.accelerator, group.machine
-    if accelerator is not None:
-        accelerator = replace(accelerator, kind=canonical_name(accelerator.kind))
+    accelerator, machine = accelerator_of(provider, group), group.machine
     if machine is None and accelerator is not None:
         market = group.provisioning.market
         chosen = cheapest(provider, accelerator, market=market, regions=regions)
         machine = chosen.name if chosen else None
     elif machine is None:
         machine = cloud.default_machine
-    elif accelerator is None:
-        known = machine_type(provider, machine)
-        accelerator = known.accelerator if known else None
     return replace(group, machine=machine, accelerator=accelerator)
+
+
+def accelerator_of(provider: str, group: NodeGroup) -> Accelerator | None:
+    """Accelerators of each node of a group: those that it names, else those of its machine."""
+    if group.accelerator is not None and is_cloud(provider):
+        return replace(group.accelerator, kind=canonical_name(group.accelerator.kind))
+    known = machine_type(provider, group.machine) if group.machine else None
+    return known.accelerator if known and group.accelerator is None else group.accelerator
 
 
 # ── prices ───────────────────────────────────────────────────────────────────

@@ -127,7 +127,7 @@ def price_of(config: ClusterConfig, node: Node) -> NodePrice:
         index=node.index,
         port=0,
         machine=node.machine or None,
-        accelerator=catalog.resolve_group(config.provider, group, ()).accelerator,
+        accelerator=catalog.accelerator_of(config.provider, group),
         provisioning=node.provisioning,
         disk_gb=max(node.disk_gb or 0, group.disk_gb or 0) or None,
     )

@@ -48,6 +48,12 @@ def test_role_and_index_become_a_name_in_one_place() -> None:
     assert made == ["task_id.py"]
 
 
+def test_only_a_plan_chooses_machines() -> None:
+    """Others take a node's machine from it: resolved again, it may be another one."""
+    callers = [path.name for path in modules() if "resolve_group(" in path.read_text()]
+    assert callers == ["plan.py"]
+
+
 def test_only_events_py_looks_into_the_lines_of_the_journal() -> None:
     for path in modules():
         if path.relative_to(PACKAGE).as_posix() != "core/events.py":
