@@ -11,9 +11,8 @@ from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers.ai_platform import is_ai_platform, read_ai_platform
 from cloudtrain.importers.cluster_ini import is_cluster_ini, read_cluster_ini
 from cloudtrain.importers.compose import is_compose, read_compose
-from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.finish import Imported, finish
-from cloudtrain.importers.options import Options
 from cloudtrain.importers.submit_line import WHERE, Submit, read_submit
 from cloudtrain.importers.tfjob import is_tfjob, read_tfjob
 from cloudtrain.importers.values import Values, values_of

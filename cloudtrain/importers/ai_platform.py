@@ -8,14 +8,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cloudtrain.importers import google_job
-from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import line_of, pass_credentials, put_command
+from cloudtrain.importers import shell_words
+from cloudtrain.importers.code_folder import put_image, put_setup_py
+from cloudtrain.importers.command_line import (
+    is_file,
+    line_of,
+    name_uris,
+    pass_credentials,
+    put_code,
+    put_command,
+)
 from cloudtrain.importers.dockerfile import read_dockerfile
-from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
-from cloudtrain.importers.machines import TIERS, TPUS, put_machine
-from cloudtrain.importers.options import Options
+from cloudtrain.importers.machines import TIERS, TPUS, cloud_of_google, put_machine
 from cloudtrain.importers.submit_line import IGNORED, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
 
@@ -59,16 +65,16 @@ def read_ai_platform(values: Values, submit: Submit | None, options: Options) ->
         _add_flags(draft, job, submit)
     name = submit.job if submit else None
     name = name or values.take("jobId")
-    google_job.put_name(draft, name)
-    google_job.put_cloud(draft, submit.flag("project") if submit else None, job.take("region"))
+    put_job_name(draft, name)
+    put_cloud(draft, submit.flag("project") if submit else None, job.take("region"))
     _put_nodes(draft, job)
     _put_versions(draft, job)
     _put_code(draft, job, submit, options)
-    google_job.put_rights(draft, job.take("serviceAccount"), job.take("network"))
+    put_rights(draft, job.take("serviceAccount"), job.take("network"))
     output = job.take("jobDir")
-    google_job.put_store(draft, output)
+    put_store(draft, output)
     _put_command(draft, job, submit, output, options)
-    google_job.put_scheduling(draft, job.at("scheduling"), "maxRunningTime")
+    put_scheduling(draft, job.at("scheduling"), "maxRunningTime")
     job.lose("scheduling", "maxWaitTime", why="no counterpart: placement is tried in order")
     job.lose("hyperparameters", why="tuning is not mapped: one run with fixed values is")
     job.lose("encryptionConfig", why="not mapped: disks have the cloud's own encryption")
@@ -108,9 +114,8 @@ def _put_nodes(draft: Draft, job: Values) -> None:
         draft.lose(tier, f"{tier.text} is no scale tier: set `nodes:`")
     for role, (count, machine) in TIERS.get(name, {}).items():
         assert tier
-        origin = Value(text=machine, file=tier.file, line=tier.line, field=tier.field)
         draft.role(role, count, tier)
-        put_machine(draft, role, origin)
+        put_machine(draft, role, tier.with_text(machine))
     for theirs, ours in ROLES.items():
         _put_role(draft, job, theirs, ours)
     if not draft.has("nodes", "chief"):
@@ -126,7 +131,7 @@ def _put_role(draft: Draft, job: Values, theirs: str, ours: str) -> None:
     number = config.take("acceleratorConfig", "count")
     config.lose("tpuTfVersion", why="a TPU is not mapped")
     disk = config.take("diskConfig", "bootDiskSizeGb")
-    wanted = int(count.text) if count and count.text.isdecimal() and len(count.text) < 6 else 0
+    wanted = (count.number if count else None) or 0
     if theirs == "master":
         wanted = 1 if machine or kind or job.has("masterConfig") else 0
     elif count is not None and not count.text.isdecimal():
@@ -155,7 +160,7 @@ def _put_versions(draft: Draft, job: Values) -> None:
     (https://cloud.google.com/ai-platform/training/docs/runtime-version-list)."""
     runtime, python = job.take("runtimeVersion"), job.take("pythonVersion")
     for value in (runtime, python):
-        if value is not None and not google_job.known(draft, value):
+        if value is not None and not known(draft, value):
             return
     if runtime is not None:
         draft.put(
@@ -173,18 +178,14 @@ def _put_versions(draft: Draft, job: Values) -> None:
 def _put_code(draft: Draft, job: Values, submit: Submit | None, options: Options) -> None:
     folders = (options.here, options.folder)
     packages = submit.all("packages") if submit else []
-    listed = [
-        Value(text=text, file=value.file, line=value.line, field=value.field)
-        for value in packages
-        for text in value.text.split(",")
-    ]
+    listed = [each.with_text(text) for each in packages for text in each.text.split(",")]
     path = submit.flag("package-path") if submit else None
     if path is not None:
-        google_job.put_package(draft, path, folders, options.base)
-    google_job.put_packages(draft, [*job.take_list("packageUris"), *listed])
+        put_package(draft, path, folders, options.base)
+    put_packages(draft, [*job.take_list("packageUris"), *listed])
     for theirs in ROLES:
         image = job.take(f"{theirs}Config", "imageUri")
-        if image is None or not google_job.known(draft, image):
+        if image is None or not known(draft, image):
             continue
         if theirs == "master":
             _put_container(draft, image, folders, options.base)
@@ -217,19 +218,152 @@ def _put_command(
     config = job.at("masterConfig")
     own = [value.text for value in config.take_list("containerCommand")]
     own_arguments = config.take_list("containerArgs")
-    words = google_job.put_arguments(draft, own_arguments or arguments, output)
+    words = put_arguments(draft, own_arguments or arguments, output)
     if output is not None:
-        words += ["--job-dir", google_job.JOB_DIR]
+        words += ["--job-dir", JOB_DIR]
     for theirs in ROLES:
         for key in ("containerCommand", "containerArgs"):
             job.lose(f"{theirs}Config", key, why="not mapped: one command for all roles")
     if module is not None:
-        google_job.put_found_package(
-            draft, module.text, (options.here, options.folder), options.base
-        )
-        if google_job.known(draft, module):
+        put_found_package(draft, module.text, (options.here, options.folder), options.base)
+        if known(draft, module):
             draft.put("train.command", line_of(["python", "-m", module.text, *words]), module)
             pass_credentials(draft, words, module)
     elif own or draft.container:
         base = own or list(draft.container)
         put_command(draft, [*base, *words], config.whole() or output)
+
+
+# ── Vertex AI's jobs, too: place, store, rights, package, arguments ──────────
+
+
+JOB_DIR = f"{shell_words.ours('output')}/job"
+
+
+def put_job_name(draft: Draft, name: Value | None) -> None:
+    """The job's name, without the parts that the submitting shell adds."""
+    if name is not None:
+        known(draft, name)
+        draft.put("name", shell_words.without_marks(name.text), name)
+
+
+def put_cloud(draft: Draft, project: Value | None, region: Value | None) -> None:
+    cloud = cloud_of_google()
+    draft.put("provider", cloud.name)
+    if project is not None and known(draft, project):
+        draft.put("project", project.text, project)
+    if region is not None and known(draft, region):
+        draft.put("placement", [region.text], region)
+
+
+def known(draft: Draft, value: Value) -> bool:
+    """False, and reported, for a value with a variable of the submitting shell."""
+    names = shell_words.unknown(value.text)
+    for name in dict.fromkeys(names):
+        draft.lose(value, f"{name} of the submitting shell is not known here: fill in its value")
+    return not names
+
+
+def put_store(draft: Draft, output: Value | None) -> None:
+    """The artifacts' store; a local output folder is no store. What the submitting shell alone
+    knows of it is to be filled in; the rest stays.
+    """
+    if output is None:
+        return
+    uri = shell_words.quoted(output.text.rstrip("/"))
+    unknown = dict.fromkeys(name for name in shell_words.unknown(uri) if ":-" not in name)
+    if not uri.startswith(("gs://", shell_words.VARIABLE[0])):
+        draft.lose(output, "is no gs:// URI: set artifacts.store")
+        return
+    for name in unknown:
+        draft.lose(output, f"{name} of the submitting shell: export it, or fill in its value")
+    text = shell_words.marked_text(shell_words.literal(_with_bucket(uri)))
+    comment = f"{', '.join(unknown)} of the submitting shell" if unknown else ""
+    draft.put("artifacts.store", text, output, comment, fill_in=bool(unknown))
+
+
+def _with_bucket(uri: str) -> str:
+    """A bucket that the submitting shell alone knows is called as in the templates until it is
+    set."""
+    opening, closing = shell_words.VARIABLE
+    if uri.startswith(opening):
+        return re.sub(rf"^{opening}(\w+){closing}", rf"{opening}\1:-gs://my-bucket{closing}", uri)
+    bucket, slash, rest = uri.removeprefix("gs://").partition("/")
+    bucket = re.sub(rf"{opening}(\w+){closing}", rf"{opening}\1:-my-bucket{closing}", bucket)
+    bucket = re.sub("\ue002[^\ue003]*\ue003", "my-bucket", bucket)
+    return f"gs://{bucket}{slash}{rest}"
+
+
+def put_rights(draft: Draft, account: Value | None, network: Value | None) -> None:
+    if account is not None and known(draft, account):
+        draft.put("identity", account.text, account, "for scripts that use buckets themselves")
+    if network is not None and known(draft, network):
+        name = network.text.rpartition("/")[2]
+        draft.lose(network, f"choose a subnet of {name} with network.subnet")
+
+
+def put_arguments(
+    draft: Draft, arguments: list[Value], output: Value | None, folder: str = JOB_DIR
+) -> list[str]:
+    """The script's arguments: what it writes below the job's folder goes to {output}."""
+    base = shell_words.quoted(output.text.rstrip("/")) if output else ""
+    found = []
+    for value in arguments:
+        text = value.text
+        if base.startswith(("gs://", shell_words.VARIABLE[0])) and base in shell_words.quoted(text):
+            whole = rf"{re.escape(base)}(?=/|$)"
+            text = re.sub(whole, lambda _: folder, shell_words.quoted(text))
+        for name in dict.fromkeys(shell_words.unknown(text)):
+            if ":-" not in name:
+                why = f"{name} of the submitting shell: export it, or fill in its value"
+                draft.lose(value, why)
+        name_uris(draft, value, text)
+        found.append(text)
+    return found
+
+
+def put_package(draft: Draft, path: Value, folders: tuple[Path, ...], base: Path) -> None:
+    """`--package-path multi/trainer`: its parent is the code, with setup.py's packages."""
+    if not known(draft, path):
+        return
+    package = next((f / path.text for f in folders if (f / path.text).is_dir()), None)
+    if package is None:
+        draft.lose(path, f"no folder {path.text}: set code.path to its parent")
+        return
+    folder = package.resolve().parent
+    put_code(draft, folder, base, path)
+    put_setup_py(draft, folder)
+
+
+def put_packages(draft: Draft, uris: list[Value]) -> None:
+    """Built packages: their source is what is delivered here."""
+    for uri in uris:
+        if known(draft, uri):
+            draft.lose(
+                uri, f"{uri.text} is a built package: set code.path or code.git to its source"
+            )
+
+
+def put_found_package(draft: Draft, module: str, folders: tuple[Path, ...], base: Path) -> None:
+    """Without a package path: the folder here in which the module is."""
+    if draft.has("code") or not re.fullmatch(r"[A-Za-z_][\w.]*", module):
+        return
+    for folder in folders:
+        file = folder.joinpath(*module.split("."))
+        if is_file(file.with_name(f"{file.name}.py")) or is_file(file / "__main__.py"):
+            put_code(draft, folder.resolve(), base, None)
+            put_setup_py(draft, folder)
+            return
+
+
+def put_scheduling(draft: Draft, scheduling: Values, running: str) -> None:
+    """The longest run; its nodes live an hour longer, for boot and landing."""
+    limit = scheduling.take(running)
+    if limit is None:
+        return
+    seconds = re.fullmatch(r"([0-9]{1,8})(\.[0-9]+)?s", limit.text)
+    if not seconds or int(seconds[1]) == 0:
+        draft.lose(limit, "is no duration such as 7200s: set train.deadline")
+        return
+    draft.put("train.deadline", f"{seconds[1]}s", limit)
+    draft.put("limits.max_lifetime", f"{int(seconds[1]) + 3600}s", limit, "the run and an hour")

@@ -9,8 +9,7 @@ from cloudtrain.config.hosts_ini import Ini
 from cloudtrain.config.yaml_source import Block, Scalar, SourceLocation
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.errors import ConfigError
-from cloudtrain.importers.draft import Draft
-from cloudtrain.importers.options import Options
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value
 
 
@@ -27,7 +26,7 @@ def read_cluster_ini(text: str, file: str, options: Options) -> Draft:
     if ini.problems:
         raise ConfigError(ini.problems)
     for section, line in _other_sections(text):
-        draft.lose(Value(text="", file=file, line=line, field=section), "not mapped")
+        draft.lose(Value(file=file, line=line, field=section), "not mapped")
     found = [(_text(host, "address"), _role(draft, host, file), host.place.line) for host in hosts]
     is_local = options.provider is None and all(_is_here(address) for address, _, _ in found)
     names = {row.name for row in providers() if row.takes_hosts}
@@ -40,14 +39,14 @@ def read_cluster_ini(text: str, file: str, options: Options) -> Draft:
         for role in dict.fromkeys(role for _, role, _ in found):
             line = next(at for _, each, at in found if each == role)
             count = sum(each == role for _, each, _ in found)
-            draft.role(role, count, Value(text="", file=file, line=line, field=role))
+            draft.role(role, count, Value(file=file, line=line, field=role))
     _put_port(draft, ini, file, is_local=is_local)
     return draft
 
 
 def _put_port(draft: Draft, ini: Ini, file: str, *, is_local: bool) -> None:
     line = ini.line_of("[cluster]")
-    where = Value(text="", file=file, line=line, field="cluster")
+    where = Value(file=file, line=line, field="cluster")
     if len(ini.ports) == 1:
         draft.put("train.port", next(iter(ini.ports)), where)
     elif ini.ports and not is_local:
@@ -61,7 +60,7 @@ def _role(draft: Draft, host: Block, file: str) -> str:
     role = _text(host, "role")
     if role != "master":
         return role
-    where = Value(text="", file=file, line=host.place.line, field=role)
+    where = Value(file=file, line=host.place.line, field=role)
     draft.lose(where, "is `chief` here: a script that looks for `master` must be changed")
     return "chief"
 

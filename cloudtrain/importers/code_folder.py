@@ -73,16 +73,11 @@ def put_setup_py(draft: Draft, folder: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        where = Value(text="", file=str(path), line=None, field="setup.py")
+        where = Value(file=str(path), field="setup.py")
         draft.lose(where, f"cannot be read ({type(error).__name__}): list its packages in `setup:`")
         return
     for keyword in _setup_keywords(tree):
-        origin = Value(
-            text="",
-            file=str(path),
-            line=keyword.value.lineno,
-            field=keyword.arg or "",
-        )
+        origin = Value(file=str(path), line=keyword.value.lineno, field=keyword.arg or "")
         if keyword.arg == "install_requires":
             names = _strings(tree, keyword.value)
             if names is None:

@@ -9,6 +9,7 @@ import json
 import os
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,26 +18,18 @@ from typing import Any
 from cloudtrain.core.cloud import providers
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.command_line import put_code
-from cloudtrain.importers.compose_text import (
-    environment_file,
-    interpolated,
-    passed_on,
-    read_variables,
-    split_words,
-)
 from cloudtrain.importers.containers import (
     Container,
     put_containers,
     put_gpus,
-    with_text,
 )
 from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
-from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
-from cloudtrain.importers.options import Options
 from cloudtrain.importers.placed_code import Copy
-from cloudtrain.importers.source_files import below
+from cloudtrain.importers.source_files import NotInside, below, text_of
 from cloudtrain.importers.values import Value, Values, refuse
+from cloudtrain.node.key_shapes import looks_like_key, looks_like_key_name
 
 NO_COUNTERPART = (
     *("depends_on", "networks", "container_name", "hostname", "links", "tty", "stdin_open"),
@@ -173,12 +166,12 @@ def _environment(draft: Draft, service: Values, folder: Path) -> dict[str, Value
             if value is None:
                 continue
             name, equals, text = value.text.partition("=")
-            raw = with_text(value, text) if equals else None
+            raw = value.with_text(text) if equals else None
         else:
             name, raw = key, value
         assert where
         text = passed_on(draft, name) if raw is None else interpolated(draft, raw)
-        found[name] = with_text(raw or where, text)
+        found[name] = (raw or where).with_text(text)
     return found
 
 
@@ -219,7 +212,7 @@ def _container(
         role=task.role,
         index=task.index,
         where=where,
-        image=with_text(image, shell_words.with_defaults(interpolated(draft, image)))
+        image=image.with_text(shell_words.with_defaults(interpolated(draft, image)))
         if image
         else None,
         entrypoint=_words(draft, service, "entrypoint"),
@@ -311,7 +304,7 @@ def _put_code(
             context if origin or not mounts else _common(mounts),
             options.base,
             origin,
-            commands=[[*each.entrypoint, *each.arguments] for each in containers],
+            commands=[each.own_words for each in containers],
             workdir=workdir,
             mounts=mounts,
         )
@@ -348,7 +341,7 @@ def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Co
                 code.setdefault((path, target), Copy(source=path, target=target, origin=where))
             else:
                 name = f"{source} at {target}" if target else source
-                unused.setdefault(name, with_text(where, name))
+                unused.setdefault(name, where.with_text(name))
     return list(code.values()), list(unused.values())
 
 
@@ -368,3 +361,120 @@ def _put_argument(draft: Draft, service: Values, key: str | int) -> None:
     value = service.take("build", "args", key)
     if value is not None:
         draft.lose(value, "not mapped: the Dockerfile's own default is used")
+
+
+# ── interpolation and environment files ──────────────────────────────────────
+# https://docs.docker.com/reference/compose-file/interpolation/ and
+# https://docs.docker.com/compose/how-tos/environment-variables/variable-interpolation/#env-file-syntax
+
+
+_VARIABLE = re.compile(
+    r"\$(?:(?P<dollar>\$)|(?P<bare>[A-Za-z_]\w*)"
+    r"|\{(?P<name>[A-Za-z_]\w*)(?:(?P<how>:?[-?+])(?P<text>(?:[^{}]|\$\{[^{}]*\})*))?\})"
+)
+_UNWRITABLE = re.compile(r"[${}\x00-\x1f]")
+"""What no default of a config's variable can have."""
+
+
+def interpolated(draft: Draft, value: Value) -> str:
+    """The text with its variables marked for `shell_words`; an unset one is empty, as there."""
+
+    def marked(found: re.Match[str]) -> str:
+        if found["dollar"]:
+            return "$"
+        name, how, text = found["bare"] or found["name"], found["how"] or "", found["text"] or ""
+        if how.endswith("+"):
+            draft.lose(value, f"{found[0]} is not mapped: write its value")
+            return ""
+        default = draft.variables.get(name)
+        if default is None or (how.startswith(":") and not default):
+            if how.endswith("?"):
+                return shell_words.VARIABLE[0] + name + shell_words.VARIABLE[1]
+            default = text if how else ""
+            if "${" in default:
+                inner = _VARIABLE.sub(marked, default)
+                draft.lose(value, f"{found[0]}: only {name} stays a variable")
+                default = shell_words.with_defaults(inner)
+        return with_default(name, default)
+
+    return _VARIABLE.sub(marked, shell_words.clean(value.text))
+
+
+def with_default(name: str, default: str) -> str:
+    """A variable and its value where the environment has none; the value alone, if no config can
+    have it as a default."""
+    if _UNWRITABLE.search(default):
+        return default
+    return f"{shell_words.VARIABLE[0]}{name}:-{default}{shell_words.VARIABLE[1]}"
+
+
+def passed_on(draft: Draft, name: str) -> str:
+    """A variable that is taken from the shell that starts compose, or from its `.env`."""
+    return with_default(name, draft.variables.get(name, ""))
+
+
+def split_words(text: str) -> list[str]:
+    """The words of an interpolated `command:`, which compose splits after it has filled in the
+    variables: one that no quotes surround may be several words, or none. Raises ValueError for an
+    open quote.
+    """
+    marks: list[str] = []
+    quote, pieces = "", []
+    whole = re.compile(rf"{shell_words.VARIABLE[0]}[^{shell_words.VARIABLE[1]}]*.|\\?.", re.DOTALL)
+    for found in whole.finditer(text):
+        piece = found[0]
+        if piece.startswith(shell_words.VARIABLE[0]):
+            marks.append(piece if quote else shell_words.unquoted(piece))
+            piece = shell_words.VARIABLE[0] + str(len(marks) - 1) + shell_words.VARIABLE[1]
+        elif piece in "\"'" and quote in ("", piece):
+            quote = "" if quote else piece
+        elif quote == "'" and piece == "\\'":
+            quote = ""
+        pieces.append(piece)
+    mark = re.compile(rf"{shell_words.VARIABLE[0]}(\d+){shell_words.VARIABLE[1]}")
+    return [mark.sub(lambda at: marks[int(at[1])], word) for word in shlex.split("".join(pieces))]
+
+
+def read_variables(draft: Draft, folder: Path) -> None:
+    """Take the variables of compose's `.env`, which stands beside its file."""
+    path = folder / ".env"
+    if not path.is_file() or path.is_symlink():
+        return
+    named = Value(text=".env", file=str(path), field=".env")
+    for name, value in environment_file(draft, folder, named).items():
+        if looks_like_key_name(name) or looks_like_key(value.text):
+            draft.lose(value, f"looks like a secret: export {name}; its value is not copied")
+        else:
+            draft.variables[name] = shell_words.with_defaults(value.text)
+
+
+def environment_file(draft: Draft, folder: Path, named: Value) -> dict[str, Value]:
+    """Variables of an `env_file` below the folder; one that cannot be read is reported."""
+    path = folder / named.text
+    try:
+        text = text_of(folder, named.text)
+    except (OSError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, NotInside) else ""
+        draft.lose(named, f"cannot read {named.text}{why}: write its variables under train.env")
+        return {}
+    found: dict[str, Value] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*(?:=\s*(.*?))?\s*$", line)
+        if entry is None:
+            continue
+        name, raw = entry[1], entry[2]
+        value = Value(text=raw or "", file=str(path), line=number, field=name)
+        text = _unquoted(draft, value) if raw is not None else passed_on(draft, name)
+        found[name] = value.with_text(text)
+    return found
+
+
+def _unquoted(draft: Draft, value: Value) -> str:
+    if quoted := re.match(r"'([^']*)'", value.text):
+        return shell_words.clean(quoted[1])
+    if quoted := re.match(r'"((?:[^"\\]|\\.)*)"', value.text):
+        text = re.sub(
+            r"\\(.)", lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), quoted[1]
+        )
+        return interpolated(draft, value.with_text(text))
+    return interpolated(draft, value.with_text(re.sub(r"\s+#.*", "", value.text)))

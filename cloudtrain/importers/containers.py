@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.importers import shell_words
@@ -17,8 +17,7 @@ from cloudtrain.importers.command_line import (
     with_code_paths,
 )
 from cloudtrain.importers.dockerfile import Dockerfile
-from cloudtrain.importers.draft import Draft
-from cloudtrain.importers.options import Options
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value
 from cloudtrain.importers.variables import put_variable
 
@@ -44,10 +43,14 @@ class Container:
     hosts: Mapping[str, str] = field(default_factory=dict)
     """`host:port,host:port` → the role that has them."""
 
+    @property
+    def own_words(self) -> list[str]:
+        return [*self.entrypoint, *self.arguments]
+
     def words(self, dockerfile: Dockerfile | None) -> list[str]:
         """Words that the container runs: its entrypoint and arguments, each else the image's."""
         if self.entrypoint:
-            return [*self.entrypoint, *self.arguments]
+            return self.own_words
         first = list(dockerfile.entrypoint) if dockerfile else []
         if first[:1] == ["/bin/sh"]:
             return first
@@ -175,7 +178,3 @@ def _filled(flag: str, value: str, container: Container) -> str | None:
     if value.lower() == container.role and _ROLE_FLAG.fullmatch(flag):
         return shell_words.ours("role")
     return None
-
-
-def with_text(value: Value, text: str) -> Value:
-    return replace(value, text=text)

@@ -122,7 +122,7 @@ def _from(reading: _Reading, value: Value) -> None:
     if len(words) > 2 and words[1].lower() == "as":
         reading.stages[words[2].lower()] = reading.found
     if known is None:
-        put_image(reading.draft, _with(value, shell_words.plain(image)))
+        put_image(reading.draft, value.with_text(shell_words.plain(image)))
 
 
 # ── files ────────────────────────────────────────────────────────────────────
@@ -245,9 +245,9 @@ def _environment(reading: _Reading, value: Value) -> None:
         unknown = [each for each in shell_words.unknown(whole) if ":-" not in each]
         if unknown:
             why = f"{unknown[0]} in it is the image's own: write {name} under train.env"
-            reading.draft.lose(_with(value, text), why)
+            reading.draft.lose(value.with_text(text), why)
         else:
-            reading.found.variables[name] = _with(value, shell_words.with_defaults(whole))
+            reading.found.variables[name] = value.with_text(shell_words.with_defaults(whole))
 
 
 def _exec_form(text: str) -> tuple[str, ...]:
@@ -280,7 +280,3 @@ def _words(text: str) -> list[str]:
         return shell_words.words(text)
     except ValueError:
         return shell_words.clean(text).split()
-
-
-def _with(value: Value, text: str) -> Value:
-    return Value(text=text, file=value.file, line=value.line, field=value.field)

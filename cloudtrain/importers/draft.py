@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from cloudtrain.config.yaml_source import Path, dotted
-from cloudtrain.core.model import Problem
+from cloudtrain.config.yaml_source import Path as FieldPath
+from cloudtrain.config.yaml_source import dotted
+from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.importers.placed_code import PlacedCode
 from cloudtrain.importers.values import Value
 from cloudtrain.node.key_shapes import without_keys
@@ -33,14 +35,13 @@ class Draft:
     kind: str
     """The source's kind, in words."""
     file: str
-    entries: dict[Path, Entry] = field(default_factory=dict)
+    entries: dict[FieldPath, Entry] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     gpus: int = 0
     """The most GPUs of any node."""
     tpu: bool = False
     container: tuple[str, ...] = ()
     """Words that the image starts by itself: ENTRYPOINT and CMD."""
-    asked_the_code: bool = False
     workdir: str = ""
     """The image's working folder."""
     placed: PlacedCode | None = None
@@ -52,7 +53,7 @@ class Draft:
 
     def put(
         self,
-        path: str | Path,
+        path: str | FieldPath,
         value: Plain | None,
         origin: Value | None = None,
         comment: str = "",
@@ -114,3 +115,17 @@ class Draft:
 
     def fill_ins(self) -> tuple[str, ...]:
         return tuple(dotted(path) for path, entry in self.entries.items() if entry.fill_in)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """`here` is the folder of the submit line's paths, `folder` that of the imported file, `base`
+    that of the config to write."""
+
+    here: Path
+    folder: Path
+    base: Path
+    provider: str | None = None
+    strategy: str | None = None
+    strategy_in_code: Callable[[ClusterConfig], str | None] | None = None
+    """The strategy that the script of a config uses; None if it cannot be told."""

@@ -27,6 +27,14 @@ class Copy:
             return any(self.source.glob("*.py")) or any(self.source.glob("*/*.py"))
         return self.source.suffix == ".py"
 
+    def imported_from(self, folders: Sequence[str]) -> Path | None:
+        """The folder here from which Python imports it, as from one of `folders` in the image."""
+        if self.is_python and self.source.is_dir() and self.target in folders:
+            return self.source
+        parent, name = posixpath.split(self.target)
+        found = self.is_python and parent in folders and self.source.name == name
+        return self.source.parent if found else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedCode:
@@ -55,17 +63,16 @@ class PlacedCode:
 
     def here(self, path: str) -> str | None:
         """The delivered file or folder for a path of the image, relative to `folder`."""
-        found = self.source_of(path)
-        if found is None or not found.is_relative_to(self.root):
-            return None
-        return os.path.relpath(found, self.folder)
+        return self._relative(path, self.folder)
 
     def in_code(self, path: str) -> str | None:
         """The same, relative to the code."""
+        return self._relative(path, self.root)
+
+    def _relative(self, path: str, folder: Path) -> str | None:
         found = self.source_of(path)
-        if found is None or not found.is_relative_to(self.root):
-            return None
-        return os.path.relpath(found, self.root)
+        delivered = found is not None and found.is_relative_to(self.root)
+        return os.path.relpath(found, folder) if found and delivered else None
 
 
 def place_code(
@@ -80,8 +87,7 @@ def place_code(
 
     `scripts` are paths in the image that a command may start, `imports` the folders of PYTHONPATH.
     """
-    own = posixpath.normpath(workdir or "/")
-    starts = list(scripts)
+    own, starts = posixpath.normpath(workdir or "/"), list(scripts)
     started = [c for c in copies if any(_below(path, _folder_of(c)) is not None for path in starts)]
     for workdir in (own, *map(_folder_of, [*started, *reversed(copies)])):
         pairs = [pair for copy in copies for pair in _pairs(copy, workdir, top)]
@@ -89,42 +95,29 @@ def place_code(
             break
     else:
         return None
-
-    def fit(pair: tuple[Path, str]) -> tuple[int, int, int]:
-        root, place = pair
-        started = sum(
-            (inside := _below(path, place)) is not None and (root / inside).is_file()
-            for path in starts
-        )
-        return started, sum(_is_in_place(copy, pair) for copy in copies), len(root.parts)
-
-    root, place = max(pairs, key=fit)
+    pair = max(pairs, key=lambda pair: _fit(pair, copies, starts))
+    root, place = pair
     folder = root / posixpath.relpath(workdir, place)
-    left = [copy for copy in copies if not _is_in_place(copy, (root, place))]
-    found = [*imports, workdir, *(posixpath.dirname(path) for path in starts)]
-    extra: list[Path] = []
-    missing: list[Copy] = []
-    for copy in left:
-        if copy.source.is_dir() and copy.target in found and copy.is_python:
-            extra.append(copy.source)
-        elif (
-            copy.is_python
-            and posixpath.dirname(copy.target) in found
-            and copy.source.name == posixpath.basename(copy.target)
-        ):
-            extra.append(copy.source.parent)
-        else:
-            missing.append(copy)
-    whole = Path(os.path.commonpath([root, *extra]))
+    searched = [*imports, workdir, *(posixpath.dirname(path) for path in starts)]
+    left = {c: c.imported_from(searched) for c in copies if not _is_in_place(c, pair)}
+    extra = [each for each in left.values() if each is not None]
     return PlacedCode(
-        root=whole,
+        root=Path(os.path.commonpath([root, *extra])),
         folder=folder,
         own_workdir=own,
         workdir=workdir,
         imports=tuple(dict.fromkeys(each for each in extra if each != folder)),
         copies=tuple(copies),
-        missing=tuple(missing),
+        missing=tuple(copy for copy, found in left.items() if found is None),
     )
+
+
+def _fit(pair: tuple[Path, str], copies: Sequence[Copy], starts: Sequence[str]) -> tuple[int, ...]:
+    """Number of scripts and copies a folder has at their places, and how deep it is."""
+    root, place = pair
+    inside = [below for path in starts if (below := _below(path, place)) is not None]
+    started = sum((root / below).is_file() for below in inside)
+    return started, sum(_is_in_place(copy, pair) for copy in copies), len(root.parts)
 
 
 def _pairs(copy: Copy, workdir: str, top: Path) -> list[tuple[Path, str]]:

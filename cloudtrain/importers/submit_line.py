@@ -124,16 +124,14 @@ def _submit(found: list[str], *, is_vertex: bool) -> Submit:
 
 
 def _value(text: str, field: str) -> Value:
-    return Value(text=text, file=WHERE, line=None, field=field)
+    return Value(text=text, file=WHERE, field=field)
 
 
 def pairs(value: Value) -> dict[str, Value]:
     """gcloud's `count=1,type=nvidia-tesla-t4`."""
     found = (part.partition("=") for part in value.text.split(","))
     return {
-        name.strip(): Value(
-            text=text.strip(), file=value.file, line=value.line, field=f"{value.field} {name}"
-        )
+        name.strip(): value.with_text(text.strip(), f"{value.field} {name}")
         for name, _, text in found
         if name.strip()
     }

@@ -13,12 +13,10 @@ from cloudtrain.importers.containers import (
     Container,
     put_containers,
     put_gpus,
-    with_text,
 )
 from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
-from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
-from cloudtrain.importers.options import Options
 from cloudtrain.importers.values import Value, Values, refuse
 
 ROLES = {"chief": "chief", "master": "chief", "worker": "worker", "ps": "ps"}
@@ -52,7 +50,7 @@ def read_tfjob(values: Values, options: Options) -> Draft:
     dockerfile = read_dockerfile(draft, options.folder / "Dockerfile")
     replicas = spec.at("tfReplicaSpecs")
     if not replicas.names():
-        where = spec.whole() or Value(text="", file=values.file, line=1, field="spec")
+        where = spec.whole() or Value(file=values.file, line=1, field="spec")
         raise refuse(where, "has no tfReplicaSpecs: older TFJobs are not imported")
     _put_replicas(draft, replicas, dockerfile, options)
     _put_policies(draft, spec)
@@ -77,7 +75,7 @@ def _put_replicas(
         if str(key).lower() == "master":
             draft.lose(where, "is `chief` here: a script that looks for `master` must be changed")
         count = spec.take("replicas")
-        number = int(count.text) if count and count.text.isdecimal() and len(count.text) < 6 else 1
+        number = count.number if count and count.number is not None else 1
         draft.role(role, number, count)
         if not number:
             spec.drop()
@@ -93,7 +91,7 @@ def _put_replicas(
             options.folder.resolve(),
             options.base,
             containers[0].image,
-            commands=[[*each.entrypoint, *each.arguments] for each in containers],
+            commands=[each.own_words for each in containers],
             workdir=next((each.workdir for each in containers if each.workdir), ""),
         )
     put_containers(draft, containers, dockerfile)
@@ -173,11 +171,11 @@ def _environment(draft: Draft, container: Values) -> dict[str, Value]:
             draft.put(("secrets", name), f"${{{name}}}", secret)
             draft.lose(secret, f"export {name} in the shell that runs cloudtrain")
         elif value is not None and name:
-            found[name] = with_text(value, _expanded(shell_words.clean(value.text), found))
+            found[name] = value.with_text(_expanded(shell_words.clean(value.text), found))
         elif name and not entry.has("valueFrom"):
             where = entry.whole()
             assert where
-            found[name] = with_text(where, "")
+            found[name] = where.with_text("")
     container.lose("envFrom", why="write its variables under train.env or secrets")
     return found
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cloudtrain.config.fields import is_null
 from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree, dotted, shown
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import Problem
 
 MAX_VALUES = 5_000
-NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """One value as written, and where."""
 
-    text: str
+    text: str = ""
     file: str
-    line: int | None
+    line: int | None = None
     field: str
     is_null: bool = False
+
+    def with_text(self, text: str, field: str | None = None) -> Value:
+        """Another text from the same line, by default of the same field."""
+        return replace(self, text=text, field=field or self.field)
+
+    @property
+    def number(self) -> int | None:
+        """The number that it is, if it is one of at most five digits."""
+        return int(self.text) if self.text.isdecimal() and len(self.text) < 6 else None
 
     def problem(self, text: str) -> Problem:
         return Problem(file=self.file, line=self.line, field=self.field, text=text)
@@ -46,8 +55,7 @@ class Values:
         self._store.values[whole] = value
 
     def at(self, *path: str | int) -> Values:
-        below = (*self.prefix, *path)
-        return Values(self.file, below, self._store)
+        return Values(self.file, (*self.prefix, *path), self._store)
 
     def renamed(self, name: Callable[[str], str]) -> Values:
         """The same with other keys; fields in messages keep those of the file."""
@@ -95,7 +103,7 @@ class Values:
         if first is None:
             return None
         line = self._store.lines.get(whole, self._store.values[first].line)
-        return Value(text="", file=self.file, line=line, field=dotted(whole))
+        return Value(file=self.file, line=line, field=dotted(whole))
 
     def drop(self, *path: str | int) -> None:
         """Ignore everything at this path: it needs no counterpart."""
@@ -155,17 +163,8 @@ def values_of(tree: Block, file: str) -> Values:
         if count > MAX_VALUES:
             raise UsageError(f"{shown(file, 200)} has more than {MAX_VALUES} values")
         if isinstance(node, Scalar):
-            null = node.plain and node.source in NULLS
-            found.put(
-                path,
-                Value(
-                    text=node.source,
-                    file=file,
-                    line=node.place.line,
-                    field=dotted(path),
-                    is_null=null,
-                ),
-            )
+            one = Value(text=node.source, file=file, line=node.place.line, field=dotted(path))
+            found.put(path, replace(one, is_null=is_null(node)))
         elif isinstance(node, Block):
             for key, at in node.keys_at.items():
                 found.line_at((*path, key), at.line)

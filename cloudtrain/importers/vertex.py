@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 
-from cloudtrain.importers import google_job, shell_words
+from cloudtrain.importers import ai_platform, shell_words
 from cloudtrain.importers.command_line import put_code
 from cloudtrain.importers.containers import Container, put_containers
 from cloudtrain.importers.dockerfile import read_dockerfile
-from cloudtrain.importers.draft import Draft
+from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
 from cloudtrain.importers.machines import put_machine
-from cloudtrain.importers.options import Options
 from cloudtrain.importers.submit_line import IGNORED, WHERE, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
 
@@ -61,12 +60,12 @@ def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draf
     spec = values.at("jobSpec") if values.has("jobSpec") else values
     if submit is not None:
         _add_flags(draft, values, spec, submit, options)
-    google_job.put_name(draft, values.take("displayName"))
+    ai_platform.put_job_name(draft, values.take("displayName"))
     region = submit.flag("region") if submit else None
-    google_job.put_cloud(draft, submit.flag("project") if submit else None, region)
-    google_job.put_rights(draft, spec.take("serviceAccount"), spec.take("network"))
+    ai_platform.put_cloud(draft, submit.flag("project") if submit else None, region)
+    ai_platform.put_rights(draft, spec.take("serviceAccount"), spec.take("network"))
     output = spec.take("baseOutputDirectory", "outputUriPrefix")
-    google_job.put_store(draft, output)
+    ai_platform.put_store(draft, output)
     if output is not None:
         for name, folder in _FOLDERS.items():
             draft.put(("train", "env", name), f"{{output}}/{folder}", output)
@@ -108,7 +107,7 @@ def _add_flags(
             for pool in pools:
                 _add_words(spec.at("workerPoolSpecs", pool), name, value)
         elif name == "python-package-uris":
-            google_job.put_packages(draft, [value])
+            ai_platform.put_packages(draft, [value])
         elif name not in ("worker-pool-spec", "region", "project") and name not in IGNORED:
             draft.lose(value, "not mapped")
 
@@ -121,14 +120,12 @@ def _add_pool(draft: Draft, pool: Values, value: Value, options: Options) -> Non
         elif name not in _KNOWN:
             draft.lose(part, "not mapped")
     if "replica-count" not in found:
-        pool.put(("replicaCount",), Value(text="1", file=WHERE, line=None, field=value.field))
+        pool.put(("replicaCount",), Value(text="1", file=WHERE, field=value.field))
     path = found.get("local-package-path")
-    if path is not None and google_job.known(draft, path) and not draft.has("code"):
+    if path is not None and ai_platform.known(draft, path) and not draft.has("code"):
         put_code(draft, (options.here / path.text).resolve(), options.base, path)
     if "script" in found:
-        script = found["script"]
-        python = Value(text="python", file=script.file, line=script.line, field=script.field)
-        pool.put(("containerSpec", "command", 0), python)
+        pool.put(("containerSpec", "command", 0), found["script"].with_text("python"))
         pool.put(("containerSpec", "command", 1), found["script"])
 
 
@@ -139,8 +136,7 @@ def _add_words(pool: Values, name: str, value: Value) -> None:
     spec = "pythonPackageSpec" if pool.has("pythonPackageSpec", "pythonModule") else "containerSpec"
     at = len(pool.names(spec, name))
     for number, word in enumerate(text.split(other[1] if other else ",")):
-        part = Value(text=word, file=value.file, line=value.line, field=value.field)
-        pool.put((spec, name, at + number), part)
+        pool.put((spec, name, at + number), value.with_text(word))
 
 
 def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Options) -> None:
@@ -154,7 +150,7 @@ def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Option
         assert where
         role = ROLES[index] if index < len(ROLES) else None
         count = pool.take("replicaCount")
-        number = int(count.text) if count and count.text.isdecimal() and len(count.text) < 6 else 1
+        number = count.number if count and count.number is not None else 1
         if role is None or (count is not None and not number):
             pool.lose(why="an empty pool" if role else "there are four pools at most")
             continue
@@ -167,7 +163,7 @@ def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Option
         pool.drop("diskSpec", "bootDiskType")
         containers.append(_container(draft, pool, role, where, output, options))
     if not containers:
-        where = Value(text="", file=spec.file, line=1, field="workerPoolSpecs")
+        where = Value(file=spec.file, line=1, field="workerPoolSpecs")
         raise refuse(where, "has no worker pool: nothing says what to run")
     if draft.tpu:
         raise refuse(containers[0].where, "a TPU job is not imported")
@@ -175,7 +171,7 @@ def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Option
     file = options.folder.resolve() / "Dockerfile"
     dockerfile = read_dockerfile(draft, file) if images else None
     if dockerfile is not None and not draft.has("code"):
-        commands = [[*each.entrypoint, *each.arguments] for each in containers]
+        commands = [each.own_words for each in containers]
         put_image_code(draft, dockerfile, file.parent, options.base, images[0], commands=commands)
     put_containers(draft, containers, dockerfile)
 
@@ -191,12 +187,12 @@ def _container(
         name, value = chosen.text("env", at, "name"), chosen.take("env", at, "value")
         if name and value is not None:
             environment[name] = value
-    arguments = google_job.put_arguments(draft, chosen.take_list("args"), output, OUTPUT)
-    google_job.put_packages(draft, package.take_list("packageUris"))
+    arguments = ai_platform.put_arguments(draft, chosen.take_list("args"), output, OUTPUT)
+    ai_platform.put_packages(draft, package.take_list("packageUris"))
     entrypoint = [value.text for value in own.take_list("command")]
     if module is not None:
         folders = (options.here, options.folder)
-        google_job.put_found_package(draft, module.text, folders, options.base)
+        ai_platform.put_found_package(draft, module.text, folders, options.base)
         entrypoint = ["python", "-m", module.text]
     return Container(
         role=role,
@@ -209,7 +205,7 @@ def _container(
 
 
 def _put_scheduling(draft: Draft, scheduling: Values) -> None:
-    google_job.put_scheduling(draft, scheduling, "timeout")
+    ai_platform.put_scheduling(draft, scheduling, "timeout")
     restart = scheduling.take("restartJobOnWorkerRestart")
     if restart is not None and restart.text.lower() == "true":
         draft.put("train.max_restarts", RESTARTS, restart)

@@ -15,8 +15,8 @@ from cloudtrain.cluster.task_launch import fill
 from cloudtrain.config import load
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.importers import Options, import_job
+from cloudtrain.importers.finish import scalar
 from cloudtrain.importers.shell_words import clean, shell_line, words
-from cloudtrain.importers.yaml_text import scalar
 
 quick = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
