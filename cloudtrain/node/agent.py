@@ -40,7 +40,7 @@ def main() -> None:
     order = client.order()
     os.umask(0o077)
     home = os.getcwdb()
-    os.chdir(client.plain(str(order["folder"])))  # `down` on machines of `hosts` finds it by this
+    os.chdir(client.plain(order["folder"]))  # `down` on machines of `hosts` finds it by this
     held, holds = os.pipe()
     if os.fork():
         os.close(holds)
@@ -74,15 +74,15 @@ class Agent:
     Unix times `until` (end of the tickets), `end` (of the node), `last` (last sync) and `stop`
     (SIGTERM to the task), which may be infinite; times in seconds."""
 
-    def __init__(self, order: "dict[str, object]", home: bytes) -> None:
+    def __init__(self, order: "dict[str, Any]", home: bytes) -> None:
         self.order = order
         self.attempt = f"attempt-{order['attempt']}"
-        self.patterns = [str(each) for each in items(order["patterns"])]
+        self.patterns = [str(each) for each in order["patterns"]]
         self.home = home if order["home"] else None
         self.folder = str(order["checkpoint"]) if order["checkpoint"] else None
-        self.tickets = items(order["tickets"])
-        self.every, self.until = number(order["every"]), number(order["until"])
-        self.ending = ending.Ending(*(number(order[k]) for k in ("end", "last", "stop")))
+        self.tickets = order["tickets"]
+        self.every, self.until = float(order["every"]), float(order["until"])
+        self.ending = ending.Ending(*(order[k] for k in ("end", "last", "stop")))
         self.replan_at = 0.0
         self.shutting_down = threading.Event()
         self.began = self.sent_at = time.time()
@@ -91,7 +91,7 @@ class Agent:
         self.saw_end = self.is_over = False
         self.has_more = False
         self.lost_at = 0.0
-        self.landed = {}  # type: dict[str, object]
+        self.landed = {}  # type: dict[str, Any]
         self.landed_at = 0.0
         self.kept = {}  # type: dict[str, str]
 
@@ -103,7 +103,7 @@ class Agent:
         while self.tickets and not self.is_over and time.time() < self.until:
             if self.is_due(time.time()):
                 self.send()
-            time.sleep(number(self.order["tick"]))
+            time.sleep(self.order["tick"])
 
     def is_due(self, now: float) -> bool:
         self.look()
@@ -119,7 +119,7 @@ class Agent:
             return True
         quiet = now - max(self.began, self.landed_at)
         if ended:
-            return min(quiet, now - ended) >= number(self.order["patience"]) and not is_landing()
+            return min(quiet, now - ended) >= self.order["patience"] and not is_landing()
         spare = len(self.tickets) - RESERVE
         share = (min(self.until, self.ending.last) - now) / max(1, spare)
         is_time = now - self.sent_at >= max(self.every, share)
@@ -154,12 +154,12 @@ class Agent:
         archive = archiver.Archive(chosen, self.folder, self.together(found), self.checkpoint, left)
         self.sent_at = now
         try:
-            archiver.store(items(ticket["requests"])[0], int(number(ticket["piece"])), archive)
+            archiver.store(ticket["requests"][0], int(ticket["piece"]), archive)
         except (web.Refused, web.Transient, web.Unreachable, OSError) as error:
             if not ticket["piece"]:  # a resumable session may have part of this archive
                 self.tickets.insert(0, ticket)
             self.failures += 1
-            self.next = time.time() + min(2.0**self.failures * number(self.order["tick"]), 60.0)
+            self.next = time.time() + min(2.0**self.failures * self.order["tick"], 60.0)
             say(f"archive {ticket['n']} not uploaded: {reason(error)}")
             return
         self.failures = 0
@@ -175,7 +175,7 @@ class Agent:
     def rest(self, now: float) -> float:
         """Return the seconds to wait between archives: the shortest interval near the end,
         otherwise the remaining time divided among the remaining tickets."""
-        shortest = number(self.order["rest"])
+        shortest = float(self.order["rest"])
         if self.ending.word or not self.ending.is_near(now):
             return shortest
         return max(shortest, (self.until - now) / max(1, len(self.tickets)))
@@ -187,7 +187,7 @@ class Agent:
         self.has_more = False
         if limit is None or self.ending.is_near(time.time()):
             return found
-        fits = listing.fitting(found.values(), int(number(limit)))
+        fits = listing.fitting(found.values(), int(limit))
         fitting = {path: each for path, each in found.items() if each.named or each.path in fits}
         self.has_more = len(fitting) < len(found)
         return fitting
@@ -206,12 +206,11 @@ class Agent:
                 return (0, each.size, 0)
             return (1, each.size.bit_length(), -listing.times(each.stamp)[0])
 
-        landed = self.landed.get("files")
-        assert landed is None or isinstance(landed, dict)
+        landed = self.landed.get("files") or {}
         return [
             each
             for path, each in sorted(found.items(), key=order)
-            if each.stamp not in ((landed or {}).get(path), self.kept.get(each.path))
+            if each.stamp not in (landed.get(path), self.kept.get(each.path))
         ]
 
     def chosen(self, found: "dict[str, listing.File]") -> "tuple[list[listing.File], bool]":
@@ -302,10 +301,10 @@ class Agent:
 
     def listen(self) -> None:
         """Wait for the cloud's preemption notice."""
-        how: Any = self.order["metadata"]
+        how = self.order["metadata"]
         while not ending.preempted(how, how["node"]):
-            time.sleep(number(self.order["poll"]))
-        self.announce("preempted", number(how["seconds"]))
+            time.sleep(self.order["poll"])
+        self.announce("preempted", how["seconds"])
 
     def await_shutdown(self) -> None:
         """Wait for SIGTERM, which systemd sends to all processes when the machine shuts down.
@@ -315,7 +314,7 @@ class Agent:
         https://www.freedesktop.org/software/systemd/man/latest/systemd-system.conf.html
         """
         self.shutting_down.wait()
-        self.announce("shutdown", number(self.order["shutdown"]))
+        self.announce("shutdown", self.order["shutdown"])
 
     def announce(self, word: str, seconds: float) -> None:
         """End the task, as the node ends in `seconds`.
@@ -363,13 +362,3 @@ def reason(error: Exception) -> str:
     if status:
         return status.group() + (" " + code.group(1) if code else "")
     return re.sub(r"\?\S*", "", text.splitlines()[0])
-
-
-def items(value: object) -> list:  # type: ignore[type-arg]
-    assert isinstance(value, list)
-    return value
-
-
-def number(value: object) -> float:
-    assert isinstance(value, (int, float))
-    return value

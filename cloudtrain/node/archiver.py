@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import tarfile
+from typing import Any
 
 from cloudtrain.node import client, formats, listing, uploader, web
 
@@ -72,7 +73,7 @@ class Reading:
                 self.is_whole = grows or stamp == self.file.stamp
         return data or b"\0" * length
 
-    def facts(self) -> "dict[str, object]":
+    def facts(self) -> "dict[str, Any]":
         return {
             "name": self.file.path,
             "size": self.file.size,
@@ -159,7 +160,7 @@ def header(name: str, size: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-def store(request: "dict[str, object]", piece: int, archive: Archive) -> None:
+def store(request: "dict[str, Any]", piece: int, archive: Archive) -> None:
     """Upload without an MD5, which would need all bytes before the first is sent: a notice may
     leave only 30 s. The archive's SHA-256s are checked when it is ingested."""
     sender = uploader.Uploader()

@@ -12,7 +12,7 @@ PIECE = 1 << 20
 
 def main() -> None:
     """Print `[line number, SHA-256]` of each file that stdin names in JSON and can be read."""
-    os.chdir(client.plain(str(client.order()["folder"])))
+    os.chdir(client.plain(client.order()["folder"]))
     client.attend()
     for number, line in enumerate(sys.stdin.buffer):
         digest = hashlib.sha256()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from cloudtrain.node import client
 
@@ -35,7 +36,7 @@ def main() -> None:
     wanted = json.loads(line.decode())
     works = [Work(part, order, wanted) for part in wanted["parts"]]
     threading.Thread(target=follow, args=(works,), daemon=True).start()
-    facts = dict(earlier or {}, boot=boot, key=order["key"])  # type: dict[str, object]
+    facts = dict(earlier or {}, boot=boot, key=order["key"])  # type: dict[str, Any]
     watch(works, order["limits"], facts)
     if all(work.done for work in works):
         keep(order["stamp"], facts)
@@ -65,7 +66,7 @@ class Work:
     """One process of compute_work, a session of its own, so that all of it can be killed."""
 
     def __init__(
-        self, part: "dict[str, object]", order: "dict[str, object]", wanted: "dict[str, object]"
+        self, part: "dict[str, Any]", order: "dict[str, Any]", wanted: "dict[str, Any]"
     ) -> None:
         self.part = part["part"]
         self.phase = "start"
@@ -75,7 +76,7 @@ class Work:
         self.log = b""
         self.rest = b""
         environment = dict(os.environ)
-        environment.update(order["environment"])  # type: ignore[call-overload]
+        environment.update(order["environment"])
         # Without the process's own name for them, a GPU that was masked is not missing.
         for name in ("TF_CONFIG", "CUDA_VISIBLE_DEVICES"):
             environment.pop(name, None)
@@ -94,7 +95,7 @@ class Work:
         with contextlib.suppress(OSError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def heard(self, data: bytes) -> "list[dict[str, object]]":
+    def heard(self, data: bytes) -> "list[dict[str, Any]]":
         """New answers; the phase that they announce begins now."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         facts = [json.loads(line.decode()) for line in lines]
@@ -105,7 +106,7 @@ class Work:
         return facts
 
 
-def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, object]") -> None:
+def watch(works: "list[Work]", limits: "dict[str, float]", facts: "dict[str, Any]") -> None:
     """Pass answers on until each process is done or has ended."""
     poll = selectors.DefaultSelector()
     for work in works:
@@ -146,7 +147,7 @@ def tell_end(work: Work) -> None:
     )
 
 
-def found(stamp: str, key: str, boot: str) -> "dict[str, object] | None":
+def found(stamp: str, key: str, boot: str) -> "dict[str, Any] | None":
     """What a proof with this key has found since the machine booted."""
     try:
         with open(stamp, encoding="utf-8") as file:
@@ -158,7 +159,7 @@ def found(stamp: str, key: str, boot: str) -> "dict[str, object] | None":
     return facts
 
 
-def keep(stamp: str, facts: "dict[str, object]") -> None:
+def keep(stamp: str, facts: "dict[str, Any]") -> None:
     os.makedirs(os.path.dirname(stamp), exist_ok=True)
     new = f"{stamp}.{os.getpid()}"
     with open(new, "w", encoding="utf-8") as file:

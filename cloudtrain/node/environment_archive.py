@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from cloudtrain.node import client
 
@@ -41,9 +42,9 @@ def main() -> None:
     os._exit(0)
 
 
-def pack(order: "dict[str, object]") -> None:
-    folder = os.path.abspath(client.plain(str(order["folder"])))
-    archive = os.path.abspath(client.plain(str(order["archive"])))
+def pack(order: "dict[str, Any]") -> None:
+    folder = os.path.abspath(client.plain(order["folder"]))
+    archive = os.path.abspath(client.plain(order["archive"]))
     hold_lock(archive)
     try:
         client.tell({"packed": packed(folder, archive)})
@@ -51,15 +52,13 @@ def pack(order: "dict[str, object]") -> None:
         client.tell({"error": str(error)})
 
 
-def unpack(order: "dict[str, object]") -> None:
-    folder = os.path.abspath(client.plain(str(order["folder"])))
-    files = os.path.abspath(client.plain(str(order["files"])))
+def unpack(order: "dict[str, Any]") -> None:
+    folder = os.path.abspath(client.plain(order["folder"]))
+    files = os.path.abspath(client.plain(order["files"]))
     hold_lock(folder)
     try:
         if not os.path.exists(folder + b"/.complete"):
-            parts = order["parts"]
-            assert isinstance(parts, list)
-            unpacked(folder, files, [(str(name), str(sha)) for name, sha in parts], order)
+            unpacked(folder, files, order)
         client.tell({"unpacked": True})
     except (OSError, Unfit, subprocess.CalledProcessError) as error:
         client.tell({"error": str(error)})
@@ -78,7 +77,7 @@ def hold_lock(folder: bytes) -> None:
 # ── Packing ──────────────────────────────────────────────────────────────────
 
 
-def packed(folder: bytes, archive: bytes) -> "dict[str, object]":
+def packed(folder: bytes, archive: bytes) -> "dict[str, Any]":
     """Pack the folder; returns the parts with their checksums. Raises Unfit, OSError."""
     if not os.path.exists(folder + b"/.complete"):
         raise Unfit("the environment is not complete")
@@ -142,7 +141,7 @@ def entries(
 
 def compressed(
     top: bytes, found: "dict[bytes, tuple[bool, int, int]]", folder: bytes
-) -> "list[dict[str, object]]":
+) -> "list[dict[str, Any]]":
     """Write the parts. The first has the folders, for the others to fill."""
     groups = [[path for path in found if found[path][0]]]  # type: list[list[bytes]]
     size = PART
@@ -161,7 +160,7 @@ def compressed(
     return parts
 
 
-def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[str, object]":
+def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[str, Any]":
     zstd = shutil.which("zstd")
     name = "part-{:03d}.tar.{}".format(number, "zst" if zstd else "gz")
     squeeze = [zstd, "-q", "-1", "-c"] if zstd else ["gzip", "-1", "-n", "-c"]
@@ -196,12 +195,11 @@ def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[
 # ── Unpacking ────────────────────────────────────────────────────────────────
 
 
-def unpacked(
-    folder: bytes, files: bytes, parts: "list[tuple[str, str]]", order: "dict[str, object]"
-) -> None:
+def unpacked(folder: bytes, files: bytes, order: "dict[str, Any]") -> None:
     """Unpack in a folder of this process alone, as the tar of a killed one may still write, and
     move it to its place. Raises Unfit, OSError."""
     top, beside = os.path.dirname(folder), os.path.basename(folder) + b".new-"
+    parts = [(name, sha256) for name, sha256 in order["parts"]]
     side_by_side(lambda part: verify(files, part), parts)
     for name in os.listdir(top):
         if name.startswith(beside):
@@ -211,10 +209,8 @@ def unpacked(
         extract(files, parts[0], new)  # the folders
         side_by_side(lambda part: extract(files, part, new), parts[1:])
         whole = os.path.join(new, os.path.basename(folder))
-        bases = order["bases"]
-        assert isinstance(bases, list)
-        for base in bases:
-            place(new, top, client.plain(str(base)))
+        for base in order["bases"]:
+            place(new, top, client.plain(base))
         python = subprocess.run(
             [whole + b"/bin/python", b"-I", b"-c", TRIAL.encode()],
             stdin=subprocess.DEVNULL,

@@ -57,7 +57,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def main() -> None:
     order = client.order()
-    archive = os.path.abspath(client.plain(str(order["archive"])))
+    archive = os.path.abspath(client.plain(order["archive"]))
     address, token = str(order["address"]), str(order["token"])
     Server.folder, Server.token = archive + b"/parts", token
     try:

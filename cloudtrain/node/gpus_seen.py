@@ -10,40 +10,25 @@ import subprocess
 import sys
 import tempfile
 
-FEWER = (
-    (
-        "minimum required Cuda capability",
-        "this TensorFlow has no code for that GPU: use another "
-        "setup.tensorflow, or another accelerator",
-    ),
-)
-HINTS = (
-    *FEWER,
-    ("driver version is insufficient", "the driver is too old for this TensorFlow's CUDA"),
-    (
-        "SYSTEM_NOT_READY|not yet init",
-        "the NVSwitches need nvidia-fabricmanager: check that it is active",
-    ),
-    (
-        "Could not load.*libnvidia-ml",
-        "the driver's user-space part is incomplete: libnvidia-ml.so.1 "
-        "belongs to its package libnvidia-compute",
-    ),
-    (
-        "libcuda[.]so|cuInit|cuda drivers|NO_DEVICE",
-        "TensorFlow cannot use the driver: run `nvidia-smi` on the node",
-    ),
-    (
-        "Could not load.*cudnn",
-        "cuDNN is missing or has another version: check nvidia-cudnn in "
-        "setup.packages and setup.requirements",
-    ),
-    (
-        "Could not load|dlopen",
-        "libraries of CUDA are missing: `setup.tensorflow` from "
-        "2.11 on installs them; an older one needs them in the image or from setup.run",
-    ),
-)
+FEWER = {
+    "minimum required Cuda capability": "this TensorFlow has no code for that GPU: use another "
+    "setup.tensorflow, or another accelerator",
+}
+HINTS = {
+    **FEWER,
+    "driver version is insufficient": "the driver is too old for this TensorFlow's CUDA",
+    "SYSTEM_NOT_READY|not yet init": "the NVSwitches need nvidia-fabricmanager: check that it is "
+    "active",
+    "Could not load.*libnvidia-ml": "the driver's user-space part is incomplete: libnvidia-ml.so.1 "
+    "belongs to its package libnvidia-compute",
+    "libcuda[.]so|cuInit|cuda drivers|NO_DEVICE": "TensorFlow cannot use the driver: run "
+    "`nvidia-smi` on the node",
+    "Could not load.*cudnn": "cuDNN is missing or has another version: check nvidia-cudnn in "
+    "setup.packages and setup.requirements",
+    "Could not load|dlopen": "libraries of CUDA are missing: `setup.tensorflow` from 2.11 on "
+    "installs them; an older one needs them in the image or from setup.run",
+}
+"""Hint by a pattern in TensorFlow's messages; the first that matches counts."""
 OF_DRIVER = re.compile("libcuda[.]so|libnvidia-ml")
 
 
@@ -58,12 +43,12 @@ def main() -> None:
     relevant = [
         re.sub(r"^.*?[IWEF]\d* .*?\S+:\d+\] *", "", line)
         for line in said
-        if any(re.search(pattern, line) for pattern, _ in hints)
+        if any(re.search(pattern, line) for pattern in hints)
     ]
     for line in list(dict.fromkeys(relevant))[-6:]:
         print(line, file=sys.stderr)
     print(f"TensorFlow {version} sees {found} of {wanted} GPUs", file=sys.stderr)
-    matching = (hint for p, hint in hints if any(re.search(p, line) for line in relevant))
+    matching = (hint for p, hint in hints.items() if any(re.search(p, line) for line in relevant))
     hint = advice(found, wanted) or next(matching, "")
     print(
         "hint: " + (hint or "`nvidia-smi` on the node shows what the driver sees"), file=sys.stderr

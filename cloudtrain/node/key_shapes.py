@@ -61,56 +61,41 @@ _STARTS = (
 )
 """Beginning and rest of API keys. Of a pattern whose branches all begin with a letter, `re` tries
 only the places that have one of these: `\\b` before them takes six times as long."""
-_KINDS = (
-    (
-        "a private key",
-        r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1",
-    ),
-    ("a Google credential", r"\"type\"\s*:\s*\"(?:service_account|authorized_user)\""),
-    ("a Google key", r"\bAIza[\w-]{35}|\bGOCSPX-[\w-]{20,}|\bya29\.[\w-]{20,}|\b1//0[\w-]{30,}"),
+_CONTENT = {
+    "a private key": r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1",
+    "a Google credential": r"\"type\"\s*:\s*\"(?:service_account|authorized_user)\"",
+    "a Google key": r"\bAIza[\w-]{35}|\bGOCSPX-[\w-]{20,}|\bya29\.[\w-]{20,}|\b1//0[\w-]{30,}",
     # docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html, "Unique identifiers"
-    ("an AWS access key", r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"),
-    (
-        "an AWS secret key",
-        r"(?i:aws_secret_access_key|aws_session_token)[\"']?\s*[=:]\s*[\"']?[\w/+]",
-    ),
-    ("an AWS session token", r"\bIQoJb3JpZ2lu[\w+/=]{60,}"),
-    (
-        "an Azure key",
-        r"(?i:AccountKey|SharedAccessKey)=[\w+/%]{20,}|\b[\w~.]{3}[0-9]Q~[\w~.-]{31,34}",
-    ),
+    "an AWS access key": r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b",
+    "an AWS secret key": r"(?i:aws_secret_access_key|aws_session_token)"
+    r"[\"']?\s*[=:]\s*[\"']?[\w/+]",
+    "an AWS session token": r"\bIQoJb3JpZ2lu[\w+/=]{60,}",
+    "an Azure key": r"(?i:AccountKey|SharedAccessKey)=[\w+/%]{20,}|"
+    r"\b[\w~.]{3}[0-9]Q~[\w~.-]{31,34}",
     # docs.github.com, "About authentication to GitHub"; docs.gitlab.com, "Token overview"
-    ("a GitHub token", r"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{22,}"),
-    ("a GitLab token", r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[\w-]{20,}"),
-    ("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}"),
-    (
-        "an API key",
-        r"sk-(?<![\w-]sk-)(?:(?:proj|svcacct|admin|ant-[a-z0-9]+|or-v1|lf)-[\w-]{20,}|[A-Za-z0-9]{20,})|"
-        + "|".join(start + r"(?<!\w" + start + ")" + rest for start, rest in _STARTS),
-    ),
-    ("an API key", r"\b\d{8,10}:AA[\w-]{33}"),
-    (
-        "a package index's token",
-        r"\bpypi-AgE[\w-]{50,}|\bnpm_[A-Za-z0-9]{36}|\bdckr_pat_[\w-]{20,}",
-    ),
+    "a GitHub token": r"\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{22,}",
+    "a GitLab token": r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[\w-]{20,}",
+    "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}",
+    "an API key": r"sk-(?<![\w-]sk-)(?:(?:proj|svcacct|admin|ant-[a-z0-9]+|or-v1|lf)-[\w-]{20,}|"
+    r"[A-Za-z0-9]{20,})|"
+    + "|".join(start + r"(?<!\w" + start + ")" + rest for start, rest in _STARTS),
+    "a package index's token": r"\bpypi-AgE[\w-]{50,}|\bnpm_[A-Za-z0-9]{36}|\bdckr_pat_[\w-]{20,}",
     # api.slack.com/authentication/token-types
-    ("a Slack token", r"\bxox[abeoprs]-[\w-]{10,}|\bxapp-\d-[\w-]{10,}"),
-    (
-        "a webhook",
-        r"hooks\.slack\.com/(?:services|workflows)/\w+/\w+/\w+|webhook\.office\.com/webhookb2/\S{36,}|"
-        r"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{40,}",
-    ),
-)
-_PASSING = (
+    "a Slack token": r"\bxox[abeoprs]-[\w-]{10,}|\bxapp-\d-[\w-]{10,}",
+    "a webhook": r"hooks\.slack\.com/(?:services|workflows)/\w+/\w+/\w+|"
+    r"webhook\.office\.com/webhookb2/\S{36,}|discord(?:app)?\.com/api/webhooks/\d+/[\w-]{40,}",
+}
+_PASSING = {
     # RFC 7519, section 3: header and payload are JSON objects, `{"` is `eyJ` in base64url.
-    ("a JSON web token", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),
-    ("a bearer token", r"\b(?i:Bearer)\s+[\w.~+/-]{20,}"),
+    "a JSON web token": r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}",
+    "a bearer token": r"\b(?i:Bearer)\s+[\w.~+/-]{20,}",
     # A request that is signed (SAS, presigned URL) is a right in itself.
-    ("a signed URL", r"[?&;](?:sig=[\w%+/]{40,}|X-(?:Amz|Goog)-Signature=[0-9a-f]{32,})"),
-    ("a URL with a password", r"://[^\s/:@\"'<>]*:(?!\*+@)[^\s/@\"'<>{}$]+@[\w\[]"),
-)
-_CONTENT = [(what, re.compile(shape)) for what, shape in _KINDS]
-_VALUES = [*_CONTENT, *((what, re.compile(shape)) for what, shape in _PASSING)]
+    "a signed URL": r"[?&;](?:sig=[\w%+/]{40,}|X-(?:Amz|Goog)-Signature=[0-9a-f]{32,})",
+    "a URL with a password": r"://[^\s/:@\"'<>]*:(?!\*+@)[^\s/@\"'<>{}$]+@[\w\[]",
+}
+_IN_FILES = [(what, re.compile(shape)) for what, shape in _CONTENT.items()]
+_IN_FILES.append(("an API key", re.compile(r"\b\d{8,10}:AA[\w-]{33}")))
+_VALUES = [*_IN_FILES, *((what, re.compile(shape)) for what, shape in _PASSING.items())]
 LEAST_VALUE = 12
 """Characters of the shortest value that can match."""
 
@@ -208,7 +193,7 @@ def key_file_reason(name: str, head: bytes = b"") -> str:
         return "a file of keys by its name"
     if _CLIENT.fullmatch(own) and (_PASSED.search(text) or _seen(text, _VALUES)):
         return "has a password in it"
-    kind = _seen(text, _CONTENT) if TEXTS.fullmatch(own) else ""
+    kind = _seen(text, _IN_FILES) if TEXTS.fullmatch(own) else ""
     return "has " + kind + " in it" if kind else ""
 
 

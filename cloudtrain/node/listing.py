@@ -58,10 +58,8 @@ def main() -> None:
     """
     order = client.order()
     client.attend()
-    wanted = order["patterns"]
-    assert isinstance(wanted, list)
     home = os.getcwdb() if order["home"] else None
-    found = Listing(client.plain(str(order["folder"])), wanted, home, not order["changed"])
+    found = Listing(client.plain(order["folder"]), order["patterns"], home, not order["changed"])
     for file in found.files():
         show(file)
     left_out = {}  # type: dict[str, tuple[int, int]]

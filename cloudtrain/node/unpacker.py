@@ -15,6 +15,7 @@ import ssl
 import tarfile
 import time
 import urllib.parse
+from typing import Any
 
 from cloudtrain.node import client, formats, web
 
@@ -26,29 +27,27 @@ SPARE = 1 << 30
 
 def main() -> None:
     order = client.order()
-    folder = client.plain(str(order["folder"]))
+    folder = client.plain(order["folder"])
     is_archive = "files" not in order
     if is_archive:
         os.umask(0o077)
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-    client.alone(client.plain(str(order["lock"])))
+    client.alone(client.plain(order["lock"]))
     client.attend()
     client.tell(fetched(order, folder) if is_archive else restored(order, folder))
     os._exit(0)
 
 
-def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
+def fetched(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
     """The program's answer. `bad`: the archive is invalid; `why`: it cannot be unpacked here."""
-    request, size = order["request"], order["size"]
-    assert isinstance(request, dict)
-    assert isinstance(size, int)
+    size = order["size"]
     try:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         room = os.statvfs(folder)
         if room.f_bavail * room.f_frsize < size + SPARE:
             return {"why": "not enough disk space for a copy"}
-        return unpacked(Stream(request, size), folder)
+        return unpacked(Stream(order["request"], size), folder)
     except web.Refused as error:
         return {"why": str(error)}
     except (tarfile.TarError, ValueError, OverflowError) as error:
@@ -57,21 +56,17 @@ def fetched(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
         return {"why": error.strerror or str(error)}
 
 
-def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
+def unpacked(stream: Any, folder: bytes) -> "dict[str, Any]":
     about = None
     members = []  # type: list[tuple[str, int, str]]
     with tarfile.open(
-        fileobj=stream,  # type: ignore[call-overload]
-        mode="r|",
-        bufsize=PIECE,
-        encoding="utf-8",
-        errors="surrogateescape",
+        fileobj=stream, mode="r|", bufsize=PIECE, encoding="utf-8", errors="surrogateescape"
     ) as archive:
         for member in archive:
             # A few bytes of a sparse file could fill the disk.
             if not member.isreg() or member.issparse():
                 continue
-            content = archive.extractfile(member)
+            content: Any = archive.extractfile(member)
             if member.name != formats.ABOUT:
                 name = os.path.join(folder, str(len(members)).encode())
                 members.append((member.name, member.size, written(content, name)))
@@ -84,10 +79,10 @@ def unpacked(stream: "Stream", folder: bytes) -> "dict[str, object]":
     return {"about": about, "members": members}
 
 
-def written(content: "object", name: bytes) -> str:
+def written(content: Any, name: bytes) -> str:
     digest = hashlib.sha256()
     with open(name, "xb", buffering=0) as file:
-        for data in iter(lambda: content.read(PIECE), b""):  # type: ignore[attr-defined]
+        for data in iter(lambda: content.read(PIECE), b""):
             digest.update(data)
             left = memoryview(data)
             while left:
@@ -95,13 +90,12 @@ def written(content: "object", name: bytes) -> str:
     return digest.hexdigest()
 
 
-def restored(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
+def restored(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
     """The SHA-256 of the files in the order's sequence; `why`: they cannot be downloaded here."""
     files = order["files"]
-    assert isinstance(files, list)
     digests = []
     try:
-        if not os.path.isdir(client.plain(str(order["work"]))):
+        if not os.path.isdir(client.plain(order["work"])):
             return {"why": "its work folder does not exist"}
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
@@ -110,7 +104,7 @@ def restored(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
         if room.f_bavail * room.f_frsize < needed + SPARE:
             return {"why": "not enough disk space for the checkpoint"}
         for each in files:
-            name = os.path.join(folder, client.plain(str(each["path"])))
+            name = os.path.join(folder, client.plain(each["path"]))
             os.makedirs(os.path.dirname(name), exist_ok=True)
             digests.append(written(content(each), name))
     except web.Refused as error:
@@ -120,19 +114,16 @@ def restored(order: "dict[str, object]", folder: bytes) -> "dict[str, object]":
     return {"sha256": digests}
 
 
-def content(each: "dict[str, object]") -> object:
+def content(each: "dict[str, Any]") -> Any:
     if each["request"] is None:
-        return io.BytesIO(base64.b64decode(str(each["content"])))
-    request, size = each["request"], each["size"]
-    assert isinstance(request, dict)
-    assert isinstance(size, int)
-    return Stream(request, size)
+        return io.BytesIO(base64.b64decode(each["content"]))
+    return Stream(each["request"], each["size"])
 
 
 class Stream:
     """The bytes of one object, by a request that can be repeated from where it broke off."""
 
-    def __init__(self, request: "dict[str, object]", size: int) -> None:
+    def __init__(self, request: "dict[str, Any]", size: int) -> None:
         self.request, self.size = request, size
         self.at = 0
         self.web = web.Web()

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 
 from cloudtrain.node import client, web
 
@@ -26,8 +27,8 @@ GIVE_UP = 2 * AT_ONCE
 
 def main() -> None:
     order = client.order()
-    client.alone(client.plain(str(order["lock"])))
-    os.chdir(client.plain(str(order["folder"])))
+    client.alone(client.plain(order["lock"]))
+    os.chdir(client.plain(order["folder"]))
     uploader = Uploader()
     client.attend()
     room = threading.Semaphore(4 * AT_ONCE)
@@ -52,13 +53,13 @@ class Uploader:
         self.refusals = 0
         self.refusal = ""
 
-    def store(self, file: "dict[str, object]") -> "dict[str, object]":
+    def store(self, file: "dict[str, Any]") -> "dict[str, Any]":
         """Upload one file; returns its digests and receipts, or the reason of the failure."""
-        told = {"n": file["n"]}  # type: dict[str, object]
+        told = {"n": file["n"]}  # type: dict[str, Any]
         if self.refusals >= GIVE_UP:
             return dict(told, why="refused", text=self.refusal)
         try:
-            with open(client.plain(str(file["source"])), "rb", buffering=0) as source:
+            with open(client.plain(file["source"]), "rb", buffering=0) as source:
                 before = stamp(source.fileno())
                 told.update(self.sent(file, source.fileno(), before[0]))
                 if stamp(source.fileno()) != before or told["size"] != before[0]:
@@ -76,17 +77,15 @@ class Uploader:
             told.update(why="unread", text=str(error))
         return told
 
-    def sent(self, file: "dict[str, object]", source: int, size: int) -> "dict[str, object]":
-        requests = file["requests"]
-        assert isinstance(requests, list)
+    def sent(self, file: "dict[str, Any]", source: int, size: int) -> "dict[str, Any]":
         if file["piece"]:
-            return self.resumable(requests[0], source, size, int(str(file["piece"])))
-        had = frozenset(file["had"])  # type: ignore[call-overload]
+            return self.resumable(file["requests"][0], source, size, file["piece"])
+        had = frozenset(file["had"])
         whole = hashlib.sha256()
         parts = []
         done = 0
         try:
-            for request in requests:
+            for request in file["requests"]:
                 length = size - done if request["length"] is None else request["length"]
                 kept = read(source, done, length, whole)
                 parts.append(self.parts.submit(self.part, request, source, done, length, kept, had))
@@ -105,13 +104,13 @@ class Uploader:
 
     def part(
         self,
-        request: "dict[str, object]",
+        request: "dict[str, Any]",
         source: int,
         offset: int,
         length: int,
         kept: bytes,
         had: "collections.abc.Set[str]",
-    ) -> "dict[str, object]":
+    ) -> "dict[str, Any]":
         """Send one part. Its MD5 is computed here, in one thread for each part: MD5 is slower than
         SHA-256 on current processors, and a single thread would limit the upload."""
         md5 = hashlib.md5(kept)
@@ -123,7 +122,7 @@ class Uploader:
             "block": part.block,
             "size": part.length,
             "md5": part.md5.hex(),
-        }  # type: dict[str, object]
+        }  # type: dict[str, Any]
         if part.block in had:
             return receipt
         answer = web.patiently(lambda: self.web.send(part))
@@ -131,8 +130,8 @@ class Uploader:
         return receipt
 
     def resumable(
-        self, request: "dict[str, object]", source: int, size: int, piece: int
-    ) -> "dict[str, object]":
+        self, request: "dict[str, Any]", source: int, size: int, piece: int
+    ) -> "dict[str, Any]":
         """https://cloud.google.com/storage/docs/performing-resumable-uploads"""
         whole, md5 = hashlib.sha256(), hashlib.md5()
         hashed = at = idle = 0

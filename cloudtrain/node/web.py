@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 import urllib.parse
+from typing import Any
 
 PIECE = 1 << 20
 TRIES = 6
@@ -73,7 +74,7 @@ class Part:
 
     def __init__(
         self,
-        request: "dict[str, object]",
+        request: "dict[str, Any]",
         source: "int | Unfiled",
         offset: int,
         length: int,
@@ -94,9 +95,7 @@ class Part:
         self.before = str(request["before"]).replace("{md5}", self.md5_64).encode()
         self.after = str(request["after"]).encode()
         self.stored = self.md5_64 if self.before else ""
-        own = request["headers"]
-        assert isinstance(own, dict)
-        self.headers = dict(own, **headers)
+        self.headers = dict(request["headers"], **headers)
         if md5 and not self.before:
             self.headers["Content-MD5"] = self.md5_64
 
@@ -270,7 +269,7 @@ def exchange(
     return connection.getresponse()
 
 
-def parsed(body: bytes) -> "dict[str, object]":
+def parsed(body: bytes) -> "dict[str, Any]":
     """Parse the answer of a Google service; empty for others."""
     try:
         told = json.loads(body.decode())
