@@ -55,9 +55,7 @@ def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
 
 
 def own_uris(config: ClusterConfig, schemes: Collection[str]) -> tuple[BucketUri, ...]:
-    """Return the URIs of the config with one of these schemes, one for each bucket.
-
-    Without `artifacts.store`: nodes upload to it by requests that this machine signs.
-    """
+    """Return the URIs of the config with one of these schemes, one for each bucket. Without
+    `artifacts.store`: nodes upload to it by requests that this machine signs."""
     found = {uri.bucket: uri for uri in reversed(uris_of(config)) if uri.scheme in schemes}
     return tuple(reversed(found.values()))

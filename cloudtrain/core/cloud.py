@@ -87,11 +87,9 @@ class MetadataQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Preemption(MetadataQuery):
-    """Query of a node for its preemption notice.
-
-    A notice is JSON with `event_type` among its `Events` for this node, or, without `event_type`, a
-    text that fully matches the pattern `answer`.
-    """
+    """Query of a node for its preemption notice. A notice is JSON with `event_type` among its
+    `Events` for this node, or, without `event_type`, a text that fully matches the pattern
+    `answer`."""
 
     answer: str = ""
     event_type: str = ""
@@ -254,10 +252,8 @@ class NodeParts:
 
 @dataclass(frozen=True, kw_only=True)
 class Egress:
-    """$ for each GB that leaves a store of the cloud; within one region it is free.
-
-    List prices of the first paid tier in North America and Europe: an estimate.
-    """
+    """$ for each GB that leaves a store of the cloud; within one region it is free. List prices of
+    the first paid tier in North America and Europe: an estimate."""
 
     regions: float
     """To another region of the cloud."""
@@ -288,10 +284,8 @@ class ProviderFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud(ProviderFacts):
-    """A provider that rents machines over an account and an API.
-
-    Patterns are matched against the whole name; those of machines without regard to case.
-    """
+    """A provider that rents machines over an account and an API. Patterns are matched against the
+    whole name; those of machines without regard to case."""
 
     title: str
     vendor: str

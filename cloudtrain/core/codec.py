@@ -68,11 +68,9 @@ class InvalidRecord(ValueError):
 
 
 def decode(kind: type[T], data: object) -> T:
-    """Make a `kind` of what `json.loads` returns. Raises InvalidRecord.
-
-    Unknown keys are ignored, missing ones take the field's default. Types are strict, but an int
-    may stand for a float. NaN and infinity are refused.
-    """
+    """Make a `kind` of what `json.loads` returns. Raises InvalidRecord. Unknown keys are ignored,
+    missing ones take the field's default. Types are strict, but an int may stand for a float. NaN
+    and infinity are refused."""
     from pydantic_core import ValidationError
 
     try:

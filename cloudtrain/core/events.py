@@ -396,11 +396,9 @@ def runs_begun(lines: Iterable[Line]) -> frozenset[str]:
 
 
 def being_destroyed(lines: Iterable[Line]) -> bool:
-    """True if an interrupted `down` had landed everything, or was to discard it.
-
-    A completed `down` says nothing about a later cluster, perhaps created on another machine. That
-    is why ClusterGone counts, which `up` writes even if it then refuses to touch that cluster.
-    """
+    """True if an interrupted `down` had landed everything, or was to discard it. A completed `down`
+    says nothing about a later cluster, perhaps created on another machine. That is why ClusterGone
+    counts, which `up` writes even if it then refuses to touch that cluster."""
     destroyed = False
     for event in _of_this_cluster(lines):
         if isinstance(event, UpBegun | UpCompleted | AttemptBegun):
@@ -424,11 +422,8 @@ def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
 
 def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
     """Return the nodes that were requested but not seen since, with the Unix time of the request: a
-    cloud may list them late.
-
-    Requests in a refused placement were rolled back before PlacementRefused was written, unless the
-    rollback failed too (CleanupFailed).
-    """
+    cloud may list them late. Requests in a refused placement were rolled back before
+    PlacementRefused was written, unless the rollback failed too (CleanupFailed)."""
     pending: dict[str, float] = {}
     uncertain = False
     for event in _of_this_cluster(lines):
@@ -512,10 +507,7 @@ def generations(lines: Iterable[Line]) -> tuple[str, ...]:
 
 def places_tried(lines: Iterable[Line]) -> tuple[tuple[str, ...], bool]:
     """Places in which anything of the cluster was requested, last first; and whether the list is
-    complete.
-
-    Earlier versions did not record them.
-    """
+    complete. Earlier versions did not record them."""
     places: list[str] = []
     begun = incomplete = False
     for event in _of_this_cluster(lines):

@@ -24,8 +24,7 @@ _seen: ContextVar[Check | None] = ContextVar("seen", default=None)
 @contextmanager
 def confirmed_by(confirm: Check) -> Iterator[None]:
     """Have `confirm` called before each round of creations and deletions inside: it raises if they
-    may not go on.
-    Also in threads of `fan_out`."""
+    may not go on. Also in threads of `fan_out`."""
     token = _confirm.set(confirm)
     try:
         yield

@@ -235,11 +235,9 @@ class ArtifactRules:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Input data that every node downloads before the first attempt.
-
-    `source` is a URI: gs://, s3://, az://, file:// (a prefix, a folder, or one object) or https://
-    (one object). `shard`: rank i of n gets every n-th file, in equal counts.
-    """
+    """Input data that every node downloads before the first attempt. `source` is a URI: gs://,
+    s3://, az://, file:// (a prefix, a folder, or one object) or https:// (one object). `shard`:
+    rank i of n gets every n-th file, in equal counts."""
 
     source: str
     shard: bool = False
@@ -313,10 +311,8 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """A whole validated file. `source` is its absolute path.
-
-    Of a file with candidates it is the config as one of them reads it (`cluster/cluster_offers`).
-    """
+    """A whole validated file. `source` is its absolute path. Of a file with candidates it is the
+    config as one of them reads it (`cluster/cluster_offers`)."""
 
     name: str
     provider: str
@@ -521,10 +517,8 @@ class Node(TaskId):
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """Keys of one cluster in OpenSSH formats: one user key, and one host key for each node.
-
     Providers put `public_key` and the host's private key on a node before it first answers; the
-    transport then accepts that host key and no other.
-    """
+    transport then accepts that host key and no other."""
 
     private_key: Path
     public_key: str
@@ -535,11 +529,8 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class HostKey:
-    """Host key that a node is created with.
-
-    On a cloud it is part of the user data, so it is replaced at the first login by one whose
-    private half is only on that node.
-    """
+    """Host key that a node is created with. On a cloud it is part of the user data, so it is
+    replaced at the first login by one whose private half is only on that node."""
 
     public: str
     """`ssh-ed25519 AAAA…`"""
@@ -630,10 +621,8 @@ class Artifact:
 
 
 def canonical_name(kind: str) -> str:
-    """Return one spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4.
-
-    A100 and V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB.
-    """
+    """Return one spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4. A100 and
+    V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB."""
     plain = re.sub(r"[ _]+", "-", kind.strip()).upper()
     plain = re.sub(r"^(NVIDIA-)?(TESLA-)?", "", plain)
     plain = re.sub(r"-(SXM\d?|NVL|MEGA|PCIE|AC|GRID)\b", "", plain)

@@ -188,10 +188,8 @@ def is_of_the_user(
     host: ServiceHost, named: Collection[str] = (), environ: Mapping[str, str] = os.environ
 ) -> bool:
     """True if the user named the host: by `--trust-endpoint` (`named`), by TRUST_VARIABLE, or as
-    the address of a cloud's service in the variables that the clouds' own tools read.
-
-    Raises ValueError for one that is none.
-    """
+    the address of a cloud's service in the variables that the clouds' own tools read. Raises
+    ValueError for one that is none."""
     own = [named_host(each) for each in (*named, *environ.get(TRUST_VARIABLE, "").split())]
     for variable in (name for cloud in clouds() for name in cloud.address_variables):
         try:

@@ -49,10 +49,8 @@ def import_path() -> list[str]:
 
 def forget_current_folder() -> None:
     """Import nothing from the current folder any more, where `python -m` has put it first. A
-    checkout from which this program itself is run comes last.
-
-    Eight modules are too early for it: `runpy` imports them (`types`, `warnings`, …).
-    """
+    checkout from which this program itself is run comes last. Eight modules are too early for it:
+    `runpy` imports them (`types`, `warnings`, …)."""
     here, own = os.getcwd(), os.path.abspath(f"{__file__}/../../..")
     if sys.path and sys.path[0] in ("", here):
         del sys.path[0]

@@ -15,9 +15,7 @@ from cloudtrain.core.protocols import Principal
 
 def label(text: str) -> str:
     """Make a text fit for a label's value on any cloud: `[a-z0-9_-]{1,63}`.
-
-    https://cloud.google.com/compute/docs/labeling-resources#requirements is the strictest.
-    """
+    https://cloud.google.com/compute/docs/labeling-resources#requirements is the strictest."""
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")[:63].strip("-_") or "unknown"
 
 
@@ -50,10 +48,8 @@ def digest(principal: str) -> str:
 
 
 def machine_id(home: Path) -> str:
-    """Id of this machine and state folder: the host's name and a random part, stored in `home`.
-
-    A copy of the folder, or the same folder on another host, counts as another machine.
-    """
+    """Id of this machine and state folder: the host's name and a random part, stored in `home`. A
+    copy of the folder, or the same folder on another host, counts as another machine."""
     host = os.uname().nodename.partition(".")[0]  # the rest depends on the network
     try:
         boots = Path("/etc/machine-id").read_text("utf-8")

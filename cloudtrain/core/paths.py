@@ -45,10 +45,8 @@ def runs_folder(cluster: str) -> str:
 
 
 def work_folder(cluster: str, run: str, task: str) -> str:
-    """Folder of one task for all attempts; the task starts in it (or in `train.dir` below it).
-
-    Each task has its own: two ranks that share one corrupt each other's checkpoints.
-    """
+    """Folder of one task for all attempts; the task starts in it (or in `train.dir` below it). Each
+    task has its own: two ranks that share one corrupt each other's checkpoints."""
     return f"{runs_folder(cluster)}/{run}/{task}/work"
 
 

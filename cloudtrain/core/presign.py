@@ -67,10 +67,8 @@ class Presigner(Protocol):
     def sign_upload(
         self, path: str, size: int | None, *, expires_in: float
     ) -> PresignedUpload | None:
-        """Let a node upload the file itself, within that many seconds; None if it cannot.
-
-        `size` None: not known yet; one request for up to 4 GiB.
-        """
+        """Let a node upload the file itself, within that many seconds; None if it cannot. `size`
+        None: not known yet; one request for up to 4 GiB."""
 
     def sign_download(self, path: str, *, expires_in: float) -> PresignedRequest | None:
         """Let a node download the file itself, within that many seconds; None if it cannot."""

@@ -103,9 +103,7 @@ class RentsMachines(Protocol):
     ) -> PartialList[Allowance]:
         """Allowances of the quotas for each machine with its accelerator, on demand and as spot, in
         these regions; without regions, in all that the account may use. Changes nothing.
-
-        `not_asked` has the regions that did not answer. Raises CloudError.
-        """
+        `not_asked` has the regions that did not answer. Raises CloudError."""
 
     def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
         """Evidence on the places of the plan, in their order; empty if the plan has no spot nodes
@@ -142,11 +140,9 @@ class Principal:
 
 
 class Provider(Protocol):
-    """Creates, lists and deletes nodes. One folder per cloud in providers/.
-
-    Each has `def provider(config: ClusterConfig) -> Provider`. What exists is read from the cloud
-    by label at each call and never remembered.
-    """
+    """Creates, lists and deletes nodes. One folder per cloud in providers/. Each has `def
+    provider(config: ClusterConfig) -> Provider`. What exists is read from the cloud by label at
+    each call and never remembered."""
 
     name: str
     whereabouts: Whereabouts | None
@@ -154,10 +150,7 @@ class Provider(Protocol):
 
     def principal(self) -> Principal | None:
         """Owner of resources created with these credentials; None if the account does not report
-        it.
-
-        Queried once. Raises CloudError.
-        """
+        it. Queried once. Raises CloudError."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Find what would make `create` fail; changes nothing, costs nothing."""
@@ -185,11 +178,9 @@ class Provider(Protocol):
         """
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """List every node of the cluster, in the places where it may be by its record and config.
-
-        A deleted node is not listed. Raises NotAskedError for a zone or region that counts and does
-        not answer.
-        """
+        """List every node of the cluster, in the places where it may be by its record and config. A
+        deleted node is not listed. Raises NotAskedError for a zone or region that counts and does
+        not answer."""
 
     def find(self, cluster: str) -> PartialList[Node]:
         """List every node of the cluster in the account, and the places that did not answer."""
@@ -230,15 +221,11 @@ class Provider(Protocol):
         tell: Callable[[Node, str], None],
     ) -> None:
         """Change the expiry of these running nodes to `expires` (Unix time; None: never).
-
-        `tell(node, line)` runs a line of sh there, for an expiry that the node itself enforces.
-        """
+        `tell(node, line)` runs a line of sh there, for an expiry that the node itself enforces."""
 
     def serial_log(self, cluster: str, node: str) -> str:
-        """End of a node's serial log, for one that cannot be reached.
-
-        Empty if the provider has none.
-        """
+        """End of a node's serial log, for one that cannot be reached. Empty if the provider has
+        none."""
 
     def sweep(self) -> PartialList[Holding]:
         """List everything under our label, in all regions, by cluster; sorted by name."""
@@ -255,10 +242,8 @@ class Completed:
 
 class Transport(Protocol):
     """Runs commands on nodes over connections that it keeps open. Safe to use from many threads.
-
     Commands start in the user's home. Raises NodeUnreachable when no connection can be opened or an
-    open one breaks, HostKeyMismatch when another machine answers.
-    """
+    open one breaks, HostKeyMismatch when another machine answers."""
 
     def run(
         self,
@@ -270,11 +255,8 @@ class Transport(Protocol):
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """Run a command to its end.
-
-        Handlers receive the bytes as they arrive; `Completed` then lacks them. `timeout` seconds
-        without a byte in either direction raise NodeUnreachable.
-        """
+        """Run a command to its end. Handlers receive the bytes as they arrive; `Completed` then
+        lacks them. `timeout` seconds without a byte in either direction raise NodeUnreachable."""
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """Run a short sh script over the node's persistent shell: a round trip, no new channel."""
@@ -378,9 +360,7 @@ class StoredObject:
 
 class DataStore(Protocol):
     """Input data under one URI, read with this machine's credentials: a prefix, or one object.
-
-    Objects are named by the service's own keys. Raises StoreError.
-    """
+    Objects are named by the service's own keys. Raises StoreError."""
 
     uri: str
     prefix: str

@@ -85,11 +85,8 @@ class Retry:
         clock: Clock = CLOCK,
     ) -> T:
         """Call `work`, retrying while it raises one of `on`; return its result or raise its last
-        error.
-
-        Only for idempotent work. A `retry_after` of the error is honoured. `before_pause` is called
-        with the error, the pause, and the seconds so far.
-        """
+        error. Only for idempotent work. A `retry_after` of the error is honoured. `before_pause` is
+        called with the error, the pause, and the seconds so far."""
         begun, failures = clock.monotonic(), 0
         while True:
             try:
@@ -133,11 +130,8 @@ def poll_until(
     waits_for: str = "",
     clock: Clock = CLOCK,
 ) -> T | None:
-    """Return the first answer that is not None; None once its time is over.
-
-    Polls at least once, and once more at the end. `waits_for` is shown to users once the wait
-    is long.
-    """
+    """Return the first answer that is not None; None once its time is over. Polls at least once,
+    and once more at the end. `waits_for` is shown to users once the wait is long."""
 
     def once() -> T:
         answer = ask()

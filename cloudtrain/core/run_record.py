@@ -82,11 +82,9 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAttempt:
-    """One start of all tasks of a run together, up to its end and cause.
-
-    It puts each task into the task's next attempt (`Task.attempt`). The numbers are the same unless
-    a task was restarted alone.
-    """
+    """One start of all tasks of a run together, up to its end and cause. It puts each task into the
+    task's next attempt (`Task.attempt`). The numbers are the same unless a task was restarted
+    alone."""
 
     number: int = field(metadata=ATTEMPT_NUMBER)
     """From 1."""

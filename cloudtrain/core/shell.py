@@ -37,10 +37,8 @@ class Command:
 
 
 def command(*arguments: str) -> Command:
-    """Build a command: in `command("pip", "install", "x y")` every argument is passed as written.
-
-    A `Secret` raises TypeError: it goes on stdin, never on a command line.
-    """
+    """Build a command: in `command("pip", "install", "x y")` every argument is passed as written. A
+    `Secret` raises TypeError: it goes on stdin, never on a command line."""
     for argument in arguments:
         if not isinstance(argument, str):
             raise TypeError(f"an argument is a string, not {type(argument).__name__}")

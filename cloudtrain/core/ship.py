@@ -103,10 +103,7 @@ def shell(name: str, *arguments: str) -> Command:
 
 def from_variable(variable: str) -> str:
     """Code for `python -c` that runs a module whose text, as `text` gives it, is in an environment
-    variable.
-
-    For tasks, whose stdin is empty and whose command users read.
-    """
+    variable. For tasks, whose stdin is empty and whose command users read."""
     return f"import os; exec(os.environ.pop('{variable}'))"
 
 

@@ -32,11 +32,9 @@ REPLAN = 30.0
 
 
 def main() -> None:
-    """Kill an earlier agent, confirm the start, and continue without the client.
-
-    Confirmed once it holds the lock: of two that start shortly after each other, the earlier one
-    would otherwise come later, and kill the later one.
-    """
+    """Kill an earlier agent, confirm the start, and continue without the client. Confirmed once it
+    holds the lock: of two that start shortly after each other, the earlier one would otherwise come
+    later, and kill the later one."""
     order = client.order()
     os.umask(0o077)
     home = os.getcwdb()
@@ -317,11 +315,8 @@ class Agent:
         self.announce("shutdown", self.order["shutdown"])
 
     def announce(self, word: str, seconds: float) -> None:
-        """End the task, as the node ends in `seconds`.
-
-        It gets the signal of the machine's own shutdown, only earlier: a program that saves at
-        SIGTERM has all these seconds for it.
-        """
+        """End the task, as the node ends in `seconds`. It gets the signal of the machine's own
+        shutdown, only earlier: a program that saves at SIGTERM has all these seconds for it."""
         now = time.time()
         if not self.ending.announce(word, now, seconds):
             return

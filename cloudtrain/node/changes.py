@@ -63,10 +63,8 @@ def main() -> None:
 
 
 def begin_home(task: bytes, home: bytes) -> None:
-    """Record the home, once for all attempts, and tell the run before that its time is over.
-
-    Safe to kill at any point and to repeat: the link to the latest comes last.
-    """
+    """Record the home, once for all attempts, and tell the run before that its time is over. Safe
+    to kill at any point and to repeat: the link to the latest comes last."""
     record = os.path.join(task, HOME_BEFORE.encode())
     if not os.path.exists(record):
         keep(record, home, OF_HOME)

@@ -37,10 +37,8 @@ def leave() -> None:
 
 
 def alone(path: bytes) -> None:
-    """Hold the file's lock while this process lives; kill any other holder.
-
-    The pid in the file may be stale just after a takeover: kill only if two reads agree.
-    """
+    """Hold the file's lock while this process lives; kill any other holder. The pid in the file may
+    be stale just after a takeover: kill only if two reads agree."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     seen = b""
     while True:

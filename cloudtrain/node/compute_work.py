@@ -108,10 +108,8 @@ def side_by_side(devices: "list[str]", work: Any) -> "list[Any]":
 
 
 def product(tf: Any, device: str, size: int) -> float:
-    """TFLOP/s of products of matrices of this size: float16 on a GPU, else float32.
-
-    The best of several rounds, each of about 0.2 s on a GPU, 0.05 s on a CPU.
-    """
+    """TFLOP/s of products of matrices of this size: float16 on a GPU, else float32. The best of
+    several rounds, each of about 0.2 s on a GPU, 0.05 s on a CPU."""
     on_gpu = "GPU" in device
     dtype = tf.float16 if on_gpu else tf.float32
     with tf.device(device):
@@ -204,11 +202,9 @@ def prove_between(tf: Any, order: "dict[str, Any]") -> None:
 
 
 def rate_of_sums(tf: Any, strategy: Any, size: int, options: Any) -> float:
-    """GB/s of all-reduces of a tensor of this many bytes: what each replica's link carries,
-    2 (n - 1) / n of the tensor (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, `busbw`).
-
-    The best of five. The first, which connects, and compares the sum, does not count.
-    """
+    """GB/s of all-reduces of a tensor of this many bytes: what each replica's link carries, 2 (n -
+    1) / n of the tensor (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, `busbw`). The best of
+    five. The first, which connects, and compares the sum, does not count."""
     replicas = strategy.num_replicas_in_sync
 
     def step() -> Any:

@@ -37,11 +37,9 @@ class Failure(Exception):
 
 
 class Job(typing.NamedTuple):
-    """A file, or with `part` (offset, length) a part of one. `md5`: in hex, "" if not listed.
-
-    Its bytes come by `request`, or from the file `copy` of this machine, whose `mtime` is in ns.
-    `renewals`: how often the request was signed anew.
-    """
+    """A file, or with `part` (offset, length) a part of one. `md5`: in hex, "" if not listed. Its
+    bytes come by `request`, or from the file `copy` of this machine, whose `mtime` is in ns.
+    `renewals`: how often the request was signed anew."""
 
     n: int
     path: str
@@ -321,9 +319,7 @@ HEADERS = 1 << 16
 
 class Answer:
     """A whole or partial object of known length. As http.client.HTTPResponse, what is used of it.
-
-    Header names in lower case; the body's first bytes may have come with the headers.
-    """
+    Header names in lower case; the body's first bytes may have come with the headers."""
 
     reason = ""
 

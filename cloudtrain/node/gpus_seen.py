@@ -57,11 +57,9 @@ def main() -> None:
 
 
 def seen() -> "tuple[int, str, list[str]]":
-    """GPUs, TensorFlow's version, and its messages about libraries.
-
-    These are written to stderr, from C++, so they go into a file first. They include libraries that
-    were opened, and TensorRT, which nothing here needs.
-    """
+    """GPUs, TensorFlow's version, and its messages about libraries. These are written to stderr,
+    from C++, so they go into a file first. They include libraries that were opened, and TensorRT,
+    which nothing here needs."""
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="0", TF_CPP_VMODULE="dso_loader=1,gpu_device=1")
     said = []  # type: list[str]
     with tempfile.TemporaryFile() as log:

@@ -52,10 +52,8 @@ class File(typing.NamedTuple):
 
 def main() -> None:
     """Print a JSON array for each file, then an object with what was skipped. See inventory.py.
-
     `changed` of the order: `list` what the task made or changed without being named, or `sum` it up
-    by folder. `home`: also what it made or changed there.
-    """
+    by folder. `home`: also what it made or changed there."""
     order = client.order()
     client.attend()
     home = os.getcwdb() if order["home"] else None
@@ -332,12 +330,9 @@ def nanoseconds(moment: str) -> int:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """True if a pattern matches a relative path or a folder above it.
-
-    `*`, `?` and `[…]` stay within one part of the path, `**` matches any number of parts, also
-    none. Hidden files match like others; `.` matches everything. A pattern with `..` or a leading
-    `/` matches nothing.
-    """
+    """True if a pattern matches a relative path or a folder above it. `*`, `?` and `[…]` stay
+    within one part of the path, `**` matches any number of parts, also none. Hidden files match
+    like others; `.` matches everything. A pattern with `..` or a leading `/` matches nothing."""
     wanted = _parts(pattern)
     return len(wanted) in _reached(_parts(path), wanted) if _is_valid(pattern) else False
 

@@ -240,11 +240,9 @@ class Refused(Exception):
 
 
 def refusal(how: "dict[str, Any]") -> str:
-    """Why no token can be had; empty if one can. Never contains a token.
-
-    `how` is a TokenQuery of cloud.py with `seconds`: for how long to try, as a new identity is not
-    known to the service at once.
-    """
+    """Why no token can be had; empty if one can. Never contains a token. `how` is a TokenQuery of
+    cloud.py with `seconds`: for how long to try, as a new identity is not known to the service at
+    once."""
     deadline = time.monotonic() + how["seconds"]
     while True:
         why = tried(how)

@@ -18,10 +18,8 @@ FORMAT = 1
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One file of an archive. `size` in bytes, `sha256` in hex, as its builder computed it.
-
     `object` and `version` are its key in the store and that object's ETag or generation; "" while
-    it is on its builder alone.
-    """
+    it is on its builder alone."""
 
     name: str
     size: int

@@ -38,9 +38,7 @@ from cloudtrain.setup.programs import OnNode, Say, Server
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     """Install what `setup:` and `code:` ask for on every node; returns the code's commit or digest.
-
-    `delivered`: the code of an active run, used even if its branch or folder has changed since.
-    """
+    `delivered`: the code of an active run, used even if its branch or folder has changed since."""
     source = code.resolve(session.config, delivered)
     note = tensorflow.keras_note(session.config)
     for text in filter(None, (note, *requirements.left_out_notes(session.config))):
@@ -81,9 +79,7 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
 @contextmanager
 def shared_environments(session: Session) -> Iterator[Shared | None]:
     """Let nodes get environments from each other and from the store, unless `setup.cache` is off.
-
-    Nodes on this machine share them without it.
-    """
+    Nodes on this machine share them without it."""
     config = session.config
     if facts_of(config.provider).on_this_machine:
         yield _CreatedApart(session)
@@ -194,11 +190,9 @@ class Sharing:
         self._stop.set()
 
     def provide(self, node: Node, folder: str, create: Callable[[Node], None], say: Say) -> bool:
-        """Get or create the environment in that folder of the node.
-
-        `create` creates it there, and raises what then ends the node's setup. False if it was not
-        tried, since it has failed on other nodes.
-        """
+        """Get or create the environment in that folder of the node. `create` creates it there, and
+        raises what then ends the node's setup. False if it was not tried, since it has failed on
+        other nodes."""
         key = self._key(node, folder)
         if key is None:
             create(node)
@@ -222,10 +216,8 @@ class Sharing:
                 return True
 
     def close(self) -> None:
-        """Wait for the uploads, end serving, and delete the archives on nodes.
-
-        A server deletes what it has served, which until then may be uploading.
-        """
+        """Wait for the uploads, end serving, and delete the archives on nodes. A server deletes
+        what it has served, which until then may be uploading."""
         if any(thread.is_alive() for thread in self._uploads):
             self._session.console.say("storing the environment for later clusters")
         for thread in self._uploads:

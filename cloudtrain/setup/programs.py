@@ -74,10 +74,8 @@ def fetch(
     stop: Stop,
     say: Say,
 ) -> None:
-    """Have the node download the archive, verify it by its SHA-256 and unpack it.
-
-    Raises NodeError, NoRoute, StoreError; the node then has no part of it in use.
-    """
+    """Have the node download the archive, verify it by its SHA-256 and unpack it. Raises NodeError,
+    NoRoute, StoreError; the node then has no part of it in use."""
     exchange = Exchange(
         node=node,
         dataset=archive.dataset(),

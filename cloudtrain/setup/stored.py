@@ -41,9 +41,7 @@ def store_archive(
     packed: OnNode, place: StorePlace, store: ArtifactStore, transport: Transport, stop: Stop
 ) -> Archive:
     """Upload the parts from their node, copy them to their place, and record the archive here.
-
-    `store` is the one at `place`. Raises StoreError, NodeUnreachable.
-    """
+    `store` is the one at `place`. Raises StoreError, NodeUnreachable."""
     archive = packed.archive
     staging = Staging(
         id=uuid.uuid4().hex,

@@ -39,10 +39,8 @@ def pump_channel(
     on_stderr: Handler | None,
     timeout: float | None,
 ) -> Completed:
-    """Run the command; handlers run in this thread.
-
-    Raises ChannelSilent, ChannelEnded, TooMuch, and what a handler or `stdin` raises.
-    """
+    """Run the command; handlers run in this thread. Raises ChannelSilent, ChannelEnded, TooMuch,
+    and what a handler or `stdin` raises."""
     wakeup = Wakeup(channel)
     stdout, keep_out = _up_to_most()
     stderr, keep_err = _up_to_most()
@@ -271,10 +269,8 @@ class ControlShell:
 
 
 def framed(script: str, token: str) -> bytes:
-    """Wrap the script in a subshell between unguessable marks on both of its outputs.
-
-    The first mark excludes late bytes of an earlier script's background process.
-    """
+    """Wrap the script in a subshell between unguessable marks on both of its outputs. The first
+    mark excludes late bytes of an earlier script's background process."""
     return (
         f"printf '<{token}' >&2; printf '<{token}'\n"
         f"(eval {shlex.quote(script)}) </dev/null\n"

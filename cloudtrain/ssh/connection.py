@@ -169,9 +169,7 @@ def load_key(path: Path) -> paramiko.PKey:
 
 def start(channel: paramiko.Channel, line: str) -> None:
     """Request the command's start without waiting for the answer: a refusal closes the channel.
-
-    `Channel.exec_command` waits for it without a time limit and costs a round trip.
-    """
+    `Channel.exec_command` waits for it without a time limit and costs a round trip."""
     request = paramiko.Message()
     request.add_byte(cMSG_CHANNEL_REQUEST)
     request.add_int(channel.remote_chanid)

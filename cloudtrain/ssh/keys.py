@@ -31,11 +31,8 @@ _PEM = re.compile(
 
 def create_identity(folder: Path, nodes: Sequence[str]) -> Identity:
     """Create an Ed25519 user key and one host key for each node, in `folder`, readable by its owner
-    only.
-
-    Existing keys are kept; a missing or damaged key is created again, so a second call after a kill
-    repairs the first one's work.
-    """
+    only. Existing keys are kept; a missing or damaged key is created again, so a second call after
+    a kill repairs the first one's work."""
     hosts = folder / "host_keys"
     for place in (folder, hosts):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,10 +103,7 @@ def write_known_hosts(identity: Identity, nodes: Sequence[Node]) -> None:
 
 def ssh_config(identity: Identity, nodes: Sequence[Node]) -> str:
     """Entries of ssh_config for ssh, scp, rsync and editors: `ssh mnist-worker0` by the node's
-    name.
-
-    Raises UsageError for a value that no ssh_config can hold.
-    """
+    name. Raises UsageError for a value that no ssh_config can hold."""
     blocks = []
     for node in nodes:
         if not _NODE.match(node.name):
@@ -158,11 +152,9 @@ def _generate() -> str:
 
 
 def _public(private: str) -> str:
-    """`ssh-ed25519 AAAA…` of an unencrypted private key; ValueError unless it is whole.
-
-    The public key is in the file unencrypted (OpenSSH, PROTOCOL.key), so no second file can
-    disagree and no crypto library is loaded to read it.
-    """
+    """`ssh-ed25519 AAAA…` of an unencrypted private key; ValueError unless it is whole. The public
+    key is in the file unencrypted (OpenSSH, PROTOCOL.key), so no second file can disagree and no
+    crypto library is loaded to read it."""
     match = _PEM.match(private)
     if not match:
         raise ValueError("not an OpenSSH private key")

@@ -16,11 +16,9 @@ NEVER = (
 
 
 def variables(network: Network, addresses: Iterable[str] = ()) -> Mapping[str, str]:
-    """Environment variables of a node; {} without a proxy.
-
-    `addresses`: of the cluster's nodes, each by itself, as not all programs understand ranges:
-    Python's urllib compares names alone; gRPC reads `no_proxy`, too (http_proxy_mapper.cc).
-    """
+    """Environment variables of a node; {} without a proxy. `addresses`: of the cluster's nodes,
+    each by itself, as not all programs understand ranges: Python's urllib compares names alone;
+    gRPC reads `no_proxy`, too (http_proxy_mapper.cc)."""
     if network.http_proxy is None:
         return {}
     direct = ",".join(dict.fromkeys((*NEVER, *network.no_proxy, *addresses)))
@@ -30,11 +28,9 @@ def variables(network: Network, addresses: Iterable[str] = ()) -> Mapping[str, s
 
 
 def boot_commands(network: Network) -> tuple[str, ...]:
-    """Shell lines for each boot, as root, before sshd starts; () without a proxy.
-
-    PAM gives /etc/environment to every login (pam_env(8)), and so to pip, uv, git, curl, tasks and
-    our own programs; sudo keeps them by its own setting, apt has settings of its own (apt.conf(5)).
-    """
+    """Shell lines for each boot, as root, before sshd starts; () without a proxy. PAM gives
+    /etc/environment to every login (pam_env(8)), and so to pip, uv, git, curl, tasks and our own
+    programs; sudo keeps them by its own setting, apt has settings of its own (apt.conf(5))."""
     if network.http_proxy is None:
         return ()
     commands = []

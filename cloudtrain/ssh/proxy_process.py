@@ -30,11 +30,9 @@ _starting = threading.BoundedSemaphore(AT_ONCE)
 
 
 class ProxySocket:
-    """The socket methods that paramiko calls, on a program that connects to an SSH server.
-
-    One end of a socket pair is the program's stdin and stdout, so that nothing is copied here.
-    paramiko's own ProxyCommand reads a pipe byte by byte with a select before each.
-    """
+    """The socket methods that paramiko calls, on a program that connects to an SSH server. One end
+    of a socket pair is the program's stdin and stdout, so that nothing is copied here. paramiko's
+    own ProxyCommand reads a pipe byte by byte with a select before each."""
 
     def __init__(self, words: Sequence[str]) -> None:
         """Start the program. Raises ProxyFailed if it cannot be started."""
@@ -63,10 +61,8 @@ class ProxySocket:
         """The end of stderr, once its file is closed."""
 
     def await_answer(self, seconds: float = PROXY_ANSWER) -> None:
-        """Wait until the SSH server has sent its first byte, as it does before its client.
-
-        Raises ProxyFailed with the program's own words.
-        """
+        """Wait until the SSH server has sent its first byte, as it does before its client. Raises
+        ProxyFailed with the program's own words."""
         ready, poll = [], select.poll()
         with contextlib.suppress(ValueError, OSError):  # it is closed meanwhile
             poll.register(self._raw, select.POLLIN)

@@ -30,11 +30,9 @@ def placeholders_in(word: str) -> tuple[str, ...]:
 
 
 def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
-    """`ssh -W` through the jump hosts, by the user's own OpenSSH config and agent.
-
-    ProxyJump would pass on the config file in which it stands (`-F`), and so hide the user's own:
-    https://github.com/openssh/openssh-portable/blob/V_9_2_P1/ssh.c#L1301 (read).
-    """
+    """`ssh -W` through the jump hosts, by the user's own OpenSSH config and agent. ProxyJump would
+    pass on the config file in which it stands (`-F`), and so hide the user's own:
+    https://github.com/openssh/openssh-portable/blob/V_9_2_P1/ssh.c#L1301 (read)."""
     *before, last = jump.split(",")
     user, _, place = last.rpartition("@")
     host, colon, given = place.rpartition(":")
@@ -72,10 +70,8 @@ class ProxyFailed(Exception):
 
 
 def program_of(words: Sequence[str]) -> str:
-    """Name of the program and what it was asked to do, such as `gcloud compute start-iap-tunnel`.
-
-    A wrapper of ours is passed over: the words after its `--` count.
-    """
+    """Name of the program and what it was asked to do, such as `gcloud compute start-iap-tunnel`. A
+    wrapper of ours is passed over: the words after its `--` count."""
     words = words[words.index("--") + 1 :] if "--" in words and words[0] != "ssh" else words
     named = [words[0].rpartition("/")[2]]
     for word in words[1:]:

@@ -200,11 +200,8 @@ _MOST_CONNECTIONS = 8
 
 
 class ConnectionPool:
-    """Connection pool for one node. Thread-safe.
-
-    Opens one connection, and more only when the server allows no further sessions on the open ones
-    (OpenSSH's MaxSessions is 10 by default).
-    """
+    """Connection pool for one node. Thread-safe. Opens one connection, and more only when the
+    server allows no further sessions on the open ones (OpenSSH's MaxSessions is 10 by default)."""
 
     def __init__(
         self,
@@ -268,11 +265,9 @@ class ConnectionPool:
             connection.close()
 
     def _session(self, number: int) -> paramiko.Channel | None:
-        """Open a session on connection `number`; None if the server refuses it.
-
-        If an old connection turns out to be dead, a new one replaces it, as nothing was sent to the
-        node yet.
-        """
+        """Open a session on connection `number`; None if the server refuses it. If an old
+        connection turns out to be dead, a new one replaces it, as nothing was sent to the node
+        yet."""
         while True:
             connection, fresh = self._connected(number)
             from cloudtrain.ssh.connection import BROKEN, ChannelRefused
