@@ -374,6 +374,12 @@ def _of_this_cluster(lines: Iterable[Line]) -> list[Event]:
     return events
 
 
+def _last(lines: Iterable[Line], *kinds: type[Event]) -> Event | None:
+    """The last event of these kinds."""
+    events = (event for event in reversed(_of_this_cluster(lines)) if isinstance(event, kinds))
+    return next(events, None)
+
+
 # ── What they mean ───────────────────────────────────────────────────────────
 
 
@@ -399,13 +405,7 @@ def being_destroyed(lines: Iterable[Line]) -> bool:
     """True if an interrupted `down` had landed everything, or was to discard it. A completed `down`
     says nothing about a later cluster, perhaps created on another machine. That is why ClusterGone
     counts, which `up` writes even if it then refuses to touch that cluster."""
-    destroyed = False
-    for event in _of_this_cluster(lines):
-        if isinstance(event, UpBegun | UpCompleted | AttemptBegun):
-            destroyed = False
-        elif isinstance(event, DownBegun):
-            destroyed = True
-    return destroyed
+    return isinstance(_last(lines, UpBegun, UpCompleted, AttemptBegun, DownBegun), DownBegun)
 
 
 def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
@@ -479,8 +479,7 @@ def not_given_back(lines: Iterable[Line]) -> tuple[str, ...]:
 
 def lacks_room(lines: Iterable[Line]) -> bool:
     """True if a placement has refused the nodes and none has taken them since."""
-    told = [e for e in _of_this_cluster(lines) if isinstance(e, PlacementRefused | NodesPlaced)]
-    last = told[-1] if told else None
+    last = _last(lines, PlacementRefused, NodesPlaced)
     return isinstance(last, PlacementRefused) and last.error in _NO_ROOM
 
 
@@ -490,13 +489,8 @@ _NO_ROOM = ("", "CapacityError", "QuotaError")
 
 def made_here(lines: Iterable[Line]) -> bool:
     """True if anything of the cluster was created from this record since the last `down`."""
-    made = False
-    for event in _of_this_cluster(lines):
-        if isinstance(event, ResourceRequested | NodeRequested):
-            made = True
-        elif isinstance(event, DownBegun):
-            made = False
-    return made
+    last = _last(lines, ResourceRequested, NodeRequested, DownBegun)
+    return isinstance(last, ResourceRequested | NodeRequested)
 
 
 def generations(lines: Iterable[Line]) -> tuple[str, ...]:
@@ -585,13 +579,8 @@ def _empties(event: Event) -> bool:
 
 def nothing_moves(lines: Iterable[Line], run: str) -> NothingMoves | None:
     """Since when, and where, nothing of the run moves, if that was its last word."""
-    of_run = [
-        event
-        for event in _of_this_cluster(lines)
-        if isinstance(event, NothingMoves | MovesAgain | AttemptBegun | RunEnded)
-        and event.run == run
-    ]
-    last = of_run[-1] if of_run else None
+    of_run = [line for line in lines if line.get("run") == run or line.get("event") == "gone"]
+    last = _last(of_run, NothingMoves, MovesAgain, AttemptBegun, RunEnded)
     return last if isinstance(last, NothingMoves) else None
 
 
@@ -608,21 +597,12 @@ def last_use(lines: Iterable[Line]) -> float:
 
 def down_fault(lines: Iterable[Line]) -> DownFailed | None:
     """The last failure to land or delete the cluster, if it was not used since."""
-    relevant = [
-        event
-        for event in _of_this_cluster(lines)
-        if isinstance(event, DownFailed) or event.word in USES
-    ]
-    last = relevant[-1] if relevant else None
+    last = _last(lines, DownFailed, *_USES)
     return last if isinstance(last, DownFailed) else None
 
 
 def is_down_ordered(lines: Iterable[Line]) -> bool:
     """True if the idle process is to delete the cluster, and nobody has used it since: the end of
     a run that it lands is no use."""
-    relevant = [
-        event
-        for event in _of_this_cluster(lines)
-        if isinstance(event, DownOrdered | UpBegun | UpCompleted | AttemptBegun | AttemptStarted)
-    ]
-    return bool(relevant) and isinstance(relevant[-1], DownOrdered)
+    last = _last(lines, DownOrdered, UpBegun, UpCompleted, AttemptBegun, AttemptStarted)
+    return isinstance(last, DownOrdered)

@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, ending, formats, listing, web
+from cloudtrain.node import archiver, client, ending, formats, listing, metadata, web
 
 RESERVE = 6
 """Number of archives reserved for the node's end."""
@@ -300,7 +300,7 @@ class Agent:
     def listen(self) -> None:
         """Wait for the cloud's preemption notice."""
         how = self.order["metadata"]
-        while not ending.preempted(how, how["node"]):
+        while not metadata.preempted(how, how["node"]):
             time.sleep(self.order["poll"])
         self.announce("preempted", how["seconds"])
 

@@ -1,11 +1,6 @@
 """Knows when the node ends, and how many bytes can be uploaded until then."""
 
-import http.client
-import json
-import re
 import threading
-import urllib.parse
-from typing import Any
 
 LIMIT = (4 << 30) - (64 << 20)
 """Maximum bytes of files in one archive; a request may store 4 GiB."""
@@ -80,38 +75,3 @@ class Ending:
         if not self.rate:
             return FIRST
         return int(min(LIMIT, max(LEAST, self.rate * max(0.0, self.at - now) / SHARE)))
-
-
-# ── Asks the cloud whether it is about to preempt this node ───────────────────────────────────
-
-
-def preempted(how: "dict[str, Any]", name: str) -> bool:
-    """True if the cloud has announced a preemption of this node; `how`: cloud.py, Preemption."""
-    address, headers = how["address"], dict(how["headers"])
-    if how["token_path"]:
-        token = asked(address, "PUT", how["token_path"], how["token_headers"])
-        headers[how["token_header"]] = token
-    answer = asked(address, "GET", how["path"], headers)
-    if not how["event_type"]:
-        return bool(how["answer"] and re.fullmatch(how["answer"], answer))
-    try:
-        events = json.loads(answer)["Events"]
-        return any(e["EventType"] == how["event_type"] and name in e["Resources"] for e in events)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def asked(address: str, method: str, place: str, headers: "dict[str, str]") -> str:
-    """Return the answer of a metadata address; empty if it does not answer. Azure takes up to two
-    minutes for its first answer."""
-    target = urllib.parse.urlsplit(address)
-    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=150)
-    try:
-        connection.request(method, place, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read()
-    except (OSError, http.client.HTTPException):
-        return ""
-    finally:
-        connection.close()
-    return body.decode("utf-8", "replace") if answer.status == 200 else ""

@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.node import probe
+from cloudtrain.node import metadata, probe
 from cloudtrain.runs.preflight import preflight, token_query
 from tests.integration.test_preflight import Here, cluster, here
 from tests.support.sources import walked
@@ -47,7 +47,7 @@ MARKS = {
 
 
 @contextmanager
-def metadata(cloud: str, answers: Mapping[str, str]) -> Iterator[str]:
+def metadata_service(cloud: str, answers: Mapping[str, str]) -> Iterator[str]:
     """A metadata service: 404 for what it does not have, 403 without the cloud's own header."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -99,7 +99,7 @@ def query(cloud: str, address: str, monkeypatch: pytest.MonkeyPatch) -> dict[str
 def test_nodes_that_get_a_token_pass_and_keep_it(
     here: Here, cloud: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with metadata(cloud, GOOD[cloud]) as address:
+    with metadata_service(cloud, GOOD[cloud]) as address:
         assert preflight(cluster(), here, identity=query(cloud, address, monkeypatch)) == ()
     assert not any(TOKEN in ran for ran in here.ran)
 
@@ -136,7 +136,7 @@ def test_a_node_without_a_token_is_named_with_the_reason(
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with metadata(cloud, answers) as address, pytest.raises(PreflightError) as refused:
+    with metadata_service(cloud, answers) as address, pytest.raises(PreflightError) as refused:
         preflight(cluster(1), here, identity=query(cloud, address, monkeypatch))
     text = str(refused.value)
     assert text.startswith("mnist-worker0: no token of `identity` from the metadata service: ")
@@ -146,7 +146,7 @@ def test_a_node_without_a_token_is_named_with_the_reason(
 
 
 def test_a_service_that_is_blocked_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    with metadata("gcp", {}) as address:
+    with metadata_service("gcp", {}) as address:
         pass
     with pytest.raises(PreflightError, match=f"{address} does not answer"):
         preflight(cluster(1), here, identity=query("gcp", address, monkeypatch))
@@ -160,11 +160,11 @@ def test_a_token_that_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         slept.append(seconds)
         answers.update(GOOD["gcp"])
 
-    monkeypatch.setattr(probe.time, "sleep", sleep)
-    with metadata("gcp", answers) as address:
+    monkeypatch.setattr(metadata.time, "sleep", sleep)
+    with metadata_service("gcp", answers) as address:
         how = {**query("gcp", address, monkeypatch), "seconds": 60.0}
-        assert probe.refusal(how) == ""
-    assert slept == [probe.PAUSE]
+        assert metadata.refusal(how) == ""
+    assert slept == [metadata.PAUSE]
 
 
 def test_only_nodes_with_an_identity_are_asked(here: Here) -> None:
@@ -176,6 +176,7 @@ def test_only_nodes_with_an_identity_are_asked(here: Here) -> None:
 
 def test_a_probe_without_an_identity_loads_no_http() -> None:
     """It takes longer than the rest of a probe's start."""
-    top = [node for node in walked(Path(probe.__file__)) if hasattr(node, "names")]
+    paths = [Path(str(module.__file__)) for module in (probe, metadata)]
+    top = [node for path in paths for node in walked(path) if hasattr(node, "names")]
     at_top = [each.name for node in top if node.col_offset == 0 for each in node.names]  # type: ignore[attr-defined]
     assert not any(name.startswith(("http", "urllib")) for name in at_top)
