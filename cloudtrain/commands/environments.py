@@ -80,10 +80,7 @@ def delete_environments(
             assert each.store is not None
             place = each.store
             store = open_store(place.uri, endpoint=place.endpoint, project=place.project)
-            if isinstance(each, Archive):
-                stored.delete_archive(each, store)
-            else:
-                stored.delete_staging(each, store)
+            stored.delete(each, store)
         except CloudtrainError as error:
             failed[_where(each)] = error
         else:

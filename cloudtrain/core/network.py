@@ -39,7 +39,7 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
     network. Sends nothing to the host. Takes two tries.
     """
     host, port = _next_hop(url)
-    if not host or host in _reached or _is_here(host):
+    if not host or host in _reached or is_loopback(host):
         return None
     try:
         TRIES.call(lambda: _look(host, port), on=OSError, clock=clock)
@@ -51,13 +51,6 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
     with _lock:
         _reached.add(host)
     return None
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _next_hop(url: str) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import Transport
-from cloudtrain.core.shell import Secret
+from cloudtrain.core.shell import Command, Secret, command
 from cloudtrain.core.ship import program
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.datasets.exchange import Exchange, FileSigner
@@ -87,19 +87,13 @@ def fetch(
         stop=stop,
     )
     try:
-        done = transport.run(
-            node,
-            program("downloader").command,
-            stdin=exchange.orders(),
-            on_stdout=exchange.answers.hear,
-            on_stderr=exchange.answers.overhear,
-            timeout=SILENCE,
-        )
+        downloader = program("downloader").command
+        exit_code = _run(node, downloader, exchange.orders(), exchange.answers, transport)
     finally:
         exchange.over.set()
     order = {
         "folder": environment,
-        "files": exchange.folder(done.exit_code),
+        "files": exchange.folder(exit_code),
         "parts": [[part.name, part.sha256] for part in archive.parts],
         "bases": list(archive.bases),
         "python": archive.python,
@@ -110,8 +104,6 @@ def fetch(
 
 def remove(packed: OnNode, transport: Transport) -> None:
     """Delete the archive on its builder, as far as it can be reached."""
-    from cloudtrain.core.shell import command
-
     gone = command("rm", "-rf", "--", packed.folder, f"{packed.folder}.new").shell()
     try:
         transport.ask(packed.node, gone)
@@ -168,15 +160,8 @@ class Server:
                 self.stop.check()
 
         try:
-            done = self.transport.run(
-                node,
-                server.command,
-                stdin=orders(),
-                on_stdout=answers.hear,
-                on_stderr=answers.overhear,
-                timeout=SILENCE,
-            )
-            self._fault = self._fault or answers.last_words(done.exit_code)
+            exit_code = _run(node, server.command, orders(), answers, self.transport)
+            self._fault = self._fault or answers.last_words(exit_code)
         except CloudtrainError as error:
             self._fault = error.message
         finally:
@@ -209,14 +194,18 @@ def _answer(
 
     answers = AnswerLines(take, stop)
     started = program("environment_archive", verb)
-    done = transport.run(
-        node,
-        started.command,
-        stdin=started.source + json.dumps(order).encode("ascii") + b"\n",
-        on_stdout=answers.hear,
-        on_stderr=answers.overhear,
-        timeout=SILENCE,
-    )
+    stdin = started.source + json.dumps(order).encode("ascii") + b"\n"
+    exit_code = _run(node, started.command, [stdin], answers, transport)
     if "error" in found or not found:
-        raise NodeError(node.name, str(found.get("error") or answers.last_words(done.exit_code)))
+        raise NodeError(node.name, str(found.get("error") or answers.last_words(exit_code)))
     return found
+
+
+def _run(
+    node: Node, started: Command, stdin: Iterable[bytes], answers: AnswerLines, transport: Transport
+) -> int:
+    """Exit code of a program on the node, whose answers are heard."""
+    hear, overhear = answers.hear, answers.overhear
+    return transport.run(
+        node, started, stdin=stdin, on_stdout=hear, on_stderr=overhear, timeout=SILENCE
+    ).exit_code

@@ -22,7 +22,7 @@ from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.presign import PresignedRequest
-from cloudtrain.core.protocols import ArtifactStore, DataStore, StoredObject, Transport
+from cloudtrain.core.protocols import ArtifactStore, DataStore, Transport
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.node.listing import File
 from cloudtrain.setup.archive import FORMAT, Archive, Part, StorePlace
@@ -49,7 +49,7 @@ def store_archive(
         folder=f"{FOLDER}/staging-{uuid.uuid4().hex}",
         begun=moments.now(),
     )
-    save_staging(staging)
+    save(staging)
     final = folder_of(archive)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         due = {
@@ -65,13 +65,13 @@ def store_archive(
         kept = replace(archive, store=place, folder=final, created=moments.now())
         # Recorded before the first copy: a killed one is found by `gc`. Without versions it is
         # not used.
-        save_archive(kept)
+        save(kept)
         copies = [(f"{staging.folder}/{name}", f"{final}/{name}") for name in names]
         list(pool.map(lambda copy: store.copy(*copy), copies))
         list(pool.map(lambda copy: store.delete(copy[0]), copies))
     kept = replace(kept, parts=tuple(listed(kept, archive_data(place, kept))), used=moments.now())
-    save_archive(kept)
-    forget_staging(staging)
+    save(kept)
+    forget(staging)
     return kept
 
 
@@ -91,13 +91,10 @@ def listed(archive: Archive, data: DataStore) -> Iterator[Part]:
     """The parts with their objects and versions as the store lists them. Raises StoreError."""
     found = {each.key.rpartition("/")[2]: each for each in data.objects()}
     for part in archive.parts:
-        yield _stored(part, found.get(part.name))
-
-
-def _stored(part: Part, stored: StoredObject | None) -> Part:
-    if stored is None or stored.size != part.size:
-        raise StoreError(f"{part.name}: the store does not list it with {part.size:,} bytes")
-    return replace(part, object=stored.key, version=stored.version)
+        stored = found.get(part.name)
+        if stored is None or stored.size != part.size:
+            raise StoreError(f"{part.name}: the store does not list it with {part.size:,} bytes")
+        yield replace(part, object=stored.key, version=stored.version)
 
 
 class StoreSigner:
@@ -117,23 +114,14 @@ class StoreSigner:
             yield from self._data.read(part.object, part.version, offset)
 
 
-def delete_archive(archive: Archive, store: ArtifactStore) -> None:
-    """Delete all its parts, and then its record. Raises StoreError."""
-    _delete(archive.folder, store)
-    forget_archive(archive)
-
-
-def delete_staging(staging: Staging, store: ArtifactStore) -> None:
-    """Delete what an ended upload has left, and then its record. Raises StoreError."""
-    _delete(staging.folder, store)
-    forget_staging(staging)
-
-
-def _delete(folder: str, store: ArtifactStore) -> None:
-    if not folder.startswith(f"{FOLDER}/"):
-        raise StoreError(f"{folder!r} is not the folder of an environment")
-    for file in list(store.list(f"{folder}/")):
+def delete(record: Archive | Staging, store: ArtifactStore) -> None:
+    """Delete an archive's parts, or what an ended upload has left, and then its record. Raises
+    StoreError."""
+    if not record.folder.startswith(f"{FOLDER}/"):
+        raise StoreError(f"{record.folder!r} is not the folder of an environment")
+    for file in list(store.list(f"{record.folder}/")):
         store.delete(file.path)
+    forget(record)
 
 
 def archive_data(place: StorePlace, archive: Archive) -> DataStore:
@@ -168,15 +156,13 @@ def archives() -> tuple[Archive, ...]:
 
 def archive_for(key: str, store: StorePlace) -> Archive | None:
     """The newest archive of that store for nodes with this key, copied to its end."""
-    return next(
-        (
-            each
-            for each in archives()
-            if (each.key, each.store, each.format) == (key, store, FORMAT)
-            and all(part.object for part in each.parts)
-        ),
-        None,
+    fitting = (
+        each
+        for each in archives()
+        if (each.key, each.store, each.format) == (key, store, FORMAT)
+        and all(part.object for part in each.parts)
     )
+    return next(fitting, None)
 
 
 def stagings() -> tuple[Staging, ...]:
@@ -184,43 +170,30 @@ def stagings() -> tuple[Staging, ...]:
     return tuple(_read("staging-*.json", Staging))
 
 
-def save_archive(archive: Archive) -> None:
-    _write(_archive_path(archive), archive)
-
-
 def mark_used(archive: Archive, now: float) -> None:
     """Record its use, if it is still known."""
-    if _archive_path(archive).exists():
-        save_archive(replace(archive, used=now))
+    if _path(archive).exists():
+        save(replace(archive, used=now))
 
 
-def forget_archive(archive: Archive) -> None:
-    _archive_path(archive).unlink(missing_ok=True)
+def save(record: Archive | Staging) -> None:
+    path = _path(record)
+    make_folder(path.parent)
+    write_whole(path, json.dumps(asdict(record)).encode())
 
 
-def save_staging(staging: Staging) -> None:
-    _write(_staging_path(staging), staging)
+def forget(record: Archive | Staging) -> None:
+    _path(record).unlink(missing_ok=True)
 
 
-def forget_staging(staging: Staging) -> None:
-    _staging_path(staging).unlink(missing_ok=True)
+def _path(record: Archive | Staging) -> Path:
+    if isinstance(record, Staging):
+        return _folder() / f"staging-{record.id}.json"
+    return _folder() / f"archive-{record.key}-{record.sha256[:16]}.json"
 
 
 def _folder() -> Path:
     return home() / "environments"
-
-
-def _archive_path(archive: Archive) -> Path:
-    return _folder() / f"archive-{archive.key}-{archive.sha256[:16]}.json"
-
-
-def _staging_path(staging: Staging) -> Path:
-    return _folder() / f"staging-{staging.id}.json"
-
-
-def _write(path: Path, record: Archive | Staging) -> None:
-    make_folder(path.parent)
-    write_whole(path, json.dumps(asdict(record)).encode())
 
 
 def _read(pattern: str, kind: type[T]) -> Iterator[T]:

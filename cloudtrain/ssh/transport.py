@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from cloudtrain.core.errors import CredentialsError, NodeError, NodeUnreachable
+from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Identity, Node
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import AnswerMark, Command
-
-if TYPE_CHECKING:
-    import paramiko
-import socket
-
-from cloudtrain.core.errors import HostKeyMismatch
 from cloudtrain.ssh import tcp
 from cloudtrain.ssh.proxy_process import ProxySocket, Turn
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, in_words
@@ -25,6 +21,8 @@ if TYPE_CHECKING:
 
     from cloudtrain.ssh.channel_io import ControlShell
     from cloudtrain.ssh.connection import SshConnection
+
+T = TypeVar("T")
 
 
 class SshTransport:
@@ -58,16 +56,14 @@ class SshTransport:
     ) -> Completed:
         """Same as Transport.run. Never tried again if the connection breaks: it may have run."""
         link = self._link(node)
-        try:
-            channel = link.session()
-        except NodeUnreachable as error:
-            raise error.copy_with(began=self._closed) from error.__cause__
-        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, TooMuch, pump_channel
+        channel = self._opened(link.session)
+        from cloudtrain.ssh.channel_io import pump_channel
 
         mark, line = AnswerMark(), f"exec {command.shell()}"
         out = mark.stripping(on_stdout) if on_stdout is not None else None
         err = mark.stripping(on_stderr) if on_stderr is not None else None
-        try:
+        silent = f"no data from the node for {timeout or 0:g} s while `{_short(line)}` ran"
+        with _failures_on(node, link, line, silent=silent, broken=f"while `{_short(line)}` ran"):
             done = pump_channel(
                 channel,
                 # No shell stays between us and its exit code or signal.
@@ -77,49 +73,32 @@ class SshTransport:
                 on_stderr=err,
                 timeout=timeout,
             )
-            for output in (out, err):
-                if output is not None:
-                    output.end()
-            stdout, stderr = mark.strip(done.stdout), mark.strip(done.stderr)
-            return Completed(exit_code=done.exit_code, stdout=stdout, stderr=stderr)
-        except TooMuch:
-            raise _too_much(node, line) from None
-        except ChannelSilent:
-            raise NodeUnreachable(
-                node.name,
-                f"no data from the node for {timeout:g} s while `{_short(line)}` ran",
-                hint=_SILENT_HINT,
-            ) from None
-        except ChannelEnded as error:
-            what = f"{error}{link.proxy_words()} while `{_short(line)}` ran"
-            raise _broken(node, what) from None
+        for output in (out, err):
+            if output is not None:
+                output.end()
+        stdout, stderr = mark.strip(done.stdout), mark.strip(done.stderr)
+        return Completed(exit_code=done.exit_code, stdout=stdout, stderr=stderr)
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         """Same as Transport.ask. Background children of the script must not keep its outputs."""
         link = self._link(node)
-        try:
-            shell = link.shell()
-        except NodeUnreachable as error:
-            raise error.copy_with(began=self._closed) from error.__cause__
-        from cloudtrain.ssh.channel_io import ChannelEnded, ChannelSilent, StaleShell, TooMuch
+        shell = self._opened(link.shell)
+        from cloudtrain.ssh.channel_io import StaleShell
 
-        try:
+        silent = f"no answer within {timeout:g} s to `{_short(script)}`"
+        broken = f"before `{_short(script)}` was answered"
+        with _failures_on(node, link, script, silent=silent, broken=broken):
             while True:
                 try:
                     return shell.ask(script, timeout)
                 except StaleShell:
                     shell = link.shell()
-        except TooMuch:
-            raise _too_much(node, script) from None
-        except ChannelSilent:
-            raise NodeUnreachable(
-                node.name,
-                f"no answer within {timeout:g} s to `{_short(script)}`",
-                hint=_SILENT_HINT,
-            ) from None
-        except ChannelEnded as error:
-            what = f"{error}{link.proxy_words()} before `{_short(script)}` was answered"
-            raise _broken(node, what) from None
+
+    def _opened(self, open_one: Callable[[], T]) -> T:
+        try:
+            return open_one()
+        except NodeUnreachable as error:
+            raise error.copy_with(began=self._closed) from error.__cause__
 
     def trust(self, node: str, host_keys: tuple[str, ...]) -> None:
         """Same as HostKeys.trust."""
@@ -166,26 +145,34 @@ class SshTransport:
             return self._key_read
 
 
-_SILENT_HINT = "the node may be frozen, overloaded or cut off: check with `cloudtrain status`"
+@contextmanager
+def _failures_on(
+    node: Node, link: ConnectionPool, line: str, *, silent: str, broken: str
+) -> Iterator[None]:
+    """Raise what a channel raises as an error on the node that `line` ran on."""
+    from cloudtrain.ssh.channel_io import MOST, ChannelEnded, ChannelSilent, TooMuch
 
-
-def _too_much(node: Node, line: str) -> NodeError:
-    from cloudtrain.ssh.channel_io import MOST
-
-    return NodeError(
-        node.name,
-        f"its answer to `{_short(line)}` exceeds {MOST >> 20} MB",
-        hint="inspect the node with `cloudtrain ssh`",
-    )
-
-
-def _broken(node: Node, what: str) -> NodeUnreachable:
-    return NodeUnreachable(
-        node.name,
-        what,
-        hint="it is unknown how far the command got: check the node with `cloudtrain status`, then "
-        "run the command again",
-    )
+    try:
+        yield
+    except TooMuch:
+        raise NodeError(
+            node.name,
+            f"its answer to `{_short(line)}` exceeds {MOST >> 20} MB",
+            hint="inspect the node with `cloudtrain ssh`",
+        ) from None
+    except ChannelSilent:
+        raise NodeUnreachable(
+            node.name,
+            silent,
+            hint="the node may be frozen, overloaded or cut off: check with `cloudtrain status`",
+        ) from None
+    except ChannelEnded as error:
+        raise NodeUnreachable(
+            node.name,
+            f"{error}{link.proxy_words()} {broken}",
+            hint="it is unknown how far the command got: check the node with `cloudtrain status`, "
+            "then run the command again",
+        ) from None
 
 
 def _short(line: str) -> str:

@@ -163,9 +163,9 @@ def test_a_client_that_is_killed_while_it_stores_leaves_nothing_that_is_used_or_
     everything_is_known(uri)
     store = open_store(uri)
     for staging in stored.stagings():
-        stored.delete_staging(staging, store)
+        stored.delete(staging, store)
     for archive in stored.archives():
-        stored.delete_archive(archive, store)
+        stored.delete(archive, store)
     assert [found.path for found in store.list()] == []
 
 

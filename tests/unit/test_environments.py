@@ -146,7 +146,7 @@ def test_one_node_creates_it_and_the_others_get_it_from_there(cluster: Cluster) 
 
 
 def test_a_known_archive_is_got_by_every_node_from_the_store(cluster: Cluster) -> None:
-    stored.save_archive(archive())
+    stored.save(archive())
     assert cluster.up(cluster.sharing()) == [True] * 4
     assert cluster.created == []
     assert [source for _, source in cluster.fetched] == ["store"] * 4
@@ -154,7 +154,7 @@ def test_a_known_archive_is_got_by_every_node_from_the_store(cluster: Cluster) -
 
 
 def test_an_archive_that_the_store_refuses_is_created_once_again(cluster: Cluster) -> None:
-    stored.save_archive(archive())
+    stored.save(archive())
     cluster.broken = {"store"}
     assert cluster.up(cluster.sharing()) == [True] * 4
     assert len(cluster.created) == 1
@@ -165,15 +165,15 @@ def test_an_archive_that_the_store_refuses_is_created_once_again(cluster: Cluste
 def test_an_archive_without_versions_was_not_stored_whole_and_is_not_used(
     cluster: Cluster,
 ) -> None:
-    stored.save_archive(archive(parts=(replace(PARTS[0], object="", version=""),)))
+    stored.save(archive(parts=(replace(PARTS[0], object="", version=""),)))
     cluster.up(cluster.sharing())
     assert len(cluster.created) == 1
 
 
 def test_an_archive_whose_copying_was_interrupted_hides_no_older_one(cluster: Cluster) -> None:
     half = replace(PARTS[0], sha256="f" * 64, object="", version="")
-    stored.save_archive(archive())
-    stored.save_archive(archive(parts=(half,), created=2000.0))
+    stored.save(archive())
+    stored.save(archive(parts=(half,), created=2000.0))
     assert len(stored.archives()) == 2
     assert stored.archive_for(archive().key, PLACE) == archive()
 
@@ -261,15 +261,15 @@ def test_a_relative_and_an_absolute_folder_are_the_same_place() -> None:
 
 
 def test_records_survive_a_round_and_damaged_ones_are_skipped(cluster: Cluster) -> None:
-    stored.save_archive(archive())
+    stored.save(archive())
     staging = stored.Staging(id="x", store=PLACE, folder=".environments/staging-x", begun=5.0)
-    stored.save_staging(staging)
+    stored.save(staging)
     (stored._folder() / "archive-damaged.json").write_text("{")
     (stored._folder() / "archive-other.json").write_text(json.dumps({"key": 1}))
     assert stored.archives() == (archive(),)
     assert stored.stagings() == (staging,)
-    stored.forget_archive(archive())
-    stored.forget_staging(staging)
+    stored.forget(archive())
+    stored.forget(staging)
     assert stored.archives() == stored.stagings() == ()
 
 
@@ -300,4 +300,4 @@ def test_a_store_whose_price_is_not_known_is_not_said_to_be_free(
 
 def test_only_folders_of_environments_are_ever_deleted(cluster: Cluster) -> None:
     with pytest.raises(StoreError, match="is not the folder of an environment"):
-        stored.delete_archive(archive(folder="runs"), cast("Any", None))
+        stored.delete(archive(folder="runs"), cast("Any", None))
