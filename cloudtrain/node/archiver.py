@@ -162,20 +162,8 @@ def store(request: "dict[str, Any]", piece: int, archive: Archive) -> None:
     """Upload without an MD5, which would need all bytes before the first is sent: a notice may
     leave only 30 s. The archive's SHA-256s are checked when it is ingested."""
     sender = uploader.Uploader()
-    if not piece:
+    if piece:
+        sender.in_pieces(request, archive, archive.size, piece)
+    else:
         part = web.Part(request, archive, 0, archive.size)
         web.patiently(lambda: sender.web.send(part))
-        return
-    at = idle = 0
-    while idle < web.TRIES:
-        length = min(piece, archive.size - at)
-        told = {"Content-Range": uploader.content_range(at, length, archive.size)}
-        answer = sender.piece(web.Part(request, archive, at, length, headers=told), archive.size)
-        if answer.status != 308 and at + length == archive.size:
-            return
-        if answer.status != 308:
-            break
-        came = uploader.persisted(answer, archive.size)
-        idle = idle + 1 if came <= at else 0
-        at = came
-    raise web.Refused(f"the service keeps only {at} of {archive.size} bytes")

@@ -117,53 +117,61 @@ class Uploader:
         for piece in () if kept else web.pieces(source, offset, length):
             md5.update(piece)
         part = web.Part(request, source, offset, length, md5.digest(), kept)
-        receipt = {
-            "etag": "",
-            "block": part.block,
-            "size": part.length,
-            "md5": part.md5.hex(),
-        }  # type: dict[str, Any]
-        if part.block in had:
-            return receipt
-        answer = web.patiently(lambda: self.web.send(part))
-        receipt["etag"] = answer.getheader("ETag") or ""
-        return receipt
+        etag = ""
+        if part.block not in had:
+            etag = web.patiently(lambda: self.web.send(part)).getheader("ETag") or ""
+        return {"etag": etag, "block": part.block, "size": part.length, "md5": part.md5.hex()}
 
     def resumable(
         self, request: "dict[str, Any]", source: int, size: int, piece: int
     ) -> "dict[str, Any]":
-        """https://cloud.google.com/storage/docs/performing-resumable-uploads"""
         whole, md5 = hashlib.sha256(), hashlib.md5()
-        hashed = at = idle = 0
-        while idle < web.TRIES:
-            length = min(piece, size - at)
-            last = at + length == size
-            for data in web.pieces(source, hashed, at + length - hashed):
+        hashed = 0
+
+        def add(part: web.Part) -> None:
+            nonlocal hashed
+            end = part.offset + part.length
+            for data in web.pieces(source, hashed, end - hashed):
                 whole.update(data)
                 md5.update(data)
-            hashed = max(hashed, at + length)
-            headers = {"Content-Range": content_range(at, length, size)}
-            part = web.Part(request, source, at, length, headers=headers)
-            if last:
+            hashed = max(hashed, end)
+            if end == size:
                 part.stored = base64.b64encode(md5.digest()).decode()
                 part.headers["X-Goog-Hash"] = "md5=" + part.stored
+
+        self.in_pieces(request, source, size, piece, add)
+        digest = md5.hexdigest()
+        receipt = {"etag": "", "block": "", "size": size, "md5": digest}
+        return {"size": size, "sha256": whole.hexdigest(), "md5": digest, "receipts": [receipt]}
+
+    def in_pieces(
+        self,
+        request: "dict[str, Any]",
+        source: "int | web.Unfiled",
+        size: int,
+        piece: int,
+        before: "collections.abc.Callable[[web.Part], None]" = lambda part: None,
+    ) -> None:
+        """Send a resumable upload; `before` is called with each piece before it is sent.
+
+        https://cloud.google.com/storage/docs/performing-resumable-uploads
+        """
+        at = idle = 0
+        while idle < web.TRIES:
+            length = min(piece, size - at)
+            headers = {"Content-Range": content_range(at, length, size)}
+            part = web.Part(request, source, at, length, headers=headers)
+            before(part)
             answer = self.piece(part, size)
             if answer.status != 308:
-                break
+                if at + length < size:  # it took the question how far it came for the end
+                    text = f"the service ended the object after {at} of {size} bytes, or fewer"
+                    raise web.Refused(text)
+                return
             came = persisted(answer, size)
             idle = idle + 1 if came <= at else 0
             at = came
-        else:
-            raise web.Refused(f"the service keeps only {at} of {size} bytes")
-        if not last:  # it took the question how far it came for the end
-            raise web.Refused(f"the service ended the object after {at} of {size} bytes, or fewer")
-        receipt = {"etag": "", "block": "", "size": size, "md5": md5.hexdigest()}
-        return {
-            "size": size,
-            "sha256": whole.hexdigest(),
-            "md5": md5.hexdigest(),
-            "receipts": [receipt],
-        }
+        raise web.Refused(f"the service keeps only {at} of {size} bytes")
 
     def piece(self, part: "web.Part", size: int) -> "http.client.HTTPResponse":
         """Send a piece; if the connection breaks, ask the service how many bytes it received."""
