@@ -83,7 +83,7 @@ class Reading:
         }
 
 
-class Archive(web.Unfiled):
+class Archive:
     """An archive whose index is written after its files were read, into reserved space.
     `checkpoint`: the files of `folder`, which are useful only together; some may have been stored
     before. `again` lists them again. `left`: bytes by folder of what it does not have."""

@@ -26,7 +26,7 @@ EVENTS = ("phase", "ready", "done", "failed", "device")
 
 def main() -> None:
     client.attend()
-    order = json.loads(sys.stdin.buffer.readline().decode())
+    order = client.order()
     boot = client.boot_id()
     earlier = found(order["stamp"], order["key"], boot)
     client.tell({"found": earlier})

@@ -5,6 +5,7 @@ unreachable ones, and holds the port until stdin ends. Its arguments are a comma
 versions.
 """
 
+import collections.abc
 import errno
 import json
 import os
@@ -24,7 +25,7 @@ def main() -> None:
     greeting = f"cloudtrain {order['nonce']} {order['name']}\n".encode()
     listener, why = listen(order["port"])
     if listener is not None:
-        poll.register(listener, selectors.EVENT_READ, Greeter(listener, greeting))
+        poll.register(listener, selectors.EVENT_READ, greeter(listener, greeting))
     facts = {"listening": listener is not None, "why": why, "time": time.time()}
     facts["owner"] = owner(order["port"]) if listener is None else None
     facts.update(space(order["folder"]), versions=printed(sys.argv[1:]))
@@ -87,21 +88,20 @@ def turn(poll: selectors.BaseSelector, seconds: "float | None") -> None:
         key.data()
 
 
-class Greeter:
-    def __init__(self, listener: socket.socket, greeting: bytes) -> None:
-        self.listener = listener
-        self.greeting = greeting
-        self.held = []  # type: list[socket.socket]
+def greeter(listener: socket.socket, greeting: bytes) -> "collections.abc.Callable[[], None]":
+    """Greet peers, which hang up, so that no TIME_WAIT is left here."""
+    held = []  # type: list[socket.socket]
 
-    def __call__(self) -> None:
-        """Greet a peer. Peers hang up, so that no TIME_WAIT is left here."""
+    def greet() -> None:
         try:
-            guest = self.listener.accept()[0]
+            guest = listener.accept()[0]
             guest.setblocking(False)
-            guest.send(self.greeting)
-            self.held.append(guest)
+            guest.send(greeting)
+            held.append(guest)
         except OSError:
             pass
+
+    return greet
 
 
 def listen(port: int) -> "tuple[socket.socket | None, str]":

@@ -147,7 +147,7 @@ class Uploader:
     def in_pieces(
         self,
         request: "dict[str, Any]",
-        source: "int | web.Unfiled",
+        source: Any,
         size: int,
         piece: int,
         before: "collections.abc.Callable[[web.Part], None]" = lambda part: None,

@@ -47,15 +47,9 @@ class Transient(Exception):
         self.after = after
 
 
-class Unfiled:
-    """Bytes in memory that are uploaded as if they were a file."""
-
-    def pread(self, length: int, offset: int) -> bytes:
-        raise NotImplementedError
-
-
-def pieces(file: "int | Unfiled", offset: int, length: int) -> "collections.abc.Iterator[bytes]":
-    """Read the file in pieces. Raises Changed if it has become shorter."""
+def pieces(file: Any, offset: int, length: int) -> "collections.abc.Iterator[bytes]":
+    """Read a file, or what has a `pread` like one, in pieces. Raises Changed if it has become
+    shorter."""
     end = offset + length
     while offset < end:
         wanted = min(PIECE, end - offset)
@@ -75,7 +69,7 @@ class Part:
     def __init__(
         self,
         request: "dict[str, Any]",
-        source: "int | Unfiled",
+        source: Any,
         offset: int,
         length: int,
         md5: bytes = b"",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session, is_of_the_nodes_cloud
@@ -15,7 +15,7 @@ from cloudtrain.config import requirements
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError, NodesError, NotLanded, StepFailed
-from cloudtrain.core.model import Identity, Node, Plan
+from cloudtrain.core.model import Node
 from cloudtrain.core.shell import Step
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.exchange import FileSigner, NoRoute
@@ -87,8 +87,7 @@ def shared_environments(session: Session) -> Iterator[Shared | None]:
     if config.setup.cache == "off":
         yield None
         return
-    with_credentials = tensorflow.credentials_in_packages(config)
-    if with_credentials:
+    if tensorflow.credentials_in_packages(config):
         session.console.say(
             "setup.cache: each node creates its own environment, as packages are named by a URL "
             "with credentials"
@@ -102,17 +101,10 @@ def shared_environments(session: Session) -> Iterator[Shared | None]:
         sharing.close()
 
 
-class _LocalNodes(Protocol):
-    """The part of `provider: local` that creating environments needs."""
-
-    def builder(
-        self, plan: Plan, identity: Identity, node: Node, folder: str
-    ) -> AbstractContextManager[Node | None]: ...
-
-
 @dataclass(frozen=True)
 class _CreatedApart:
-    """Has environments that clusters share created where no node can write."""
+    """Has environments that clusters share created by `builder` of `provider: local`, where no node
+    can write."""
 
     session: Session
 
@@ -123,8 +115,8 @@ class _CreatedApart:
         if not node.shared_cache or not PurePath(folder).is_relative_to(for_all):
             create(node)
             return True
-        provider: _LocalNodes = cast(Any, self.session.provider)
-        with provider.builder(self.session.plan, self.session.identity, node, folder) as builder:
+        session, provider = self.session, cast(Any, self.session.provider)
+        with provider.builder(session.plan, session.identity, node, folder) as builder:
             if builder is not None:
                 create(builder)
         return True
