@@ -38,12 +38,8 @@ class BucketUri:
 
 def uris_in(text: str, field: str) -> Iterator[BucketUri]:
     """Yield each URI in a text once, in order."""
-    seen = set()
-    for found in _URI.finditer(text):
-        if found[0] not in seen:
-            seen.add(found[0])
-            scheme = found["scheme"].lower()
-            yield BucketUri(field=field, uri=found[0], scheme=scheme, rest=found["rest"])
+    for uri, found in {found[0]: found for found in _URI.finditer(text)}.items():
+        yield BucketUri(field=field, uri=uri, scheme=found["scheme"].lower(), rest=found["rest"])
 
 
 def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:

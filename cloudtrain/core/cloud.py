@@ -244,8 +244,7 @@ class NodeParts:
     elsewhere: float
     """The same for all other regions: an upper bound."""
     gpu_disk_gb: int = 0
-    """GB that count for a disk without `disk_gb` with GPUs, where its image decides: an upper
-    bound. 0: the cloud's `gpu_disk_gb`."""
+    """GB of a disk with GPUs without `disk_gb`, at most; 0: the cloud's `gpu_disk_gb`."""
     source: str
     read: date
 
@@ -335,8 +334,7 @@ class Cloud(ProviderFacts):
     project_is_local: bool = False
     """Whether `project:` names something on this machine, which another one does not have."""
     address_variables: tuple[str, ...] = ()
-    """Environment variables with addresses of its services, and no credential, that its SDKs or we
-    read: a desk gets them."""
+    """Environment variables with addresses of its services, without credentials, for a desk."""
     desk_variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of a desk itself."""
     credential_hosts: tuple[str, ...] = ()

@@ -94,21 +94,16 @@ def _validator(kind: type) -> SchemaValidator:
 
 def _dataclass_schema(kind: type[Any]) -> Any:
     hints = get_type_hints(kind)
-    rows = [
-        {
-            "type": "dataclass-field",
-            "name": item.name,
-            "kw_only": True,
-            "schema": _with_default(item, _schema(hints[item.name], item.metadata)),
-        }
-        for item in fields(kind)
-    ]
+    rows = []
+    for item in fields(kind):
+        schema = _with_default(item, _schema(hints[item.name], item.metadata))
+        row = {"type": "dataclass-field", "name": item.name, "kw_only": True, "schema": schema}
+        rows.append(row)
     arguments = {"type": "dataclass-args", "dataclass_name": kind.__name__, "fields": rows}
-    names = [item.name for item in fields(kind)]
     return {
         "type": "dataclass",
         "cls": kind,
-        "fields": names,
+        "fields": [row["name"] for row in rows],
         "schema": arguments,
         "post_init": hasattr(kind, "__post_init__"),
     }
@@ -144,11 +139,8 @@ def _schema(kind: Any, more: Mapping[str, Any] = types.MappingProxyType({})) -> 
     check = schema.pop("check", None)
     if check is None:
         return schema
-    return {
-        "type": "function-after",
-        "function": {"type": "no-info", "function": check},
-        "schema": schema,
-    }
+    function = {"type": "no-info", "function": check}
+    return {"type": "function-after", "function": function, "schema": schema}
 
 
 def _union_schema(kinds: tuple[Any, ...], more: Mapping[str, Any]) -> Any:

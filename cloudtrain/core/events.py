@@ -156,8 +156,7 @@ class SpotOrderChosen(Event, word="spot order"):
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRefused(Event, word="refused"):
-    """The placement lacks capacity, or refuses the nodes otherwise; its requests were rolled back,
-    unless CleanupFailed."""
+    """The placement refuses the nodes; its requests were rolled back, unless CleanupFailed."""
 
     placement: str
     error: str = ""
@@ -602,7 +601,6 @@ def down_fault(lines: Iterable[Line]) -> DownFailed | None:
 
 
 def is_down_ordered(lines: Iterable[Line]) -> bool:
-    """True if the idle process is to delete the cluster, and nobody has used it since: the end of
-    a run that it lands is no use."""
+    """True if the idle process is to delete the cluster, which nobody used since it was told."""
     last = _last(lines, DownOrdered, UpBegun, UpCompleted, AttemptBegun, AttemptStarted)
     return isinstance(last, DownOrdered)

@@ -40,7 +40,7 @@ def install_hint(extra: str, installed: Installed | None = None) -> str:
     """The command line that adds an extra to this installation."""
     found = installed or _installed()
     if found.owner == "pipx":
-        return f"pipx inject {found.environment} {_joined(_packages(found, extra))}"
+        return f"pipx inject {found.environment} {shlex.join(_packages(found, extra))}"
     if found.owner == "uv tool":
         more = " ".join(f"--with {shlex.quote(name)}" for name in _packages(found, extra))
         from_here = f"--editable {shlex.quote(str(found.editable))}" if found.editable else ""
@@ -48,15 +48,10 @@ def install_hint(extra: str, installed: Installed | None = None) -> str:
     pip = "uv pip install" if found.owner == "uv" else "pip install"
     if found.editable is not None:
         return f"{pip} -e {shlex.quote(f'{found.editable}[{extra}]')}"
-    if not found.origin:
-        return f"{pip} {shlex.quote(f'{PACKAGE}[{extra}]')}"
+    wanted = f"{found.origin or PACKAGE}[{extra}]"
     if "://" in found.origin:
-        return f"{pip} {shlex.quote(f'{PACKAGE}[{extra}] @ {found.origin}')}"
-    return f"{pip} {shlex.quote(f'{found.origin}[{extra}]')}"
-
-
-def _joined(names: list[str]) -> str:
-    return " ".join(shlex.quote(name) for name in names)
+        wanted = f"{PACKAGE}[{extra}] @ {found.origin}"
+    return f"{pip} {shlex.quote(wanted)}"
 
 
 def _packages(found: Installed, extra: str) -> list[str]:

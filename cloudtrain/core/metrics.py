@@ -31,8 +31,7 @@ class GpuSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One sample of a whole node: tasks that share it have the same. Rates are bytes per second
-    since the sample before."""
+    """One sample of a node, of all its tasks. Rates are bytes per second since the one before."""
 
     time: float
     """Unix time of the node's clock."""

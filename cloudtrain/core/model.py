@@ -425,13 +425,11 @@ class Plan:
     creating_until: float | None = None
     """Unix time, for the label of what is being created."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """Images of the existing nodes: the provider's key for `image:` → the cloud's id. New nodes of
-    the cluster get the same."""
+    """Images of the nodes, also of new ones: the provider's key for `image:` → the cloud's id."""
     latest_end: float | None = None
     """Unix time after which no node may go on, as `limits.budget` is spent then; None: never."""
     earliest_end: float | None = None
-    """Unix time before which no node that is started again may end, as its files are landed then;
-    None: the cluster's own end."""
+    """Unix time before which no restarted node may end, as its files land then; None: any."""
 
     def accelerator(self, node: str) -> Accelerator | None:
         """Accelerator of the node with that name."""
@@ -445,8 +443,7 @@ class Plan:
 # ── Cluster: what exists ─────────────────────────────────────────────────────
 
 NodeState = Literal["starting", "running", "stopped", "gone", "unknown", "untrusted"]
-"""Only for `hosts`: `unknown` cannot be queried now, `untrusted` answers with another host key than
-the known one."""
+"""Of `hosts` alone: `unknown` does not answer now, `untrusted` has another host key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,8 +467,7 @@ class Node(TaskId):
     """Name that the first `up` gave the user's home, which may be on a network; else empty."""
     cache: str = ".cache/cloudtrain"
     shared_cache: str = ""
-    """Folder beside it for environments that nodes of other configs use too, and so do not write;
-    empty: `cache` is for all."""
+    """Folder beside it for environments of other configs, too, which nodes only read; "": none."""
     placement: str = ""
     """The zone, or the region if it has none."""
     task_ports: tuple[int, ...] = ()

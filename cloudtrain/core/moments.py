@@ -151,8 +151,7 @@ READS = 5.0
 
 
 class Awake:
-    """A clock that stands still while its process does. For many threads. Something must ask it
-    more often than every `LATE` seconds."""
+    """A clock that stands still while its process does, if asked every `LATE` seconds."""
 
     def __init__(self, passed: Callable[[], float] = since_boot) -> None:
         self._passed, self._lock = passed, threading.Lock()

@@ -149,8 +149,7 @@ class Provider(Protocol):
     """Where the cluster may be; set by the caller that opens the provider."""
 
     def principal(self) -> Principal | None:
-        """Owner of resources created with these credentials; None if the account does not report
-        it. Queried once. Raises CloudError."""
+        """Owner of what these credentials create; None if not reported. Raises CloudError."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Find what would make `create` fail; changes nothing, costs nothing."""
@@ -224,8 +223,7 @@ class Provider(Protocol):
         `tell(node, line)` runs a line of sh there, for an expiry that the node itself enforces."""
 
     def serial_log(self, cluster: str, node: str) -> str:
-        """End of a node's serial log, for one that cannot be reached. Empty if the provider has
-        none."""
+        """End of the serial log of a node that cannot be reached; empty if there is none."""
 
     def sweep(self) -> PartialList[Holding]:
         """List everything under our label, in all regions, by cluster; sorted by name."""

@@ -167,8 +167,7 @@ class Run:
     doubts: tuple[Doubt, ...] = ()
     """Only of a run that succeeded."""
     written: Mapping[str, str] = field(default_factory=dict)
-    """Role → its line with `${VAR}` where the command has a value, "" for all roles; only in the
-    record of this machine."""
+    """Role → its line with `${VAR}` for values, "" for all roles; only in this machine's record."""
 
     def __post_init__(self) -> None:
         """In a record of an earlier version each task is in the run's last attempt."""

@@ -99,8 +99,7 @@ def lines(path: str, outer: "tuple[str, ...]" = ()) -> "list[str]":
 
 
 def rewrite(path: str, outer: "tuple[str, ...]" = ()) -> None:
-    """Write the file and those that it names as plain UTF-8: what else pip reads depends on its
-    version and the node's language."""
+    """Write it and those that it names in UTF-8: pip reads others by version and language."""
     with open(path, "rb") as file:
         data = file.read()
     text = decoded(data)

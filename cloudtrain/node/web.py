@@ -48,8 +48,7 @@ class Transient(Exception):
 
 
 def pieces(file: Any, offset: int, length: int) -> "collections.abc.Iterator[bytes]":
-    """Read a file, or what has a `pread` like one, in pieces. Raises Changed if it has become
-    shorter."""
+    """Read a file, or what has its `pread`, in pieces. Raises Changed if it became shorter."""
     end = offset + length
     while offset < end:
         wanted = min(PIECE, end - offset)
@@ -130,8 +129,7 @@ class Web:
         self.lock = threading.Lock()
 
     def send(self, part: Part) -> "http.client.HTTPResponse":
-        """Send a part; returns a positive answer (2xx, 308 to a Content-Range). Raises Refused,
-        Unreachable, Transient and Changed."""
+        """Send a part; returns a 2xx, or 308 to a Content-Range. Raises the errors above."""
         target = urllib.parse.urlsplit(part.url)
         place = f"{target.scheme}://{target.netloc}"
         connection, is_new = self.connection(place, target)

@@ -103,8 +103,7 @@ def shared_environments(session: Session) -> Iterator[Shared | None]:
 
 @dataclass(frozen=True)
 class _CreatedApart:
-    """Has environments that clusters share created by `builder` of `provider: local`, where no node
-    can write."""
+    """Has shared environments created where no node can write, by `provider: local`."""
 
     session: Session
 

@@ -115,8 +115,7 @@ class StoreSigner:
 
 
 def delete(record: Archive | Staging, store: ArtifactStore) -> None:
-    """Delete an archive's parts, or what an ended upload has left, and then its record. Raises
-    StoreError."""
+    """Delete the files in the record's folder, and then the record. Raises StoreError."""
     if not record.folder.startswith(f"{FOLDER}/"):
         raise StoreError(f"{record.folder!r} is not the folder of an environment")
     for file in list(store.list(f"{record.folder}/")):

@@ -16,21 +16,20 @@ from typing import IO
 
 from cloudtrain.core.wait_limits import PROXY_ANSWER, PROXY_END
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, described, not_started, program_of
-from cloudtrain.ssh.tcp import ReadAhead
+from cloudtrain.ssh.tcp import BufferedSocket
 
 AT_ONCE = 8
 """Programs that open a connection at the same time. OpenSSH's sshd begins to drop connections
 that have not logged in at 10 (MaxStartups 10:30:100, sshd_config(5)), and gcloud, aws and az are
 Python programs that take a second of CPU each."""
 
-_POLL_SECONDS = 1.0
 _SHOWN_LINES, _SHOWN_BYTES = 3, 8192
 
 _starting = threading.BoundedSemaphore(AT_ONCE)
 
 
-class ProxySocket:
-    """The socket methods that paramiko calls, on a program that connects to an SSH server. One end
+class ProxySocket(BufferedSocket):
+    """A program that connects to an SSH server, as a socket for paramiko. One end
     of a socket pair is the program's stdin and stdout, so that nothing is copied here. paramiko's
     own ProxyCommand reads a pipe byte by byte with a select before each."""
 
@@ -52,10 +51,7 @@ class ProxySocket:
                 ours.close()
                 self._errors.close()
                 raise not_started(self._words, error) from error
-        ours.settimeout(_POLL_SECONDS)
-        self._raw = ours
-        self._ahead = ReadAhead(ours)
-        self._closed = False
+        super().__init__(ours)
         self._lock = threading.Lock()
         self._kept = b""
         """The end of stderr, once its file is closed."""
@@ -111,19 +107,7 @@ class ProxySocket:
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), _SHOWN_BYTES, max(0, size - _SHOWN_BYTES))
 
-    def recv(self, size: int) -> bytes:
-        return self._ahead.recv(size)
-
-    def send(self, data: bytes) -> int:
-        return self._raw.send(data)
-
-    def close(self) -> None:
-        """Close, wake a reader in another thread at once, and end the program."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._raw.shutdown(socket.SHUT_RDWR)
+    def _release(self) -> None:
         threading.Thread(target=self._end_program, name="proxy").start()
 
     def _end_program(self) -> None:
@@ -141,15 +125,6 @@ class ProxySocket:
         with self._lock:
             self._kept = self._read()
             self._errors.close()
-
-    def settimeout(self, _: float | None) -> None:
-        """Do nothing, as TunedSocket.settimeout."""
-
-    def gettimeout(self) -> float | None:
-        return self._raw.gettimeout()
-
-    def fileno(self) -> int:
-        return self._raw.fileno()
 
     def getpeername(self) -> tuple[str, int]:
         return self.program, 0

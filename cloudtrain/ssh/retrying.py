@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Any
 
 from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import Node
@@ -33,27 +34,8 @@ class RetryingTransport:
         self._reported: set[str] = set()
         self._given_up: set[str] = set()
 
-    def run(
-        self,
-        node: Node,
-        command: Command,
-        *,
-        stdin: bytes | Iterable[bytes] = b"",
-        on_stdout: Callable[[bytes], None] | None = None,
-        on_stderr: Callable[[bytes], None] | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        return self._once_connected(
-            node,
-            lambda: self._transport.run(
-                node,
-                command,
-                stdin=stdin,
-                on_stdout=on_stdout,
-                on_stderr=on_stderr,
-                timeout=timeout,
-            ),
-        )
+    def run(self, node: Node, command: Command, **options: Any) -> Completed:
+        return self._once_connected(node, lambda: self._transport.run(node, command, **options))
 
     def ask(self, node: Node, script: str, *, timeout: float = 30.0) -> Completed:
         return self._once_connected(

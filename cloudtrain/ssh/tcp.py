@@ -9,6 +9,7 @@ DEAD_AFTER_MS = 5000
 """Milliseconds after which unacknowledged bytes end the connection (TCP_USER_TIMEOUT)."""
 
 _POLL_SECONDS = 1.0
+BUFFER_BYTES = 1 << 16
 
 # Linux has all of these; options that another system lacks are skipped.
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
@@ -27,32 +28,31 @@ def connect(address: str, port: int, timeout: float) -> TunedSocket:
     return TunedSocket(socket.create_connection((address, port), timeout))
 
 
-class TunedSocket:
-    """The socket methods that paramiko and Fabric call, on a tuned socket.
-
-    paramiko sets no option at all: with Nagle's algorithm against delayed acknowledgements a
-    connect and a command wait for timers on every round trip. It also reads each packet in three
-    pieces; a buffer here makes one system call of them.
-    """
+class BufferedSocket:
+    """The socket methods that paramiko and Fabric call. paramiko reads each packet in three pieces:
+    a buffer here makes one system call of them."""
 
     def __init__(self, raw: socket.socket) -> None:
-        for level, name, value in _OPTIONS:
-            option = getattr(socket, name, None)
-            if option is not None:
-                raw.setsockopt(level, option, value)
         raw.settimeout(_POLL_SECONDS)
         self._raw = raw
-        self._ahead = ReadAhead(raw)
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
         self._closed = False
 
     def recv(self, size: int) -> bytes:
-        asks = self._ahead.is_empty
-        data = self._ahead.recv(size)
-        if asks and _QUICKACK is not None:
-            # Linux falls back to delayed acknowledgements by itself: set it again each time.
-            with contextlib.suppress(OSError):
-                self._raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        """Up to `size` bytes, b"" at the end. Raises what the socket's `recv` does."""
+        if self._start == self._end:
+            self._end = self._raw.recv_into(self._buffer)
+            self._start = 0
+            self._filled()
+        end = min(self._start + size, self._end)
+        data = self._view[self._start : end].tobytes()
+        self._start = end
         return data
+
+    def _filled(self) -> None:
+        """Called when the buffer was filled."""
 
     def send(self, data: bytes) -> int:
         return self._raw.send(data)
@@ -64,6 +64,9 @@ class TunedSocket:
         self._closed = True
         with contextlib.suppress(OSError):
             self._raw.shutdown(socket.SHUT_RDWR)
+        self._release()
+
+    def _release(self) -> None:
         self._raw.close()
 
     def settimeout(self, _: float | None) -> None:
@@ -75,36 +78,24 @@ class TunedSocket:
     def fileno(self) -> int:
         return self._raw.fileno()
 
+
+class TunedSocket(BufferedSocket):
+    """A tuned TCP socket. paramiko sets no option at all: with Nagle's algorithm against delayed
+    acknowledgements a connect and a command wait for timers on every round trip."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        for level, name, value in _OPTIONS:
+            option = getattr(socket, name, None)
+            if option is not None:
+                raw.setsockopt(level, option, value)
+        super().__init__(raw)
+
+    def _filled(self) -> None:
+        if _QUICKACK is not None:
+            # Linux falls back to delayed acknowledgements by itself: set it again each time.
+            with contextlib.suppress(OSError):
+                self._raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
     def getpeername(self) -> tuple[str, int]:
         address: tuple[str, int] = self._raw.getpeername()
         return address
-
-
-# ── Reading ahead of paramiko, which asks for a few bytes at a time ───────────────────────────
-
-BUFFER_BYTES = 1 << 16
-
-
-class ReadAhead:
-    """Bytes of a socket, in one system call for all that are there."""
-
-    def __init__(self, raw: socket.socket) -> None:
-        self._raw = raw
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the next `recv` asks the socket."""
-        return self._start == self._end
-
-    def recv(self, size: int) -> bytes:
-        """Up to `size` bytes, b"" at the end. Raises what the socket's `recv` does."""
-        if self.is_empty:
-            self._end = self._raw.recv_into(self._buffer)
-            self._start = 0
-        end = min(self._start + size, self._end)
-        data = self._view[self._start : end].tobytes()
-        self._start = end
-        return data
