@@ -41,9 +41,7 @@ NODE_AWAY = Wait(
     then="the command fails on that node; `down` keeps the nodes",
 )
 NODE_KNOWN = Wait(
-    60.0,
-    until="every node's state is known (`hosts`)",
-    then="`train` refuses, naming the nodes",
+    60.0, until="every node's state is known (`hosts`)", then="`train` refuses, naming the nodes"
 )
 HOST_ANSWER = Wait(
     60.0,
@@ -92,22 +90,16 @@ NODE_SILENT = Wait(
     then="the node counts as unreachable, and what was read from it fails",
 )
 PROOF_ANSWER = Wait(
-    60.0,
-    until="a node answers the proof for the first time",
-    then="that node has failed the proof",
+    60.0, until="a node answers the proof for the first time", then="that node has failed the proof"
 )
 PROOF_SILENT = Wait(
-    60.0,
-    until="a heartbeat of a node's proof arrives",
-    then="that node has failed the proof",
+    60.0, until="a heartbeat of a node's proof arrives", then="that node has failed the proof"
 )
 
 # ── A running attempt ────────────────────────────────────────────────────────
 
 LOST_AFTER = Wait(
-    60.0,
-    until="a silent node answers, while another node does",
-    then="its task counts as lost",
+    60.0, until="a silent node answers, while another node does", then="its task counts as lost"
 )
 ALONE_LOST_AFTER = Wait(
     300.0,
@@ -116,14 +108,10 @@ ALONE_LOST_AFTER = Wait(
     then="its task counts as lost",
 )
 PROVIDER_SILENT = Wait(
-    24 * 3600.0,
-    until="a silent node answers, or its provider",
-    then="its task counts as lost",
+    24 * 3600.0, until="a silent node answers, or its provider", then="its task counts as lost"
 )
 FROZEN_AFTER = Wait(
-    15.0,
-    until="a stopped process (SIGSTOP) goes on",
-    then="its task counts as frozen",
+    15.0, until="a stopped process (SIGSTOP) goes on", then="its task counts as frozen"
 )
 LOG_SILENT = Wait(
     15.0,
@@ -147,9 +135,7 @@ PEER_GONE = Wait(
     then="a warning says for whom they wait; nothing is ended",
 )
 SETTLE = Wait(
-    1.0,
-    until="a failure arrives that outranks a certain cause",
-    then="the cause is declared",
+    1.0, until="a failure arrives that outranks a certain cause", then="the cause is declared"
 )
 WINDOW = Wait(
     20.0,

@@ -324,12 +324,7 @@ class Answer:
     reason = ""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        status: int,
-        headers: "dict[str, str]",
-        length: int,
-        begun: bytes,
+        self, sock: socket.socket, status: int, headers: "dict[str, str]", length: int, begun: bytes
     ) -> None:
         self.sock, self.status, self.headers, self.length = sock, status, headers, length
         self.begun = begun
@@ -354,10 +349,7 @@ class Answer:
 
 
 def get(
-    sock: socket.socket,
-    target: "urllib.parse.SplitResult",
-    path: str,
-    headers: "dict[str, str]",
+    sock: socket.socket, target: "urllib.parse.SplitResult", path: str, headers: "dict[str, str]"
 ) -> "Answer | http.client.HTTPResponse":
     """Send a GET; returns the answer at its first byte. Raises OSError, HTTPException."""
     host, usual = target.netloc, PORTS[target.scheme]

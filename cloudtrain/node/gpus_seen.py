@@ -12,7 +12,7 @@ import tempfile
 
 FEWER = {
     "minimum required Cuda capability": "this TensorFlow has no code for that GPU: use another "
-    "setup.tensorflow, or another accelerator",
+    "setup.tensorflow, or another accelerator"
 }
 HINTS = {
     **FEWER,

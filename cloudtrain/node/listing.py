@@ -112,11 +112,7 @@ class Listing:
     there and is as it was."""
 
     def __init__(
-        self,
-        folder: bytes,
-        wanted: "list[str]",
-        home: "bytes | None" = None,
-        restored: bool = True,
+        self, folder: bytes, wanted: "list[str]", home: "bytes | None" = None, restored: bool = True
     ) -> None:
         self.folder, self.wanted, self.home = folder, wanted, home
         self.task = os.path.dirname(os.path.abspath(folder))

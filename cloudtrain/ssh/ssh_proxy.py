@@ -149,10 +149,7 @@ _OF_SSH = (
 # ── paramiko's errors, for somebody who reads about SSH and not about its library ─────────────
 
 _WORDS = (
-    (
-        r"SSH protocol banner|Invalid SSH banner",
-        "what listens there is no SSH server, or busy",
-    ),
+    (r"SSH protocol banner|Invalid SSH banner", "what listens there is no SSH server, or busy"),
     (r"No existing session|SSH session not active", "the server closed the connection"),
     (r"Incompatible ssh (?:peer|server)", "it shares no algorithm with this program"),
     (r"Key-exchange timed out|Negotiation failed|Timeout opening channel", "no answer in time"),

@@ -191,11 +191,7 @@ class ConnectionPool:
     server allows no further sessions on the open ones (OpenSSH's MaxSessions is 10 by default)."""
 
     def __init__(
-        self,
-        node: Node,
-        pinned: tuple[str, ...],
-        key: Callable[[], paramiko.PKey],
-        timeout: float,
+        self, node: Node, pinned: tuple[str, ...], key: Callable[[], paramiko.PKey], timeout: float
     ) -> None:
         self._node = node
         self._pinned = pinned
