@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from libcloud.common.aws import AWSRequestSignerAlgorithmV4
@@ -22,6 +22,8 @@ from cloudtrain.providers.aws import faults, requests, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base.http import TIMEOUT, CloudConnection, Headers, HttpClient
 from cloudtrain.providers.base.timing import Timing
+
+T = TypeVar("T")
 
 CONNECT = 10.0
 """Seconds to connect to an endpoint."""
@@ -82,15 +84,10 @@ class Ec2Client:
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
         with self.mapped(asked):
             signer = _Signer(self.identity.credentials(), region)
-            answer = self._http.ask(
-                asked,
-                self.url(region),
-                "POST",
-                "/",
-                headers=headers,
-                data=urlencode(fields),
-                sign=signer.signed,
-            )
+        url, form = self.url(region), urlencode(fields)
+        answer = self._http.ask(
+            asked, url, "POST", "/", headers=headers, form=form, sign=signer.signed
+        )
         if answer.ok:
             found: Tree = answer.body
             return found
@@ -148,6 +145,15 @@ class Ec2Client:
                 mapped = self.identity.cured(mapped)
             raise mapped from error
 
+    def call(self, asked: str, send: Callable[[], T]) -> T:
+        """The result of a call by boto3, retried while it is throttled or unanswered."""
+
+        def once() -> T:
+            with self.mapped(asked):
+                return send()
+
+        return self.timing.call(once)
+
     def session(self) -> Any:
         """boto3's session, with the user's profile and the standard credential chain."""
         return self.identity.session()
@@ -160,6 +166,7 @@ class Ec2Client:
         return HttpClient(
             "aws",
             "AWS",
+            faults.TABLE,
             parse=lambda text: xml.tree(text),
             timeout=(connect, silent),
             authorities=self._ca_bundle,

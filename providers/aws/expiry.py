@@ -136,12 +136,8 @@ class Schedules:
         """Read the schedule back. Where the user may not, AWS's answer to the request counts."""
         name = schedule["Name"]
 
-        def ask() -> Any:
-            with self._ec2.mapped(f"GetSchedule {name}"):
-                return client.get_schedule(Name=name)
-
         try:
-            found = self._ec2.timing.call(ask)
+            found = self._ec2.call(f"GetSchedule {name}", lambda: client.get_schedule(Name=name))
         except PermissionsError:
             return
         same = all(
@@ -203,37 +199,28 @@ class Schedules:
     def _names(self, client: Any, region: str, prefix: str, state: str = "") -> set[str]:
         """The names of schedules: 100 a call."""
 
-        def ask() -> set[str]:
-            with self._ec2.mapped(f"ListSchedules in {region}"):
-                pages = client.get_paginator("list_schedules").paginate(
-                    NamePrefix=prefix, **({"State": state} if state else {})
-                )
-                return {str(each["Name"]) for page in pages for each in page["Schedules"]}
+        wanted = {"NamePrefix": prefix, **({"State": state} if state else {})}
 
-        return self._ec2.timing.call(ask)
+        def ask() -> set[str]:
+            pages = client.get_paginator("list_schedules").paginate(**wanted)
+            return {str(each["Name"]) for page in pages for each in page["Schedules"]}
+
+        return self._ec2.call(f"ListSchedules in {region}", ask)
 
     def _is_legacy(self, client: Any, node: str, instance: str) -> bool:
         """True if an earlier version made this instance's schedule, which it named by the node."""
-
-        def ask() -> Any:
-            with self._ec2.mapped(f"GetSchedule for {node}"):
-                return client.get_schedule(Name=f"{PREFIX}{node}")
-
+        name = f"{PREFIX}{node}"
         try:
-            found = self._ec2.timing.call(ask)
+            found = self._ec2.call(
+                f"GetSchedule for {node}", lambda: client.get_schedule(Name=name)
+            )
         except (NotFoundError, PermissionsError):
             return False
         return instance in str((found.get("Target") or {}).get("Input"))
 
     def _delete(self, client: Any, name: str) -> None:
-        def ask() -> None:
-            try:
-                with self._ec2.mapped(f"DeleteSchedule {name}"):
-                    client.delete_schedule(Name=name)
-            except NotFoundError:
-                return
-
-        self._ec2.timing.call(ask)
+        with suppress(NotFoundError):
+            self._ec2.call(f"DeleteSchedule {name}", lambda: client.delete_schedule(Name=name))
 
     def _client(self, region: str) -> Any:
         return quota.service(self._ec2, "scheduler", region)

@@ -13,59 +13,45 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ResourceKind:
     """Describes how one kind of resource is listed and deleted."""
 
     word: str
-    listed_by: str
+    noun: str
+    """In the names of EC2's actions."""
     set: str
-    name: str
     id: str
-    deleted_by: str
-    parameter: str
-    passing: frozenset[str] = frozenset()
+    """Field of the answer, and in capitals the parameter of the deletion."""
+    named: str = ""
+    """Field of the answer that has the name, if it is not the ID."""
+    passing: tuple[str, ...] = ()
     """States of a resource that is in use, and is deleted together with its instance."""
 
+    @property
+    def listed_by(self) -> str:
+        return f"Describe{self.noun}s"
 
+    @property
+    def name(self) -> str:
+        return self.named or self.id
+
+    def deletion(self, id: str) -> tuple[str, dict[str, str]]:
+        """The action and its parameters."""
+        return f"Delete{self.noun}", {f"{self.id[0].upper()}{self.id[1:]}": id}
+
+
+USED = ("in-use", "deleting", "deleted")
 KINDS = (
+    ResourceKind("security group", "SecurityGroup", "securityGroupInfo", "groupId", "groupName"),
+    ResourceKind("placement group", "PlacementGroup", "placementGroupSet", "groupName"),
+    ResourceKind("volume", "Volume", "volumeSet", "volumeId", passing=USED),
     ResourceKind(
-        word="security group",
-        listed_by="DescribeSecurityGroups",
-        set="securityGroupInfo",
-        name="groupName",
-        id="groupId",
-        deleted_by="DeleteSecurityGroup",
-        parameter="GroupId",
-    ),
-    ResourceKind(
-        word="placement group",
-        listed_by="DescribePlacementGroups",
-        set="placementGroupSet",
-        name="groupName",
-        id="groupName",
-        deleted_by="DeletePlacementGroup",
-        parameter="GroupName",
-    ),
-    ResourceKind(
-        word="volume",
-        listed_by="DescribeVolumes",
-        set="volumeSet",
-        name="volumeId",
-        id="volumeId",
-        deleted_by="DeleteVolume",
-        parameter="VolumeId",
-        passing=frozenset({"in-use", "deleting", "deleted"}),
-    ),
-    ResourceKind(
-        word="network interface",
-        listed_by="DescribeNetworkInterfaces",
-        set="networkInterfaceSet",
-        name="networkInterfaceId",
-        id="networkInterfaceId",
-        deleted_by="DeleteNetworkInterface",
-        parameter="NetworkInterfaceId",
-        passing=frozenset({"in-use", "attaching", "detaching"}),
+        "network interface",
+        "NetworkInterface",
+        "networkInterfaceSet",
+        "networkInterfaceId",
+        passing=("in-use", "attaching", "detaching"),
     ),
 )
 BY_WORD = {kind.word: kind for kind in KINDS}

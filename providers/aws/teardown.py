@@ -133,7 +133,7 @@ def _delete(ec2: Ec2Client, resource: Resource) -> None:
     def ask() -> bool | None:
         fence.refuse_stale()
         try:
-            ec2.ask(resource.region, kind.deleted_by, {kind.parameter: resource.id})
+            ec2.ask(resource.region, *kind.deletion(resource.id))
         except NotFoundError:
             pass
         except BusyError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +63,7 @@ class ArmClient:
         self._subscription = config.project or os.environ.get("AZURE_SUBSCRIPTION_ID") or ""
         self.given = config.resource_group
         """Name of the user's resource group that everything is created in, if any."""
-        self._http = HttpClient("azure", "Azure")
+        self._http = HttpClient("azure", "Azure", faults.TABLE)
         self._watches: dict[str, SharedPoll] = {}
         self._facts: dict[str, Any] = {}
         self._versions: dict[tuple[str, str], str] = {}
@@ -160,12 +159,8 @@ class ArmClient:
             self._zonal.add(path)
 
         def once(token: str) -> Answer:
-            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-            data = json.dumps(body) if body else None
-            with faults.TABLE.mapped(asked):
-                answer = self._http.ask(
-                    asked, self.endpoint, method, url, headers=headers, data=data
-                )
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = self._http.ask(asked, self.endpoint, method, url, headers=headers, body=body)
             if answer.ok:
                 return answer
             raise faults.of_answer(

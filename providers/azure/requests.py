@@ -56,7 +56,11 @@ def firewall(region: str, tags: Tags, callers: Sequence[str], inside: Sequence[s
     if inside:
         rules.append(_rule("cluster", 1010, "Allow", "*", inside, "*"))
         rules.append(_rule("nothing-else", 4096, "Deny", "*", ["*"], "*"))
-    return {"location": region, "tags": dict(tags), "properties": {"securityRules": rules}}
+    return _body(region, tags, {"securityRules": rules})
+
+
+def _body(region: str | None, tags: Tags, properties: Body, **more: Any) -> Body:
+    return {"location": region, "tags": dict(tags), **more, "properties": properties}
 
 
 def _rule(
@@ -85,33 +89,18 @@ def network(region: str, tags: Tags, subnet: str, *, outbound: bool) -> Body:
     inside: Body = {"addressPrefix": RANGE}
     if outbound:
         inside["defaultOutboundAccess"] = True
-    return {
-        "location": region,
-        "tags": dict(tags),
-        "properties": {
-            "addressSpace": {"addressPrefixes": [RANGE]},
-            "subnets": [{"name": subnet, "properties": inside}],
-        },
-    }
+    subnets = [{"name": subnet, "properties": inside}]
+    return _body(region, tags, {"addressSpace": {"addressPrefixes": [RANGE]}, "subnets": subnets})
 
 
 def proximity(region: str, tags: Tags) -> Body:
-    return {
-        "location": region,
-        "tags": dict(tags),
-        "properties": {"proximityPlacementGroupType": "Standard"},
-    }
+    return _body(region, tags, {"proximityPlacementGroupType": "Standard"})
 
 
 def address(region: str, zone: str, tags: Tags) -> Body:
     """Public address. A VM in a zone needs an address in the same zone."""
-    return {
-        "location": region,
-        "tags": dict(tags),
-        "sku": {"name": "Standard"},
-        **_zones(zone),
-        "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"},
-    }
+    properties = {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}
+    return _body(region, tags, properties, sku={"name": "Standard"}, **_zones(zone))
 
 
 def nic(
@@ -143,7 +132,7 @@ def nic(
         properties["networkSecurityGroup"] = {"id": firewall}
     if fast:
         properties["enableAcceleratedNetworking"] = True
-    return {"location": region, "tags": dict(tags), "properties": properties}
+    return _body(region, tags, properties)
 
 
 def machine(
@@ -199,7 +188,7 @@ def machine(
         properties["capacityReservation"] = {"capacityReservationGroup": {"id": reservation}}
     if proximity is not None:
         properties["proximityPlacementGroup"] = {"id": proximity}
-    body = {"location": region, "tags": dict(tags), **_zones(zone), "properties": properties}
+    body = _body(region, tags, properties, **_zones(zone))
     if plan is not None:
         body["plan"] = dict(plan)
     if identity is not None:
@@ -306,18 +295,15 @@ def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool 
     https://learn.microsoft.com/rest/api/dtl/global-schedules
     """
     at = datetime.fromtimestamp(expires, timezone.utc)
-    return {
-        "location": region,
-        "tags": dict(tags),
-        "properties": {
-            "status": "Enabled" if enabled else "Disabled",
-            "taskType": "ComputeVmShutdownTask",
-            "dailyRecurrence": {"time": f"{at:%H%M}"},
-            "timeZoneId": "UTC",
-            "notificationSettings": {"status": "Disabled"},
-            "targetResourceId": vm,
-        },
+    properties = {
+        "status": "Enabled" if enabled else "Disabled",
+        "taskType": "ComputeVmShutdownTask",
+        "dailyRecurrence": {"time": f"{at:%H%M}"},
+        "timeZoneId": "UTC",
+        "notificationSettings": {"status": "Disabled"},
+        "targetResourceId": vm,
     }
+    return _body(region, tags, properties)
 
 
 def settings_of(found: Mapping[str, Any]) -> Body:
@@ -327,11 +313,8 @@ def settings_of(found: Mapping[str, Any]) -> Body:
         *("status", "taskType", "dailyRecurrence", "timeZoneId"),
         *("notificationSettings", "targetResourceId"),
     )
-    return {
-        "location": found.get("location"),
-        "tags": dict(found.get("tags") or {}),
-        "properties": {key: stored[key] for key in kept if key in stored},
-    }
+    properties = {key: stored[key] for key in kept if key in stored}
+    return _body(found.get("location"), found.get("tags") or {}, properties)
 
 
 def same_schedule(found: Body | Mapping[str, Any], body: Body) -> bool:

@@ -16,6 +16,7 @@ from libcloud.common.base import Connection, Response
 
 from cloudtrain.core import moments, recorder
 from cloudtrain.core.errors import CloudConfigError, TransientError
+from cloudtrain.providers.base.faults import Table
 from cloudtrain.providers.base.timing import require_network
 
 TIMEOUT = 60.0
@@ -76,14 +77,15 @@ class HttpClient:
     """Sends the requests of one cloud. Each of its connections is used by one thread at a time and
     kept open for the next caller. Thread-safe.
 
-    `title`: the cloud as users know it. `parse` raises ValueError for a truncated text. `timeout`:
-    seconds without data, or those to connect and those without data.
+    `title`: the cloud as users know it; `table`: its faults. `parse` raises ValueError for a
+    truncated text. `timeout`: seconds without data, or to connect and without data.
     """
 
     def __init__(
         self,
         cloud: str,
         title: str,
+        table: Table,
         *,
         parse: Callable[[str], Any] | None = None,
         timeout: float | tuple[float, float] = TIMEOUT,
@@ -91,7 +93,7 @@ class HttpClient:
     ) -> None:
         self.cloud, self.title, self.timeout = cloud, title, timeout
         self.authorities = authorities
-        self._parse = parse
+        self._table, self._parse = table, parse
         self.idle: dict[str, deque[CloudConnection]] = defaultdict(deque)
         """Open connections that nobody uses, by URL."""
 
@@ -104,25 +106,27 @@ class HttpClient:
         *,
         headers: Headers,
         params: Headers | None = None,
-        data: str | None = None,
+        body: Tree | None = None,
+        form: str | None = None,
         sign: Sign | None = None,
     ) -> Answer:
-        """Send one request to a path below `url`, and return the answer, whatever its status.
-        `sign` returns the headers to send for those that libcloud would.
-
-        Raises CloudError, and what libcloud and requests raise. `asked` names it in errors.
+        """Send one request to a path below `url`, with a body of JSON or a form, and return the
+        answer, whatever its status. `sign` returns the headers to send for those that libcloud
+        would. Raises CloudError; `asked` names the request in it.
         """
-        with self._connection(url) as connection:
+        headers = {"Content-Type": "application/json", **headers}
+        data = json.dumps(body) if body else form
+        with self._table.mapped(asked), self._connection(url) as connection:
             connection.sign = sign
             send: Any = connection.request
-            got = send(path, dict(params or {}), data, dict(headers), method)
-        body = None
+            got = send(path, dict(params or {}), data, headers, method)
+        parsed = None
         if 200 <= got.status < 300:
             try:
-                body = (self._parse or parse_json)(got.body)
+                parsed = (self._parse or parse_json)(got.body)
             except ValueError as error:
                 raise TransientError(f"{asked}: {error}", code=CUT_OFF) from error
-        return Answer(status=got.status, headers=got.headers, text=got.body, body=body)
+        return Answer(status=got.status, headers=got.headers, text=got.body, body=parsed)
 
     @contextmanager
     def _connection(self, url: str) -> Iterator[CloudConnection]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -258,10 +257,15 @@ class GcpClient:
         params: Mapping[str, str] | None,
         body: Json | None,
     ) -> Json:
-        answer = self._send(what, method, action, params, body)
+        def send(*, renew: bool = False) -> Answer:
+            headers = self.credentials.headers(renew=renew)
+            return self._http.ask(
+                what, self.url, method, action, headers=headers, params=params, body=body
+            )
+
+        answer = send()
         if answer.status == 401:  # the token may have been revoked before it expired
-            self.credentials.headers(renew=True)
-            answer = self._send(what, method, action, params, body)
+            answer = send(renew=True)
         if isinstance(answer.body, dict):
             return answer.body
         if answer.ok:
@@ -297,24 +301,9 @@ class GcpClient:
             return BusyError(error.message, hint=error.hint, code=error.code)
         return error
 
-    def _send(
-        self,
-        what: str,
-        method: str,
-        action: str,
-        params: Mapping[str, str] | None,
-        body: Json | None,
-    ) -> Answer:
-        with faults.TABLE.mapped(what):
-            headers = {"Content-Type": "application/json", **self.credentials.headers()}
-            data = json.dumps(body) if body else None
-            return self._http.ask(
-                what, self.url, method, action, headers=headers, params=params, data=data
-            )
-
 
 def _http(seconds: float) -> HttpClient:
-    return HttpClient("gcp", "Google Cloud", timeout=seconds)
+    return HttpClient("gcp", "Google Cloud", faults.TABLE, timeout=seconds)
 
 
 def _scope(path: str) -> str:

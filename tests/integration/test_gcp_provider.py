@@ -30,6 +30,7 @@ from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.http import HttpClient
 from cloudtrain.providers.base.provider import CloudProvider
+from cloudtrain.providers.gcp.faults import TABLE
 from tests.standins import serve
 from tests.standins.gcp_errors import Failure
 from tests.support.fakes import make_identity
@@ -730,7 +731,7 @@ def test_a_users_own_authorities_are_trusted_and_a_netrc_is_not_read(
     monkeypatch.setenv("NETRC", str(netrc))
     with serve.serving(app, 0, context) as url:
         token = {"Authorization": "Bearer token"}
-        client = HttpClient("gcp", "Google Cloud")
+        client = HttpClient("gcp", "Google Cloud", TABLE)
         assert client.ask("x", url, "GET", "projects/x", headers=token).ok
     assert seen == ["Bearer token"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -44,18 +43,16 @@ class ToyAccount(CloudDriver[str]):
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._http = HttpClient(FACTS.name, FACTS.title)
+        self._http = HttpClient(FACTS.name, FACTS.title, TABLE)
         self._room = config.project
         self._url = f"{config.endpoints.compute or os.environ['TOY_ENDPOINT']}/{self._room}"
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request, retried while it is throttled or unanswered. Raises CloudError."""
-        data = None if body is None else json.dumps(body)
-        return TIMING.call(lambda: self._once(f"{method} {path}", method, path, data))
+        return TIMING.call(lambda: self._once(f"{method} {path}", method, path, body))
 
-    def _once(self, asked: str, method: str, path: str, data: str | None) -> Any:
-        with TABLE.mapped(asked):
-            answer = self._http.ask(asked, self._url, method, path, headers={}, data=data)
+    def _once(self, asked: str, method: str, path: str, body: Any) -> Any:
+        answer = self._http.ask(asked, self._url, method, path, headers={}, body=body)
         if answer.ok:
             return answer.body
         raise TABLE.error(asked, words=plain(answer.text), status=answer.status)
