@@ -11,24 +11,22 @@ was reported, or after its VM is gone.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 
 from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
-    CredentialsError,
     NotFoundError,
     TransientError,
 )
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
-from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
+from cloudtrain.providers.azure.deadlines import Deadlines, Report, is_at
+from cloudtrain.providers.azure.resource_providers import ResourceProviders
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.answers import typed
 from cloudtrain.providers.base.driver import Vm
@@ -53,11 +51,6 @@ SLACK = 60.0
 """Tolerance in seconds: this much time may have passed since the end was computed."""
 OPERATION = "cloudtrain-deadline"
 """Tag of a schedule that holds the ID of the operation that ends its VM."""
-MOST = 100
-"""Operations in one request (learn.microsoft.com/rest/api/computeschedule, read 2026-11)."""
-UNKNOWN = "not known to Azure"
-"""State of an operation that Azure does not report."""
-PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
 
 
 def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
@@ -125,36 +118,8 @@ class _Armed:
         return (self.schedule or {}).get("tags") or {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Guarded:
-    """A VM that is to end."""
-
-    region: str
-    expires: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Deadline:
-    """Answer of Microsoft.ComputeSchedule to the request for an end; empty without that service."""
-
-    operation: str = ""
-    refusal: CloudError | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Report:
-    """An operation as Azure reports it."""
-
-    state: str
-    at: float
-    """Unix time."""
-
-
-def _is_at(report: _Report | None, expires: float) -> bool | None:
-    """True if the operation is still due at `expires`, None if Azure does not report it."""
-    if report is None:
-        return None
-    return report.state in PENDING and abs(report.at - expires) < 60.0
+_Guarded = tuple[str, float]
+"""Region and end (Unix time) of a VM that is to end."""
 
 
 class Expiries:
@@ -163,6 +128,7 @@ class Expiries:
     def __init__(self, arm: ArmClient, services: ResourceProviders) -> None:
         self._arm = arm
         self._services = services
+        self._deadlines = Deadlines(arm, services)
 
     def refuse(self, ahead: float, region: str) -> None:
         """Raise CloudConfigError if Azure cannot set an end `ahead` seconds from now there."""
@@ -179,7 +145,7 @@ class Expiries:
         """
         ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
-        made = self._deadline(group.vm(name), region, expires, known.operation)
+        made = self._deadlines.submit(group.vm(name), region, expires, known.operation)
         if not made.operation and ahead > LONGEST + SLACK:
             if made.refusal is not None:
                 raise made.refusal
@@ -189,7 +155,7 @@ class Expiries:
         try:
             self._daily(group, name, region, own, expires, known.schedule)
             if known.operation not in ("", made.operation):
-                self._withdraw(region, known.operation)
+                self._deadlines.withdraw(region, known.operation)
         except CloudError:
             new = made.operation if made.operation != known.operation else ""
             self._put_back(group, name, known, region, new)
@@ -208,7 +174,7 @@ class Expiries:
                 self._arm.put(path, requests.settings_of(known.schedule))
         with suppress(CloudError):
             if made:
-                self._cancel(region, [made])
+                self._deadlines.cancel(region, [made])
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
         """Move the ends. The tags change first: `repair` can then complete an interrupted move."""
@@ -248,7 +214,7 @@ class Expiries:
         path, found = group.vm(name), self._arm.find(group.schedule(name))
         if found is not None:
             if operation := _Armed(found).operation:
-                self._withdraw(machine.place.region, operation)
+                self._deadlines.withdraw(machine.place.region, operation)
             self._arm.delete(group.schedule(name))
         self._tag(path, labels.with_expiry(self._arm.get(path).get("tags") or {}, None))
 
@@ -259,9 +225,7 @@ class Expiries:
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         now = self._arm.timing.clock.now()
         guarded = {
-            str(vm.get("name", "")): _Guarded(
-                region=listing.plain(str(vm.get("location", ""))), expires=known.expires
-            )
+            str(vm.get("name", "")): (listing.plain(str(vm.get("location", ""))), known.expires)
             for vm in vms
             if (known := labels.ours(typed(vm, "tags", dict, null=True), of=cluster)) is not None
             and known.expires is not None
@@ -271,9 +235,9 @@ class Expiries:
         for vm in vms:
             name = str(vm.get("name", ""))
             if name in lacking:
-                found = guarded[name]
-                expires = max(found.expires, now + SOONEST)
-                self.arm(group, name, found.region, vm.get("tags") or {}, expires)
+                region, expires = guarded[name]
+                expires = max(expires, now + SOONEST)
+                self.arm(group, name, region, vm.get("tags") or {}, expires)
 
     def missing(self, machines: Sequence[Vm]) -> dict[str, str]:
         """Reasons for which Azure does not end VMs at their end, by ID, where Azure says so."""
@@ -282,8 +246,7 @@ class Expiries:
         for machine in machines:
             (group, name), expires = where(machine), machine.node.expires
             if expires is not None:
-                vm = _Guarded(region=machine.place.region, expires=expires)
-                by_group.setdefault(group, {})[name] = vm
+                by_group.setdefault(group, {})[name] = (machine.place.region, expires)
         for group, guarded in by_group.items():
             lacking = self._lacking(group, guarded, both=False)
             found |= {group.vm(name): why for name, why in lacking.items()}
@@ -307,23 +270,23 @@ class Expiries:
         found: dict[str, str] = {}
         asked: dict[str, list[str]] = {}
         ends: dict[str, _Armed] = {}
-        for name, vm in guarded.items():
+        for name, (region, expires) in guarded.items():
             ends[name] = armed.get(paths.last(group.schedule(name)).lower(), _Armed(None))
-            if ends[name].operation and (both or not ends[name].daily(vm.expires, now)):
-                asked.setdefault(vm.region, []).append(ends[name].operation)
-        reported: dict[str, _Report] = {}
+            if ends[name].operation and (both or not ends[name].daily(expires, now)):
+                asked.setdefault(region, []).append(ends[name].operation)
+        reported: dict[str, Report] = {}
         for region, operations in asked.items():
-            reported |= self._reported(region, operations)
-        for name, vm in guarded.items():
+            reported |= self._deadlines.reported(region, operations)
+        for name, (region, expires) in guarded.items():
             end = ends[name]
-            dated = _is_at(reported.get(end.operation), vm.expires)
-            daily = end.daily(vm.expires, now)
+            dated = is_at(reported.get(end.operation), expires)
+            daily = end.daily(expires, now)
             if both:
-                lacks = self._services.reach_far(vm.region) and not (
+                lacks = self._services.reach_far(region) and not (
                     end.operation and dated is not False
                 )
-                lacks |= vm.expires - now <= LONGEST and not daily
-                if lacks or end.expires != str(int(vm.expires)):
+                lacks |= expires - now <= LONGEST and not daily
+                if lacks or end.expires != str(int(expires)):
                     found[name] = "incomplete"
             elif not daily and (not end.operation or dated is False):
                 found[name] = end.fault()
@@ -357,89 +320,6 @@ class Expiries:
         except NotFoundError:
             return []
 
-    # ── Date and time ────────────────────────────────────────────────────────
-
-    def _deadline(self, vm: str, region: str, expires: float, old: str) -> _Deadline:
-        """Schedule the deallocation, and have Azure report it. `old` is kept beside it."""
-        if not self._services.reach_far(region):
-            return _Deadline()
-        if old and _is_at(self._reported(region, [old]).get(old), expires):
-            return _Deadline(operation=old)
-        made = self._submit(region, vm, expires)
-        if not made.operation:
-            return made
-
-        def ask() -> tuple[_Report | None] | None:
-            told = self._reported(region, [made.operation]).get(made.operation)
-            return (told,) if told is None or told.state != UNKNOWN else None
-
-        try:
-            told = self._arm.timing.until(ask, within=self._arm.timing.listing)
-            if told is None or _is_at(told[0], expires) is False:
-                raise TransientError(
-                    f"{paths.last(vm)}: Azure accepted its end but reports another"
-                )
-        except CloudError:
-            with suppress(CloudError):
-                self._cancel(region, [made.operation])
-            raise
-        return made
-
-    def _submit(self, region: str, vm: str, expires: float) -> _Deadline:
-        """Submit the operation. A refusal does not fail the VM: the schedule remains as a fallback,
-        if it reaches that far.
-        """
-        asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
-        what = f"{paths.last(vm)}: the end at Microsoft.ComputeSchedule"
-        try:
-            answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
-        except CredentialsError:
-            raise
-        except CloudError as refusal:
-            return _Deadline(refusal=refusal.copy_with(what=what))
-        words = "it named no operation"
-        for result in answer.get("results") or ():
-            operation = result.get("operation") or {}
-            if not result.get("errorCode") and operation.get("operationId"):
-                return _Deadline(operation=str(operation["operationId"]))
-            told = (result.get("errorCode"), result.get("errorDetails"))
-            words = ": ".join(str(each) for each in told if each) or words
-        return _Deadline(refusal=CloudConfigError(f"{what} was refused: {words}"))
-
-    def _reported(self, region: str, operations: Sequence[str]) -> dict[str, _Report]:
-        """Reports of Azure on these operations, by ID; none where this user may not ask."""
-        found: dict[str, _Report] = {}
-        for first in range(0, len(operations), MOST):
-            some = operations[first : first + MOST]
-            answer = ask_or_none(
-                partial(self._ask, requests.STATUS, region, requests.operations(some))
-            )
-            if answer is None:
-                continue
-            found |= dict.fromkeys(some, _Report(state=UNKNOWN, at=0.0))
-            for result in answer.get("results") or ():
-                known = result.get("operation") or {}
-                moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
-                state = str(known.get("state", "")).lower()
-                if moment is not None and state:
-                    found[str(known.get("operationId"))] = _Report(state=state, at=moment)
-        return found
-
-    def _withdraw(self, region: str, operation: str) -> None:
-        """Cancel an operation that another replaces. Raises TransientError if it still stands: it
-        would end the VM at the old time.
-        """
-        self._cancel(region, [operation])
-        found = self._reported(region, [operation]).get(operation)
-        if found is not None and found.state in PENDING:
-            raise TransientError(f"Azure did not withdraw the old end: it is {found.state}")
-
-    def _cancel(self, region: str, operations: Sequence[str]) -> None:
-        for first in range(0, len(operations), MOST):
-            self._ask(
-                requests.CANCEL, region, requests.operations(operations[first : first + MOST])
-            )
-
     def cancel(self, schedules: Iterable[Tree]) -> bool:
         """Cancel the operations of VMs that are gone. A refusal is not an error: what is left finds
         no VM. Returns False after one.
@@ -452,15 +332,10 @@ class Expiries:
         accepted = True
         for region, operations in by_region.items():
             try:
-                self._cancel(region, operations)
+                self._deadlines.cancel(region, operations)
             except CloudError:
                 accepted = False
         return accepted
-
-    def _ask(self, what: str, region: str, body: Tree) -> Tree:
-        path = f"{self._arm.path}/providers/{DEADLINES}/locations/{region}/{what}"
-        answer = self._arm.call("POST", path, body).body
-        return answer if isinstance(answer, dict) else {}
 
     # ── Time of day ──────────────────────────────────────────────────────────
 
