@@ -56,7 +56,8 @@ class Ec2Client:
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
         self.identity: AwsIdentity = identity(config.project)
-        self.endpoint = config.endpoints.compute or _variable("AWS_ENDPOINT_URL_EC2")
+        named = config.endpoints.compute or os.environ.get("AWS_ENDPOINT_URL_EC2")
+        self.endpoint = named or os.environ.get("AWS_ENDPOINT_URL") or None
         self.unknown: set[str] = set()
         """Actions that this endpoint does not support."""
         self.described: dict[tuple[str, str], Tree] = {}
@@ -178,10 +179,6 @@ class Ec2Client:
         """
         core = self.session()._session  # boto3 does not expose botocore's settings
         return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-
-
-def _variable(name: str) -> str | None:
-    return os.environ.get(name) or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 class _Signer(AWSRequestSignerAlgorithmV4):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cloudtrain.core import fence
-from cloudtrain.core.errors import BusyError, CloudError, NodesError, NotFoundError, raise_all
-from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.errors import BusyError, NotFoundError, raise_all
 from cloudtrain.providers.aws import listing, requests, resources, xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.base.driver import Resource, Vm
+from cloudtrain.providers.base.teardown import gather
 
 BATCH = 100
 """Instances per call."""
@@ -41,14 +42,11 @@ def delete_all(
         _await_end(ec2, region, ids)
         living.discard(region)
 
-    def delete(resource: Resource) -> None:
-        _delete(ec2, resource)
-
-    _gathered(failures, lambda: fan_out(regions, end, name=lambda region: region))
+    gather({region: partial(end, region) for region in regions}, failures)
     # A security group can be deleted once no network interface and no instance uses it.
     for kinds in (("volume", "network interface"), ("security group", "placement group")):
         batch = [r for r in resources if r.kind in kinds and r.region not in living]
-        _gathered(failures, lambda batch=batch: fan_out(batch, delete, name=str))  # type: ignore[misc]
+        gather({str(resource): partial(_delete, ec2, resource) for resource in batch}, failures)
     raise_all(failures)
 
 
@@ -60,15 +58,6 @@ def delete_from_inside(ec2: Ec2Client, machines: Sequence[Vm]) -> None:
     """
     for machine in machines:
         _terminate(ec2, machine.place.region, [machine.id], lambda id: False)
-
-
-def _gathered(failures: dict[str, BaseException], work: Callable[[], object]) -> None:
-    try:
-        work()
-    except NodesError as error:
-        failures |= error.failures
-    except CloudError as error:
-        failures[f"{len(failures)}"] = error
 
 
 def _terminate(

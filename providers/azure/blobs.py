@@ -20,10 +20,9 @@ def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     properties = if_told(lambda: _properties(arm, account), None)
     if properties is None:
         return
-    soft, days = _retention(properties.get("deleteRetentionPolicy"))
-    versions = bool(properties.get("isVersioningEnabled"))
-    reasons = [f"soft delete ({days} days)"] if soft else []
-    reasons += ["versioning"] if versions else []
+    kept = properties.get("deleteRetentionPolicy") or {}
+    reasons = [f"soft delete ({kept.get('days') or 0} days)"] if kept.get("enabled") else []
+    reasons += ["versioning"] if properties.get("isVersioningEnabled") else []
     if not reasons:
         yield Finding(what="blobs", ok=True, text=f"{account} does not keep deleted files")
         return
@@ -51,7 +50,3 @@ def account_id(arm: ArmClient, account: str) -> str | None:
 def _properties(arm: ArmClient, account: str) -> Tree | None:
     id = account_id(arm, account)
     return arm.get(f"{id}/blobServices/default").get("properties") or {} if id else None
-
-
-def _retention(policy: Tree | None) -> tuple[bool, int]:
-    return bool((policy or {}).get("enabled")), int((policy or {}).get("days") or 0)

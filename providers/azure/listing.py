@@ -84,7 +84,7 @@ def _machine(id: str, vm: Tree, lists: Lists, of: str | None) -> Vm | NotAsked |
         node=Node(
             name=name,
             state=state,
-            address=address or ("" if _has_public(properties, lists) else internal),
+            address=address,
             internal=internal,
             placement=str(place),
             machine=str((properties.get("hardwareProfile") or {}).get("vmSize", "")),
@@ -161,17 +161,15 @@ def _nic(properties: Tree, lists: Lists) -> Tree:
     return first
 
 
-def _has_public(properties: Tree, lists: Lists) -> bool:
-    return bool(_nic(properties, lists).get("publicIPAddress"))
-
-
 def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
-    """The private and public address; "" while unknown."""
+    """The private address and that for our connections; "" while unknown."""
     inside = _nic(properties, lists)
-    public = inside.get("publicIPAddress") or {}
+    internal = ip_address(inside.get("privateIPAddress"))
+    public = inside.get("publicIPAddress")
+    if not public:
+        return internal, internal
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
-    address = (found.get("properties") or {}).get("ipAddress")
-    return ip_address(inside.get("privateIPAddress")), ip_address(address)
+    return internal, ip_address((found.get("properties") or {}).get("ipAddress"))
 
 
 def unix_time(text: Any) -> float | None:

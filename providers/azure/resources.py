@@ -77,7 +77,8 @@ class Resources:
         names = {
             str(group.get("name", "")).lower()
             for group in groups
-            if _cluster(group) == cluster or _is_named(group, cluster)
+            if _cluster(group) == cluster
+            or str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
         }
         vms = [t for t in tagged if str(t.get("type", "")).lower().endswith("/virtualmachines")]
         names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
@@ -232,10 +233,6 @@ class Resources:
 def _cluster(thing: Tree) -> str | None:
     known = labels.ours(typed(thing, "tags", dict, null=True))
     return known.cluster if known else None
-
-
-def _is_named(group: Tree, cluster: str) -> bool:
-    return str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
 
 
 def _kind(thing: Tree) -> str | None:

@@ -154,7 +154,11 @@ class Table:
             return error
         names = [f"{c.__module__}.{c.__qualname__}" for c in type(error).__mro__]
         status = getattr(error, "code", 0) if _HTTP in names else 0
-        raised = (r for r, _, _ in self._rows if _overlaps(names, r.raised.split()))
+        raised = (
+            row
+            for row, _, _ in self._rows
+            if any(fnmatchcase(name, each) for each in row.raised.split() for name in names)
+        )
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
         row = Row(TransientError) if getattr(error, "retryable", False) else row
         code = f"HTTP {status}" if status else type(error).__name__
@@ -216,10 +220,6 @@ def _words_of(error: BaseException) -> str:
     first = error.args[0] if error.args else ""
     words = first if isinstance(first, str) else str(error)
     return words or type(error).__name__
-
-
-def _overlaps(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 class _Facts(dict[str, str]):

@@ -174,7 +174,7 @@ class CloudConnection(Connection):  # type: ignore[misc, unused-ignore]
         session = self.connection.session
         session.timeout = client.timeout
         # A line for this host in ~/.netrc would replace the token or the signature.
-        session.auth = _unchanged
+        session.auth = lambda request: request
         session.hooks["response"].append(lambda got, *_, **__: moments.answered(got, client.title))
         session.send = recorder.recorded(session.send, client.cloud)
 
@@ -183,7 +183,3 @@ class CloudConnection(Connection):  # type: ignore[misc, unused-ignore]
 
     def pre_connect_hook(self, params: Any, headers: Any) -> tuple[Any, Any]:
         return params, self.sign(self, headers) if self.sign else headers
-
-
-def _unchanged(request: Any) -> Any:
-    return request

@@ -141,7 +141,8 @@ class CloudProvider(Generic[NetworkT]):
                     raise
                 _journal_refusal(journal, place, error)
                 refusals.append((place, error))
-                places = _with_room_first(places, getattr(error, "elsewhere", ()))
+                roomy = getattr(error, "elsewhere", ())  # zones that the cloud says have room
+                places.sort(key=lambda place: place.zone not in roomy)
         failure = _no_placement(refusals)
         if not there:
             finder = self._finder(self._search(plan.config.name), owner=plan.owner)
@@ -440,11 +441,6 @@ def _nodes(machines: Iterable[Vm]) -> tuple[Node, ...]:
 def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> None:
     kind = type(error).__name__
     journal(PlacementRefused(placement=str(place), error=kind, text=error.message))
-
-
-def _with_room_first(places: Sequence[Location], zones: Collection[str]) -> list[Location]:
-    """The places, those first that have room according to the cloud."""
-    return sorted(places, key=lambda place: place.zone not in zones)
 
 
 def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:

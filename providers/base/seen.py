@@ -50,11 +50,8 @@ class SeenGenerations:
         resources of another generation were left over by a creation that failed.
         """
         nodes = [m for m in machines if m.node.state != "gone" and self.is_other(m.generation)]
-        return (*nodes, *(r for r in resources if self._is_being_made(r, now)))
-
-    def _is_being_made(self, resource: Resource, now: float) -> bool:
-        at_work = is_being_created(resource.creating_until, now)
-        return self.is_other(resource.generation) and at_work
+        at_work = (r for r in resources if is_being_created(r.creating_until, now))
+        return (*nodes, *(r for r in at_work if self.is_other(r.generation)))
 
     def of_these(
         self, machines: Sequence[Vm], resources: Sequence[Resource], now: float

@@ -18,6 +18,7 @@ from cloudtrain.core.errors import (
     PermissionsError,
 )
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.base.driver import CloudDriver, Resource, Vm
 from cloudtrain.providers.base.timing import Timing
@@ -155,6 +156,22 @@ def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
     if isinstance(failure, NodesError):
         return [type(each) for each in failure.failures.values()]
     return [] if failure is None else [type(failure)]
+
+
+def gather(
+    works: Mapping[str, Callable[[], object]],
+    failures: dict[str, BaseException],
+    workers: int = 64,
+) -> None:
+    """Run deletions in parallel; what fails goes to `failures`, by name, and stops none."""
+
+    def attempt(what: str) -> None:
+        try:
+            works[what]()
+        except CloudError as error:
+            failures[what] = error
+
+    fan_out(list(works), attempt, name=lambda what: what, workers=workers)
 
 
 Failure = TypeVar("Failure", bound=BaseException)

@@ -114,12 +114,12 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
         places: Sequence[str] = (),
     ) -> PartialList[Vm]:
         found = resources.machines(self._api, self._tpus, cluster, place, places)
-        return with_proxies(
-            found, self._config.network, project=self._api.project, service=self._iap
-        )
+        project = self._api.project
 
-    def _iap(self, machine: Vm) -> tuple[str, ...]:
-        return ssh_service.command(self._api.project, machine.place.zone, machine.node.name)
+        def iap(machine: Vm) -> tuple[str, ...]:
+            return ssh_service.command(project, machine.place.zone, machine.node.name)
+
+        return with_proxies(found, self._config.network, project=project, service=iap)
 
     def resources(
         self, cluster: str | None = None, places: Sequence[str] = ()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cloudtrain.core import fence
 from cloudtrain.core.errors import (
     BusyError,
     CloudConfigError,
-    CloudError,
     NotFoundError,
     PermissionsError,
     if_told,
     raise_all,
 )
-from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Resource, Vm
+from cloudtrain.providers.base.teardown import gather
 from cloudtrain.providers.gcp import tpu_hosts
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.faults import is_unknown_question
@@ -55,12 +54,12 @@ def delete_all(
         works[f"TPU {name} in {zone}"] = partial(_delete_tpu, api, tpus, host)
     for m in vms:
         works[_words(m)] = partial(delete_vm, api, m)
-    _side_by_side(works, failures)
+    gather(works, failures, AT_ONCE)
     for kinds in () if failures else ORDER:  # keep what a remaining VM uses
         ours = [r for r in resources if r.kind in kinds]
         paths = {str(r): PATHS[r.kind].format(r) for r in ours}
         works = {what: partial(delete, api, what, path) for what, path in paths.items()}
-        _side_by_side(works, failures)
+        gather(works, failures, AT_ONCE)
     for what, error in failures.items():
         failures[what] = _blocked(api, error)
     raise_all(failures)
@@ -107,8 +106,10 @@ def delete_from_inside(
     """
     rules = [r for r in resources if r.kind == "firewall"]
     failures: dict[str, BaseException] = {}  # what stays has no price, the VM has
-    _side_by_side(
-        {str(r): partial(delete, api, str(r), PATHS[r.kind].format(r)) for r in rules}, failures
+    gather(
+        {str(r): partial(delete, api, str(r), PATHS[r.kind].format(r)) for r in rules},
+        failures,
+        AT_ONCE,
     )
     for machine in machines:
         delete_vm(api, machine)
@@ -176,16 +177,3 @@ def _delete_tpu(api: GcpClient, tpus: Tpus, host: Vm) -> None:
             raise BusyError(error.message, hint=error.hint, code=error.code) from error
 
     api.persist(attempt, within=RELEASE)
-
-
-def _side_by_side(
-    works: Mapping[str, Callable[[], None]], failures: dict[str, BaseException]
-) -> None:
-    def attempt(what: str) -> None:
-        try:
-            works[what]()
-        except CloudError as error:
-            failures[what] = error
-
-    name: Callable[[str], str] = str
-    fan_out(list(works), attempt, name=name, workers=AT_ONCE)
