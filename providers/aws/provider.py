@@ -124,10 +124,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
         return reservations.latest_end(self._ec2, regions, plan)
 
     def machines(
-        self,
-        cluster: str | None = None,
-        place: Location | None = None,
-        places: Sequence[str] = (),
+        self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
     ) -> PartialList[Vm]:
         if place is not None:
             return self._proxied(self._machines(self._ec2, place.region, cluster, place.zone))

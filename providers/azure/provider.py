@@ -114,17 +114,11 @@ class AzureDriver(CloudDriver[ClusterNetwork]):
         return spot.evidence(self._arm, plan, places)
 
     def machines(
-        self,
-        cluster: str | None = None,
-        place: Location | None = None,
-        places: Sequence[str] = (),
+        self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
     ) -> PartialList[Vm]:
         found = self._holdings.machines(cluster, place)
         return with_proxies(
-            found,
-            self._config.network,
-            project=self._arm.subscription,
-            service=self._bastion,
+            found, self._config.network, project=self._arm.subscription, service=self._bastion
         )
 
     def _bastion(self, machine: Vm) -> tuple[str, ...]:

@@ -202,10 +202,7 @@ class CloudDriver(Protocol[NetworkT]):
         return None
 
     def machines(
-        self,
-        cluster: str | None = None,
-        place: Location | None = None,
-        places: Sequence[str] = (),
+        self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
     ) -> PartialList[Vm]:
         """List VMs with our label: of one cluster or all, in one place or everywhere.
 

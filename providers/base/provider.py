@@ -320,11 +320,7 @@ class CloudProvider(Generic[NetworkT]):
         )
 
     def _generation(
-        self,
-        plan: Plan,
-        there: Mapping[str, Vm],
-        expected: Mapping[str, float],
-        journal: Journal,
+        self, plan: Plan, there: Mapping[str, Vm], expected: Mapping[str, float], journal: Journal
     ) -> str:
         """The generation of what is created: that of the existing nodes; that of a creation that
         was interrupted, whose nodes may still be listed; else a new one.

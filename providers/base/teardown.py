@@ -45,10 +45,7 @@ class Teardown:
         """Until the last listing."""
 
     def clear(
-        self,
-        find: Callable[[], Found],
-        expected: Mapping[str, float],
-        made: Sequence[Vm] = (),
+        self, find: Callable[[], Found], expected: Mapping[str, float], made: Sequence[Vm] = ()
     ) -> None:
         """Delete until `find` lists nothing and every expected node has been seen once or is too
         late to appear.
@@ -159,9 +156,7 @@ def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
 
 
 def gather(
-    works: Mapping[str, Callable[[], object]],
-    failures: dict[str, BaseException],
-    workers: int = 64,
+    works: Mapping[str, Callable[[], object]], failures: dict[str, BaseException], workers: int = 64
 ) -> None:
     """Run deletions in parallel; what fails goes to `failures`, by name, and stops none."""
 

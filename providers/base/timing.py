@@ -13,14 +13,7 @@ from cloudtrain.core.wait_limits import NODE_LISTED
 
 T = TypeVar("T")
 
-CALLS = Retry(
-    pause=0.5,
-    backoff=2.0,
-    longest=30.0,
-    jitter=0.5,
-    tries=9,
-    within=90.0,
-)
+CALLS = Retry(pause=0.5, backoff=2.0, longest=30.0, jitter=0.5, tries=9, within=90.0)
 """Retries for throttled or unanswered calls: a minute and a half, as clouds count rates per minute.
 """
 

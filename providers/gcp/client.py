@@ -207,11 +207,7 @@ class GcpClient:
         return polls.call(attempt, on=BusyError, before_pause=report, clock=self.timing.clock)
 
     def _done(
-        self,
-        what: str,
-        scope: str,
-        operation: Json,
-        accepted: Callable[[], bool] | None = None,
+        self, what: str, scope: str, operation: Json, accepted: Callable[[], bool] | None = None
     ) -> Json:
         latest, path = operation, f"{scope}/operations/{operation.get('name')}"
 

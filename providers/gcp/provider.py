@@ -108,10 +108,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
         return () if self._tpus.needed else advice.spot_evidence(self._api, plan, places)
 
     def machines(
-        self,
-        cluster: str | None = None,
-        place: Location | None = None,
-        places: Sequence[str] = (),
+        self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
     ) -> PartialList[Vm]:
         found = resources.machines(self._api, self._tpus, cluster, place, places)
         project = self._api.project
