@@ -7,7 +7,7 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.aws import faults, xml
 from cloudtrain.providers.aws.xml import Tree
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.answers import ip_address
+from cloudtrain.providers.base.answers import ip_address, unix_time
 from cloudtrain.providers.base.driver import Location, Vm
 
 STATES: dict[str, NodeState] = {
@@ -57,7 +57,7 @@ def listed_vm(
             machine=xml.text(instance, "instanceType"),
             provisioning=_provisioning(instance),
             identities=tuple(filter(None, [_profile(instance)])),
-            created=xml.unix(xml.text(instance, "launchTime")),
+            created=unix_time(xml.text(instance, "launchTime")),
             expires=ours.expires,
             **ours.node_fields,
         ),

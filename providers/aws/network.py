@@ -161,8 +161,8 @@ class SecurityGroup:
         self._ec2 = ec2
         self._region = region
         self._vpc = vpc
+        self._plan = plan
         self._cluster = plan.config.name
-        self._owner = plan.owner
         self._tags = labels.on_resources(plan)
         self._name = labels.group_name(self._cluster)
 
@@ -189,14 +189,7 @@ class SecurityGroup:
             named = xml.text(group, "groupName"), xml.text(group, "vpcId")
             if named == (self._name, self._vpc):
                 what = f"security group {self._name} in {self._vpc}"
-                parsed = labels.ours(xml.tags(group), of=self._cluster)
-                if parsed is None:
-                    raise NameTakenError(
-                        f"{what} is not cloudtrain's",
-                        hint="choose another `name:` for the cluster, or delete that group",
-                        scope="region",
-                    )
-                labels.refuse_other_owner(what, parsed.owner, self._owner)
+                labels.refuse_foreign(what, labels.read(xml.tags(group)), self._plan, "region")
                 return xml.text(group, "groupId")
         return None
 

@@ -17,6 +17,7 @@ from cloudtrain.core.model import Plan, Provisioning
 from cloudtrain.providers.aws import xml
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.xml import Tree
+from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.driver import Location, Vm
 
 UNKNOWN = ("InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed")
@@ -238,8 +239,8 @@ def _read(found: Tree) -> Reservation:
         block=xml.text(found, "reservationType") == "capacity-block",
         dedicated=xml.text(found, "tenancy") == "dedicated",
         targeted=xml.text(found, "instanceMatchCriteria") != "open",
-        starts=xml.unix(xml.text(found, "startDate")),
-        ends=xml.unix(xml.text(found, "endDate")) if limited else None,
+        starts=unix_time(xml.text(found, "startDate")),
+        ends=unix_time(xml.text(found, "endDate")) if limited else None,
         placement_group=xml.text(found, "placementGroupArn").rpartition("/")[2],
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
@@ -46,14 +45,6 @@ def text(answer: Mapping[str, Any], name: str) -> str:
 
 def tags(answer: Mapping[str, Any]) -> dict[str, str]:
     return {text(tag, "key"): text(tag, "value") for tag in items(answer, "tagSet")}
-
-
-def unix(time: str) -> float | None:
-    """Convert a time like `2026-11-21T13:51:43.000Z` to Unix time; None for any other text."""
-    try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 def _plain(element: ElementTree.Element) -> Any:

@@ -14,9 +14,10 @@ from cloudtrain.core.errors import (
     CredentialsError,
     TransientError,
 )
-from cloudtrain.providers.azure import listing, paths, requests
+from cloudtrain.providers.azure import paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
+from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.http import Tree
 
 MOST = 100
@@ -117,7 +118,7 @@ class Deadlines:
             found |= dict.fromkeys(some, Report(state=UNKNOWN, at=0.0))
             for result in answer.get("results") or ():
                 known = result.get("operation") or {}
-                moment = listing.unix_time(known.get("deadline") or known.get("deadLine"))
+                moment = unix_time(known.get("deadline") or known.get("deadLine"))
                 state = str(known.get("state", "")).lower()
                 if moment is not None and state:
                     found[str(known.get("operationId"))] = Report(state=state, at=moment)

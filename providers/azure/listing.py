@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from cloudtrain.core.errors import BusyError, CapacityError, CloudError, Scope
@@ -14,7 +13,7 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.client import failure_reason, state_of
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.answers import ip_address, typed
+from cloudtrain.providers.base.answers import ip_address, typed, unix_time
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.http import Tree
 
@@ -170,21 +169,6 @@ def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
         return internal, internal
     found = lists.addresses.get(str(public.get("id", "")).lower()) or public
     return internal, ip_address((found.get("properties") or {}).get("ipAddress"))
-
-
-def unix_time(text: Any) -> float | None:
-    """Convert a time like `2026-11-21T13:30:00.1234567+00:00` to Unix time: Azure writes seven
-    digits, but Python 3.10 reads only six.
-    """
-    words = str(text or "").replace("Z", "+00:00")
-    head, dot, rest = words.partition(".")
-    if dot:
-        digits = len(rest) - len(rest.lstrip("0123456789"))
-        words = f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"
-    try:
-        return datetime.fromisoformat(words).timestamp()
-    except ValueError:
-        return None
 
 
 def _provisioning(properties: Mapping[str, Any], subscription: str) -> Provisioning:

@@ -183,15 +183,8 @@ class _Site:
         """
         found = self._alive()
         if found is not None:
-            parsed = labels.ours(typed(found, "tags", dict, null=True))
-            if parsed is None or parsed.cluster != self.cluster:
-                raise NameTakenError(
-                    f"resource group {self.within.name} exists, and cloudtrain did not create it",
-                    hint="rename the cluster, or delete that group",
-                )
-            labels.refuse_other_owner(
-                f"resource group {self.within.name}", parsed.owner, self.plan.owner
-            )
+            parsed = labels.read(typed(found, "tags", dict, null=True))
+            labels.refuse_foreign(f"resource group {self.within.name}", parsed, self.plan)
             return False
         self.journal(ResourceRequested(what="resource group", name=self.within.name))
         body = requests.group(self.place.region, self._tags)

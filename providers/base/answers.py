@@ -11,6 +11,7 @@ import functools
 import inspect
 import ipaddress
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -38,6 +39,21 @@ def objects(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         if not isinstance(each, dict):
             raise TypeError(f"{name} has what is not an object: {each!r:.60}")
     return found
+
+
+def unix_time(text: object) -> float | None:
+    """Convert a time like `2026-11-21T13:30:00.1234567+00:00` to Unix time: Azure writes seven
+    digits, but Python 3.10 reads only six.
+    """
+    words = str(text or "").replace("Z", "+00:00")
+    head, dot, rest = words.partition(".")
+    if dot:
+        digits = len(rest) - len(rest.lstrip("0123456789"))
+        words = f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"
+    try:
+        return datetime.fromisoformat(words).timestamp()
+    except ValueError:
+        return None
 
 
 _WORDS: Mapping[type, str] = {dict: "an object", list: "a list", str: "a text"}

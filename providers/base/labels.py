@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cloudtrain.core.errors import NameTakenError
+from cloudtrain.core.errors import NameTakenError, Scope
 from cloudtrain.core.model import Owner, Plan
 from cloudtrain.core.owner import login
 from cloudtrain.core.partial_list import NotAsked
@@ -206,6 +206,19 @@ def refuse_other_owner(what: str, there: Owner, owner: Owner) -> None:
         raise NameTakenError(
             f"{what} belongs to a cluster of {there}", hint="give this cluster another `name:`"
         )
+
+
+def refuse_foreign(
+    what: str, there: Labels | NotOurs | None, plan: Plan, scope: Scope = "account"
+) -> None:
+    """Raise NameTakenError unless `what` has labels of the plan's cluster and owner."""
+    if not isinstance(there, Labels) or there.cluster != plan.config.name:
+        raise NameTakenError(
+            f"{what} exists, and cloudtrain did not create it",
+            hint="choose another `name:` for the cluster, or delete it",
+            scope=scope,
+        )
+    refuse_other_owner(what, there.owner, plan.owner)
 
 
 def group_name(cluster: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodeState, Provisioning
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.answers import ip_address, typed
+from cloudtrain.providers.base.answers import ip_address, typed, unix_time
 from cloudtrain.providers.base.driver import Location, Resource, Vm
 from cloudtrain.providers.gcp.requests import read_description
 
@@ -60,7 +59,7 @@ def listed_vm(instance: Json, of: str | None = None) -> Vm | NotAsked | None:
         provisioning=_provisioning(instance),
         disk_gb=_disk_gb(instance),
         identities=tuple(str(each.get("email")) for each in instance.get("serviceAccounts") or ()),
-        created=timestamp(instance.get("creationTimestamp")),
+        created=unix_time(instance.get("creationTimestamp")),
         expires=_ends(instance) or parsed.expires,
         no_end=_no_end(instance, parsed.expires),
         **parsed.node_fields,
@@ -91,7 +90,7 @@ def _disk_gb(instance: Json) -> int | None:
 
 def _ends(instance: Json) -> float | None:
     status = (instance.get("resourceStatus") or {}).get("scheduling") or {}
-    return timestamp(status.get("terminationTimestamp"))
+    return unix_time(status.get("terminationTimestamp"))
 
 
 def _no_end(instance: Json, expires: float | None) -> str:
@@ -150,14 +149,6 @@ def place_of(zone: str) -> Location:
 def last(url: object) -> str:
     """The last part of a URL: `…/zones/us-east4-c` → `us-east4-c`."""
     return str(url or "").rpartition("/")[2]
-
-
-def timestamp(text: object) -> float | None:
-    """Convert an RFC 3339 date to Unix time; for example, `2026-11-21T05:30:00.123-08:00`."""
-    try:
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 def _provisioning(instance: Json) -> Provisioning:

@@ -155,12 +155,7 @@ class NetworkBuilder:
     def _refuse_foreign(self, what: str, there: Json, body: Json) -> None:
         parsed = requests.read_description(str(there.get("description") or ""))
         network = body.get("network")
-        if not isinstance(parsed, labels.Labels) or parsed.cluster != self.cluster:
-            raise NameTakenError(
-                f"{what} exists, and cloudtrain did not create it",
-                hint="choose another `name`, or delete it",
-            )
-        labels.refuse_other_owner(what, parsed.owner, self.plan.owner)
+        labels.refuse_foreign(what, parsed, self.plan)
         if network is not None and last(there.get("network")) != last(network):
             raise NameTakenError(
                 f"{what} is in network {last(there.get('network'))}, not {last(network)}",

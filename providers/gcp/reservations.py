@@ -20,10 +20,11 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
-from cloudtrain.providers.gcp.listing import last, timestamp
+from cloudtrain.providers.gcp.listing import last
 from cloudtrain.providers.gcp.machine_shapes import shape
 
 BOUND = re.compile(r"a4x?-.+|a3-ultragpu-.+")
@@ -71,7 +72,7 @@ class Reservation:
 
     @property
     def ends(self) -> float | None:
-        return timestamp(self.body.get("deleteAtTime"))
+        return unix_time(self.body.get("deleteAtTime"))
 
     @property
     def bound(self) -> bool:

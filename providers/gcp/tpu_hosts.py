@@ -10,9 +10,9 @@ from cloudtrain.core.model import ON_DEMAND, SPOT, Node, NodePlan, NodeState
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.answers import ip_address, typed
+from cloudtrain.providers.base.answers import ip_address, typed, unix_time
 from cloudtrain.providers.base.driver import LaunchRequest, Vm
-from cloudtrain.providers.gcp.listing import place_of, timestamp
+from cloudtrain.providers.gcp.listing import place_of
 from cloudtrain.providers.gcp.requests import ClusterNetwork, os_login, service_accounts
 from cloudtrain.providers.gcp.startup import slice_script
 
@@ -88,7 +88,7 @@ def _host(tpu: Json, parsed: labels.Labels, index: int, endpoint: Json) -> Vm:
         placement=zone,
         machine=str(tpu.get("acceleratorType") or ""),
         provisioning=SPOT if scheduling.get("spot") or scheduling.get("preemptible") else ON_DEMAND,
-        created=timestamp(tpu.get("createTime")),
+        created=unix_time(tpu.get("createTime")),
         expires=parsed.expires,
         owner=parsed.owner,
         generation=parsed.generation,

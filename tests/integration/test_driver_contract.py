@@ -192,7 +192,7 @@ def test_a_network_of_somebody_else_is_never_taken(rig: Rig) -> None:
     rig.take_the_name()
     plan, held = rig.plan(), rig.cloud.holdings()
     rig.cloud.forget_calls()
-    with pytest.raises(NameTakenError, match=r"cloudtrain did not create it|is not cloudtrain's"):
+    with pytest.raises(NameTakenError, match="cloudtrain did not create it"):
         rig.ground(plan)
     assert (rig.cloud.holdings(), rig.writes()) == (held, [])
     assert rig.account(plan).resources("mnist") == ()

@@ -28,6 +28,7 @@ from cloudtrain.core.errors import (
     TransientError,
 )
 from cloudtrain.providers.aws import faults, listing, xml
+from cloudtrain.providers.base.answers import unix_time
 from tests.support.foreign_errors import raised
 
 
@@ -208,7 +209,7 @@ def test_a_recorded_reservation_is_read_whatever_its_namespace() -> None:
     found = listing.instances(xml.items(answer, "reservationSet"))
     assert [xml.text(each, "instanceId") for each in found] == ["i-4382922a", "i-8474834a"]
     assert xml.text(xml.part(found[0], "instanceState"), "name") == "stopped"
-    assert xml.unix(xml.text(found[0], "launchTime"))
+    assert unix_time(xml.text(found[0], "launchTime"))
 
 
 def test_a_recorded_security_group_is_read_with_its_rules() -> None:

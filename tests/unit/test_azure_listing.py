@@ -7,6 +7,7 @@ import pytest
 from cloudtrain.core.errors import BusyError, CapacityError
 from cloudtrain.providers.azure import listing, paths
 from cloudtrain.providers.azure.machine_types import read
+from cloudtrain.providers.base.answers import unix_time
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_vm_that_is_being_deleted_is_none_to_keep() -> None:
     ],
 )
 def test_times_are_read_with_any_number_of_digits(text: str | None, seconds: float | None) -> None:
-    assert listing.unix_time(text) == seconds
+    assert unix_time(text) == seconds
 
 
 def test_an_id_is_read_in_any_capitals() -> None:

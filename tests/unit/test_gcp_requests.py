@@ -21,6 +21,7 @@ from cloudtrain.core.model import (
     Plan,
     Provisioning,
 )
+from cloudtrain.providers.base.answers import unix_time
 from cloudtrain.providers.base.driver import LaunchRequest, Location
 from cloudtrain.providers.gcp import advice, listing, requests, scheduling
 from cloudtrain.providers.gcp.images import GcpImage, path_of
@@ -370,7 +371,7 @@ def test_a_recorded_vm_is_read() -> None:
         nat,
         vm["networkInterfaces"][0]["networkIP"],
     )
-    assert machine.node.created == listing.timestamp(vm["creationTimestamp"])
+    assert machine.node.created == unix_time(vm["creationTimestamp"])
 
 
 def test_a_recorded_vm_that_is_stopped_is_told_as_such() -> None:
