@@ -37,13 +37,13 @@ from cloudtrain.providers.base.create import (
 )
 from cloudtrain.providers.base.driver import (
     CloudDriver,
-    ConfirmsEnds,
     Location,
     NetworkT,
     Resource,
     Tell,
     Vm,
 )
+from cloudtrain.providers.base.ends import Ends
 from cloudtrain.providers.base.labels import refuse_other_owner
 from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
 from cloudtrain.providers.base.seen import SeenGenerations, created_anew, new_generation
@@ -62,6 +62,7 @@ class CloudProvider(Generic[NetworkT]):
         self._account = account
         self._caller = caller
         self._timing = timing
+        self._ends = Ends(account, timing)
         self.whereabouts: Whereabouts | None = None
         """Whereabouts of this provider's cluster, if known."""
         self._told: tuple[Principal | None] | None = None
@@ -105,9 +106,9 @@ class CloudProvider(Generic[NetworkT]):
     ) -> tuple[Node, ...]:
         there = self._adopted(plan, journal)
         plan = replace(plan, generation=self._generation(plan, there, expected or {}, journal))
-        expires, moved = self._one_end(plan, there)
+        expires, moved = self._ends.choose(plan, there)
         if not moved:
-            self._repair_ends(list(there.values()))
+            self._ends.repair(list(there.values()))
         creation = Creation(
             account=self._account,
             timing=self._timing,
@@ -157,34 +158,11 @@ class CloudProvider(Generic[NetworkT]):
 
     def nodes_and_ends(self, cluster: str) -> PartialList[Node]:
         found = self._search(cluster).machines()
-        return PartialList(_nodes(self._with_ends(found)), found.foreign)
+        return PartialList(_nodes(self._ends.confirmed(found)), found.foreign)
 
     def own_end(self, node: Node) -> str:
         timed = self._account.ends_by_shutdown and node.expires is not None
         return has_end_command(node.expires or 0.0) if timed else ""
-
-    def _with_ends(self, machines: Sequence[Vm]) -> list[Vm]:
-        """The VMs with what the cloud says of their ends; none is believed without an answer."""
-        asked = [machine for machine in machines if self._is_guarded(machine)]
-        if not asked or not isinstance(self._account, ConfirmsEnds):
-            return list(machines)
-        try:
-            missing = self._account.missing_ends(asked)
-        except CloudError as error:
-            missing = {m.id: f"{self.name} did not answer: {error.message}" for m in asked}
-        return [
-            replace(m, node=replace(m.node, no_end=missing.get(m.id, m.node.no_end)))
-            for m in machines
-        ]
-
-    def _is_guarded(self, machine: Vm) -> bool:
-        """True for a VM that is billed now and is to end later."""
-        node = machine.node
-        return (
-            node.state == "running"
-            and node.expires is not None
-            and node.expires > self._timing.clock.now()
-        )
 
     def find(self, cluster: str) -> PartialList[Node]:
         found = self._account.machines(cluster)
@@ -233,7 +211,7 @@ class CloudProvider(Generic[NetworkT]):
 
     def sweep(self) -> PartialList[Holding]:
         machines, resources = self._account.machines(), self._account.resources()
-        alive = self._with_ends([m for m in machines if m.node.state != "gone"])
+        alive = self._ends.confirmed([m for m in machines if m.node.state != "gone"])
         clusters = {m.cluster for m in alive} | {r.cluster for r in resources}
         now = self._timing.clock.now()
         for name in clusters:
@@ -368,65 +346,6 @@ class CloudProvider(Generic[NetworkT]):
         if extra:
             Teardown(self._account, self._timing, journal).clear(find, {})
         return kept
-
-    def _one_end(self, plan: Plan, there: Mapping[str, Vm]) -> tuple[float | None, bool]:
-        """Give all nodes the same end when a node joins or is restarted. Returns that end, and
-        whether any node's end was moved.
-        """
-        expires = self._expires(plan, there)
-        names = {node.name for node in plan.nodes}
-        others = [m for m in there.values() if m.node.state != "stopped"]
-        joins = bool(names - there.keys()) or len(others) < len(there)
-        overdue = any(
-            (m.node.expires or expires or 0.0) <= self._timing.clock.now() for m in others
-        )
-        moved = [m for m in others if _differ(m.node.expires, expires)]
-        if expires is not None and moved and (joins or overdue):
-            self._account.move_ends(moved, expires)
-            return expires, True
-        return expires, False
-
-    def _repair_ends(self, there: Sequence[Vm]) -> None:
-        """Have the cloud end the nodes that it says it does not, if it can."""
-        guarded = [machine for machine in there if self._is_guarded(machine)]
-        if guarded and isinstance(self._account, ConfirmsEnds):
-            self._account.repair_ends(guarded)
-
-    def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
-        """The expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
-        none or it has passed; never later than what they are bought from, nor than the plan's
-        `latest_end`.
-        """
-        now, paid, soonest = self._timing.clock.now(), plan.latest_end, self._account.soonest_end
-        latest, end = self._account.latest_end(plan), self._wished_end(plan, there)
-        end = end if latest is None else min(latest, end or latest)
-        if paid is None or (end is not None and end <= paid):
-            return end
-        if paid < now + soonest:
-            raise CloudConfigError(
-                f"limits.budget: its rest pays for {max(0.0, paid - now) / 60:.0f} min, and "
-                f"{self.name} needs {soonest / 60:.0f} min to end a node in time",
-                hint="raise limits.budget",
-            )
-        return paid
-
-    def _wished_end(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
-        """The same by `limits.max_lifetime` alone."""
-        known = [m.node.expires for m in there.values() if m.node.expires is not None]
-        if known and plan.earliest_end is not None:
-            return max(min(known), plan.earliest_end)
-        now, lifetime = self._timing.clock.now(), plan.config.limits.max_lifetime
-        ahead = [end for end in known if end > now]
-        if ahead:
-            return max(min(ahead), now + self._account.soonest_end)
-        if known and lifetime is None:
-            return now + self._account.soonest_end
-        return None if lifetime is None else now + lifetime
-
-
-def _differ(end: float | None, other: float | None) -> bool:
-    """True if two ends differ by more than the rounding error of labels."""
-    return end is None or other is None or abs(end - other) > 1.0
 
 
 def _nodes(machines: Iterable[Vm]) -> tuple[Node, ...]:
