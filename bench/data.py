@@ -33,8 +33,7 @@ from cloudtrain.core.model import ClusterConfig, DataSource, Node  # noqa: E402
 from cloudtrain.core.ship import program  # noqa: E402
 from cloudtrain.datasets.dataset import Dataset  # noqa: E402
 from cloudtrain.datasets.exchange import Exchange  # noqa: E402
-from cloudtrain.datasets.listing import list_dataset, open_source  # noqa: E402
-from cloudtrain.datasets.signing import DataSigner  # noqa: E402
+from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source  # noqa: E402
 from cloudtrain.stores import open_store  # noqa: E402
 from tests.standins import stores  # noqa: E402
 from tests.standins.stores import ACCOUNT, KEY, Store  # noqa: E402

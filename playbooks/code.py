@@ -15,8 +15,8 @@ from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.shell import Step, script
 from cloudtrain.node.key_shapes import file_reason
-from cloudtrain.playbooks import folder, folder_archive, git, git_access, ignore, scripts
-from cloudtrain.playbooks.archive import Archive
+from cloudtrain.playbooks import folder, git, git_access, ignore, scripts
+from cloudtrain.playbooks.archive import Archive, folder_archive, folder_digest
 from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, LeftOut, key_file
 from cloudtrain.playbooks.git_access import Access
 
@@ -83,10 +83,10 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
         root = config.folder / Path(config.code.path).expanduser()
         listing = folder.listing(config, root)
         entries = listing.entries
-        digest = folder_archive.digest(root, entries)
+        digest = folder_digest(root, entries)
         if delivered not in (None, digest):
             return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
-        packed = folder_archive.archive(root, entries, digest)
+        packed = folder_archive(root, entries, digest)
         return FolderCode(root=root, digest=digest, archive=packed, keys=listing.keys)
     return NoCode()
 

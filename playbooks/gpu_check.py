@@ -6,7 +6,7 @@ from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.shell import Step, script
 from cloudtrain.core.ship import text
 from cloudtrain.playbooks import nvidia, scripts, tensorflow
-from cloudtrain.playbooks.cuda_links import LINK
+from cloudtrain.playbooks.sh_functions import LINK
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:

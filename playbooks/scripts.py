@@ -5,9 +5,7 @@ A script that fails may end with a line `hint: …`, which becomes the error's h
 
 from __future__ import annotations
 
-from cloudtrain.playbooks import micromamba
-from cloudtrain.playbooks.cuda_links import LINK
-from cloudtrain.playbooks.newer_release import ASK, TOLD
+from cloudtrain.playbooks.sh_functions import ASK, CONDA_PYTHON, LINK, TOLD
 
 VERSIONS = """\
 import json, platform
@@ -211,7 +209,7 @@ uv_python() {
 }
 
 """
-    + micromamba.PYTHON
+    + CONDA_PYTHON
     + ASK
     + """
 without=

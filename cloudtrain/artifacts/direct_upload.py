@@ -10,18 +10,17 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from cloudtrain.artifacts.answer_lines import AnswerLines
-from cloudtrain.artifacts.inventory import SILENCE
-from cloudtrain.artifacts.upload import Upload
+from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
+from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.core.shell import Secret
 from cloudtrain.core.ship import program
 from cloudtrain.node import formats
@@ -208,3 +207,18 @@ def revealed(request: PresignedRequest) -> dict[str, object]:
         "before": request.before,
         "after": request.after,
     }
+
+
+# ── The means by which files get from their nodes into a store ────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Transport, store and threads of an upload. Requests are signed, and small files stored, side
+    by side in `pool`; `stop` ends everything.
+    """
+
+    transport: Transport
+    store: ArtifactStore
+    pool: ThreadPoolExecutor
+    stop: Stop = field(default_factory=Stop)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from cloudtrain.artifacts.direct_upload import Upload
 from cloudtrain.artifacts.inventory import SILENCE, Inventory, Stop, failed, take_inventory
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import LOGS, Manifest, is_record
@@ -29,7 +30,6 @@ from cloudtrain.artifacts.sync import (
     sync_so_far,
     unchanged,
 )
-from cloudtrain.artifacts.upload import Upload
 from cloudtrain.console.forwarding import SilentStage
 from cloudtrain.core import paths
 from cloudtrain.core.errors import (

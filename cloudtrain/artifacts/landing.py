@@ -10,7 +10,7 @@ from posixpath import normpath
 
 from cloudtrain.artifacts.checkpoint_parts import PartSource
 from cloudtrain.artifacts.inventory import Wanted
-from cloudtrain.artifacts.own_manifests import OwnManifests
+from cloudtrain.artifacts.manifest import OwnManifests
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.core import paths
 from cloudtrain.core.errors import UsageError

@@ -16,11 +16,12 @@ from cloudtrain.artifacts.manifest import (
     NAME,
     Checkpoint,
     Manifest,
+    OwnManifests,
     is_record,
     parsed,
     to_bytes,
+    unproven,
 )
-from cloudtrain.artifacts.own_manifests import OwnManifests, unproven
 from cloudtrain.core.errors import CloudtrainError, StoreError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import shown

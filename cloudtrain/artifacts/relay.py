@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import IO
 
 from cloudtrain.artifacts.batches import SMALL, most_in_batch
+from cloudtrain.artifacts.direct_upload import Upload
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
-from cloudtrain.artifacts.upload import Upload
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown

@@ -17,11 +17,15 @@ from pathlib import Path
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
 from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import Checkpoint
+from cloudtrain.artifacts.manifest import Checkpoint, OwnManifests
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
-from cloudtrain.artifacts.own_manifests import OwnManifests
-from cloudtrain.artifacts.spool_archive import LocalSpool, SpoolArchive, SpoolIndex
-from cloudtrain.artifacts.spool_unpackers import SpoolUnpackers, UnpackingUnavailable
+from cloudtrain.artifacts.spool_archive import (
+    LocalSpool,
+    SpoolArchive,
+    SpoolIndex,
+    SpoolUnpackers,
+    UnpackingUnavailable,
+)
 from cloudtrain.artifacts.sync import SyncSource
 from cloudtrain.core import metrics
 from cloudtrain.core.errors import CloudtrainError, NodeError

@@ -6,16 +6,28 @@ import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
+from cloudtrain.artifacts import direct_upload
+from cloudtrain.artifacts.direct_upload import Upload
+from cloudtrain.artifacts.download import verified
+from cloudtrain.artifacts.inventory import SILENCE
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
+from cloudtrain.core import paths
 from cloudtrain.core.codec import PATH, decode
-from cloudtrain.core.model import Artifact
+from cloudtrain.core.errors import CloudtrainError, NodeError
+from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import is_inside, shown
+from cloudtrain.core.protocols import Transport
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.shell import script
+from cloudtrain.core.ship import program
 from cloudtrain.node import formats
+from cloudtrain.node.listing import File
 
 _CHUNK = 1 << 20
 
@@ -129,3 +141,164 @@ def parse_index(text: bytes | str, members: Mapping[str, int]) -> SpoolIndex:
     return SpoolIndex(
         files=files, checkpoint=index.checkpoint, checkpoint_is_whole=is_whole, left=index.left
     )
+
+
+# Unpacks spool archives on a node, which downloads them and uploads their files
+# (node/unpacker.py)
+# As in direct_upload.py, a node only gets a presigned request for one object.
+
+
+PLACE = ".parcel"
+"""Folder below the run's folder on the node. Never the name of a task: those end with an index."""
+
+TRIED = 3
+"""Unreachable nodes after which no more are tried."""
+
+
+class UnpackingUnavailable(Exception):
+    """Reason why no node can unpack an archive."""
+
+
+class SpoolUnpackers:
+    """Nodes of a run's cluster that can unpack archives, as long as they answer."""
+
+    def __init__(
+        self,
+        run: Run,
+        nodes: Sequence[Node],
+        transport: Transport | None,
+        ledger: ManifestWriter,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._run, self._transport = run, transport
+        self._ledger, self._pool = ledger, pool
+        self._nodes = [node for node in nodes if transport and node.state == "running"]
+        self._lost = 0
+        self.why = (
+            "no running node could unpack them"
+            if transport
+            else "nodes are not used to unpack them"
+        )
+
+    def node(self, task: str) -> Node | None:
+        """The node that stored the archive if it exists, or another."""
+        names = {each.node for each in self._run.tasks if each.name == task}
+        return min(self._nodes, key=lambda node: node.name not in names, default=None)
+
+    def none(self, why: str) -> None:
+        self._nodes, self.why = [], why
+
+    def lose(self, node: Node, why: str) -> None:
+        self._lost += 1
+        self._nodes.remove(node)
+        if self._lost >= TRIED or not self._nodes:
+            self.none(f"{node.name}: {why}")
+
+    @contextmanager
+    def unpacked(self, node: Node, path: str, size: int) -> Iterator[UnpackedSpool]:
+        """Unpack an archive. Raises UnpackingUnavailable, NodeError; ValueError, KeyError or
+        TypeError for an invalid archive.
+        """
+        assert self._transport is not None
+        place = f"{paths.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
+        folder = f"{place}/files"
+        try:
+            facts = self._fetched(node, folder, path, size)
+            upload = Upload(transport=self._transport, store=self._ledger.store, pool=self._pool)
+            yield UnpackedSpool(node, folder, facts, self._ledger, upload)
+        except NodeError:
+            raise  # nothing can be removed there now; the next unpacking there does it
+        except BaseException:
+            self._remove(node, place)
+            raise
+        self._remove(node, place)
+
+    def _remove(self, node: Node, place: str) -> None:
+        assert self._transport is not None
+        with suppress(CloudtrainError):
+            self._transport.run(node, script('rm -rf -- "$1"', place), timeout=SILENCE)
+
+    def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
+        """Answer of unpacker.py."""
+        assert self._transport is not None
+        try:
+            lasts = min(direct_upload.LONGEST, direct_upload.LASTS + size / direct_upload.SLOWEST)
+            presigner = self._ledger.store.presigner
+            request = presigner.sign_download(path, expires_in=lasts) if presigner else None
+        except CloudtrainError as error:
+            raise UnpackingUnavailable(error.message) from error
+        if request is None:
+            raise UnpackingUnavailable("the store cannot presign a download for a node")
+        order = {
+            "folder": folder,
+            "lock": direct_upload.lock_of(folder),
+            "request": direct_upload.revealed(request),
+            "size": size,
+        }
+        line = json.dumps(order).encode("ascii") + b"\n"
+        unpacker = program("unpacker")
+        stdin = unpacker.source + line
+        done = self._transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
+        try:
+            facts = json.loads(done.stdout.splitlines()[-1])
+            if not isinstance(facts, dict) or not facts.keys() & {"about", "why", "bad"}:
+                raise ValueError
+        except (ValueError, IndexError):
+            words = os.fsdecode(done.stderr.replace(b"\0", b"")).strip().splitlines()
+            why = shown(words[-1]) if words else f"exit code {done.exit_code}"
+            raise UnpackingUnavailable(f"{node.name}: {why}") from None
+        if "why" in facts:
+            raise UnpackingUnavailable(f"{node.name}: {shown(' '.join(str(facts['why']).split()))}")
+        return facts
+
+
+class UnpackedSpool:
+    """A spool archive whose files are in a folder of a node."""
+
+    def __init__(
+        self,
+        node: Node,
+        folder: str,
+        facts: Mapping[str, Any],
+        ledger: ManifestWriter,
+        upload: Upload,
+    ) -> None:
+        if "bad" in facts:
+            raise ValueError(shown(str(facts["bad"])))
+        members = facts["members"]
+        self.digests = {str(name): str(sha256) for name, _, sha256 in members}
+        self._numbers = {str(name): str(number) for number, (name, _, _) in enumerate(members)}
+        self.index = parse_index(
+            str(facts["about"]), {str(name): int(size) for name, size, _ in members}
+        )
+        self._node, self._folder = node, folder
+        self._ledger, self._upload = ledger, upload
+
+    def land(self, due: Mapping[str, Artifact]) -> list[Artifact]:
+        """Land members. Raises UnpackingUnavailable unless all are stored as they were read."""
+        ledger = self._ledger
+        files = {
+            ledger.key(ledger.place(path)): File(
+                path, self._numbers[member.path], member.size, member.stamp
+            )
+            for path, member in due.items()
+        }
+        sent = direct_upload.upload_from_node(self._node, self._folder, files, self._upload)
+        stored = []
+        for path, member in due.items():
+            artifact = sent.arrived.get(self._numbers[member.path])
+            if artifact is None or artifact.sha256 != member.sha256:
+                raise UnpackingUnavailable(
+                    f"{self._node.name}: {sent.why or 'its copy has changed'}"
+                )
+            stored.append(ledger.landed(path, artifact, member.stamp))
+        return stored
+
+    def rest(self, path: str, log: Artifact, start: int) -> Iterator[bytes]:
+        """The rest of the log, downloaded from the store, where it has landed."""
+        ledger, skip = self._ledger, start
+        whole = ledger.manifest.files[path]
+        for piece in verified(whole, ledger.manifest.run, ledger.store):
+            if skip < len(piece):
+                yield piece[skip:]
+            skip = max(0, skip - len(piece))

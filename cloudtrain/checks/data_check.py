@@ -13,8 +13,7 @@ from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import Finding
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import list_dataset, opened_source
-from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.datasets.listing import DataSigner, list_dataset, opened_source
 from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 
 AT_ONCE = 8

@@ -13,7 +13,7 @@ from cloudtrain.core.errors import CloudtrainError, ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Problem
 from cloudtrain.core.protocols import Finding
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.playbooks import git_needs
+from cloudtrain.playbooks import git
 
 
 def found_ahead(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -69,6 +69,6 @@ def code(config: ClusterConfig) -> str:
         source.archive.make()
         return f"{config.code.git} at {source.digest[:10]}, fetched by this machine"
     if isinstance(source, code_playbook.GitCode):
-        git_needs.refuse_unreadable(config, source.url, source.digest)
+        git.refuse_unreadable(config, source.url, source.digest)
         return f"{config.code.git} at {source.digest[:10]}, fetched by each node"
     return "none"

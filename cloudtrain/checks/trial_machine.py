@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from cloudtrain.artifacts.upload_proof import prove_upload
+from cloudtrain.artifacts.sync import prove_upload
 from cloudtrain.catalog.gpus import is_older
 from cloudtrain.catalog.offers import plain_machines
 from cloudtrain.checks.node_notes import without_end

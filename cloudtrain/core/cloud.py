@@ -379,7 +379,7 @@ class Cloud(ProviderFacts):
     gpu_disk_gb: int = 0
     """The same of a node with GPUs."""
     scratch_machines: str = ""
-    """Pattern of machines that may have local disks: images or playbooks/local_disks mount them."""
+    """Pattern of machines that may have local disks: images or playbooks/base mount them."""
     infiniband: str = ""
     """Pattern of the machines whose InfiniBand does not connect single VMs."""
     no_driver: Mapping[str, str] = field(default_factory=dict)

@@ -25,12 +25,11 @@ from cloudtrain.core.ship import program
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
-from cloudtrain.datasets.listing import list_dataset, opened_source
-from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.datasets.listing import DataSigner, list_dataset, opened_source
 from cloudtrain.state.files import write_whole
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
-"""Folders on local disks that playbooks/local_disks or images of clouds mount, faster than the disk
+"""Folders on local disks that playbooks/base or images of clouds mount, faster than the disk
 of the node's home.
 
 Instance store volumes on AWS's deep learning images, the temporary disk on Azure: both are empty

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
-from cloudtrain.artifacts.answer_lines import AnswerLines
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.artifacts.inventory import Stop
+from cloudtrain.artifacts.inventory import AnswerLines, Stop
 from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import shown

@@ -10,8 +10,7 @@ from posixpath import basename, dirname
 
 from cloudtrain.artifacts.land import Closing, missing, not_landed
 from cloudtrain.artifacts.landing import own_manifests
-from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.artifacts.own_manifests import read_to_judge
+from cloudtrain.artifacts.manifest import Manifest, read_to_judge
 from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.cluster.provision import start_stopped

@@ -6,8 +6,7 @@ import time
 from dataclasses import replace
 
 from cloudtrain.artifacts.landing import own_manifests
-from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.artifacts.own_manifests import read_to_judge
+from cloudtrain.artifacts.manifest import Manifest, read_to_judge
 from cloudtrain.cluster.session import Handle
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed

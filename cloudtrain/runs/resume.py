@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
-from cloudtrain.artifacts.checkpoints import stored_checkpoint
+from cloudtrain.artifacts.checkpoints import StoredCheckpoint, stored_checkpoint
 from cloudtrain.cluster.session import store_at
 from cloudtrain.core.errors import DataError
 from cloudtrain.core.model import ClusterConfig

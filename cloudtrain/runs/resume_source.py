@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.artifacts.checkpoint_content import StoredCheckpoint
-from cloudtrain.artifacts.checkpoints import step_of, stored_checkpoint, torn_part
+from cloudtrain.artifacts.checkpoints import StoredCheckpoint, step_of, stored_checkpoint, torn_part
 from cloudtrain.artifacts.run_index import StoredRuns, clusters_in
 from cloudtrain.artifacts.spool import can_spool, counted, pending_spools
 from cloudtrain.cluster.session import Handle, artifact_store, recorded_config

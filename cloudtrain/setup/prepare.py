@@ -26,7 +26,6 @@ from cloudtrain.playbooks import (
     gpu_check,
     horovod,
     nvidia,
-    python,
     tensorflow,
 )
 from cloudtrain.playbooks.apply import Sharing as Shared
@@ -50,7 +49,7 @@ def prepare_nodes(session: Session, delivered: str | None = None) -> str:
     def steps(node: Node) -> tuple[Step, ...]:
         return (
             *base.steps(session.config, node),
-            *python.steps(),
+            *base.python(),
             *nvidia.steps(session.config, node),
             *tensorflow.steps(session.config, node),
             *horovod.steps(session.config, node),

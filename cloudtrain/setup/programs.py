@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.artifacts.answer_lines import AnswerLines
-from cloudtrain.artifacts.inventory import SILENCE, Stop
+from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.presign import PresignedRequest

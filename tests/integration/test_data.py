@@ -18,8 +18,7 @@ from cloudtrain.core.errors import PermissionsError, StoreError
 from cloudtrain.core.model import ClusterConfig, DataSource
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.datasets.listing import list_dataset
-from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.datasets.listing import DataSigner, list_dataset
 from cloudtrain.stores import open_store
 from tests.standins import serve
 from tests.standins.stores import KINDS, Store

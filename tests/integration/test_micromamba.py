@@ -15,7 +15,7 @@ import pytest
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Completed
 from cloudtrain.core.shell import Command
-from cloudtrain.playbooks import micromamba, tensorflow
+from cloudtrain.playbooks import sh_functions, tensorflow
 from tests.support.nodes_here import HereTransport, node
 from tests.support.tensorflow_parts import config, python
 
@@ -96,7 +96,9 @@ class Rented:
     def run(self, command: Command, data: bytes = b"") -> Completed:
         tools = self.folder / "bin"
         replaced = [
-            word.replace(micromamba.URL, self.release.url).replace(micromamba.SHA256, self.expected)
+            word.replace(sh_functions.MICROMAMBA_URL, self.release.url).replace(
+                sh_functions.MICROMAMBA_SHA256, self.expected
+            )
             for word in command.arguments
         ]
         transport = HereTransport(self.folder / "nodes", {"PATH": str(tools)})
@@ -137,7 +139,7 @@ def test_a_rented_node_gets_python_3_7_from_conda_forge(rented: Rented) -> None:
     home = rented.folder / "nodes" / "mnist-chief0"
     own = home / ".cache/cloudtrain/venvs/micromamba"
     assert done.stdout.decode().splitlines()[:2] == [
-        f"Python 3.7 from conda-forge, by micromamba {micromamba.VERSION}",
+        f"Python 3.7 from conda-forge, by micromamba {sh_functions.MICROMAMBA}",
         f"virtual environment with {own}/python3.7/bin/python",
     ]
     assert rented.log == [

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.core.errors import StepFailed
 from cloudtrain.core.model import Accelerator, ClusterConfig, Code, NodeGroup, Setup
-from cloudtrain.playbooks import base, python, tensorflow
+from cloudtrain.playbooks import base, tensorflow
 from cloudtrain.playbooks.apply import apply
 from tests.support.fake_machine import FakeMachine, fake_machine
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -190,5 +190,5 @@ def test_a_node_without_python_is_an_error_that_says_what_to_install(tmp_path: P
     (folder / "sh").symlink_to("/bin/sh")
     lacking = HereTransport(tmp_path / "nodes", {"PATH": str(folder)})
     with pytest.raises(StepFailed, match="sudo apt-get install python3"):
-        apply(lambda _: python.steps(), [node()], lacking, Remembered())
-    apply(lambda _: python.steps(), [node()], HereTransport(tmp_path / "nodes"), Remembered())
+        apply(lambda _: base.python(), [node()], lacking, Remembered())
+    apply(lambda _: base.python(), [node()], HereTransport(tmp_path / "nodes"), Remembered())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.model import ClusterConfig, Node
-from cloudtrain.playbooks import base, local_disks
+from cloudtrain.playbooks import base
 from cloudtrain.playbooks.apply import apply
 from tests.support.fake_machine import FakeMachine, fake_machine
 from tests.support.nodes_here import Remembered, node
@@ -87,14 +87,14 @@ def cache(machine: FakeMachine) -> Path:
 
 def steps_for(provider: str = "aws", machine: str = "g5.xlarge") -> tuple[object, ...]:
     config = ClusterConfig(name="m", provider=provider, strategy="mirrored", nodes={})
-    return local_disks.steps(config, replace(node(), machine=machine), base.ROOT)
+    return base.local_disk(config, replace(node(), machine=machine))
 
 
 def applied(machine: FakeMachine) -> list[str]:
     stage = Remembered()
     config = ClusterConfig(name="m", provider="aws", strategy="mirrored", nodes={})
     there: Node = replace(node(), machine="g5.xlarge")
-    steps = local_disks.steps(config, there, base.ROOT)
+    steps = base.local_disk(config, there)
     apply(lambda _: steps, [there], machine.transport(), stage)
     return [text for _, text in [*stage.lines, *stage.ended]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts import checkpoint_content
+from cloudtrain.artifacts import checkpoints
 from cloudtrain.artifacts.checkpoints import put_checkpoints, step_of, stored_checkpoint
 from cloudtrain.artifacts.direct_upload import revealed
 from cloudtrain.artifacts.land import take_checkpoint
@@ -160,9 +160,7 @@ def test_what_a_node_cannot_download_goes_through_this_machine(
     source = stored_checkpoint(RUN, cluster.store)
     assert source is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            checkpoint_content, "revealed", lambda request: {**revealed(request), "url": GONE}
-        )
+        patch.setattr(checkpoints, "revealed", lambda request: {**revealed(request), "url": GONE})
         step = put_checkpoints(
             replace(cluster.run, id=NEW),
             cluster.nodes,

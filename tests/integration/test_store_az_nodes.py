@@ -17,9 +17,8 @@ import pytest
 from azure.storage.blob import BlobBlock, BlobClient, BlobServiceClient, ContainerClient
 
 from cloudtrain.artifacts import direct_upload
-from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
+from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
-from cloudtrain.artifacts.upload import Upload
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import File

@@ -21,9 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
+from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
 from cloudtrain.artifacts.manifest import Manifest
-from cloudtrain.artifacts.upload import Upload
 from cloudtrain.core.errors import (
     CloudtrainError,
     CredentialsError,

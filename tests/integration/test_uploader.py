@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.direct_upload import UploadResult, upload_from_node
-from cloudtrain.artifacts.upload import Upload
+from cloudtrain.artifacts.direct_upload import Upload, UploadResult, upload_from_node
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload
 from cloudtrain.core.shell import Secret
 from cloudtrain.node import client, uploader

@@ -16,8 +16,7 @@ from typing import IO, Any
 
 from cloudtrain.artifacts.land import Closing, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing
-from cloudtrain.artifacts.manifest import NAME, Manifest, to_bytes
-from cloudtrain.artifacts.own_manifests import OwnManifests
+from cloudtrain.artifacts.manifest import NAME, Manifest, OwnManifests, to_bytes
 from cloudtrain.artifacts.run_index import store_record
 from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import NodeUnreachable, StoreError

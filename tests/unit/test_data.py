@@ -29,8 +29,7 @@ from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import LONGEST_NAME, list_dataset, name_fault
-from cloudtrain.datasets.signing import DataSigner
+from cloudtrain.datasets.listing import LONGEST_NAME, DataSigner, list_dataset, name_fault
 from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
 
 GB = 10**9

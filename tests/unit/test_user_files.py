@@ -11,7 +11,7 @@ THEIRS = re.compile(
     r"|\.gitconfig|\.git/(info|config)|\.netrc|\.condarc|pip\.conf|crontab|/etc/(hosts|fstab)\b"
 )
 WRITES = re.compile(r">|\bmv\b|\bcp\b|\btee\b|sed -i|\bwrite|open\(|\breplace\(|add_line|remove_")
-OF_A_RENTED_MACHINE = {"providers/gcp/startup.py", "playbooks/local_disks.py"}
+OF_A_RENTED_MACHINE = {"providers/gcp/startup.py", "playbooks/base.py"}
 """They set up a machine that nobody else uses yet."""
 
 
