@@ -1,4 +1,4 @@
-"""Builds the documentation site from docs/*.md into build/site and checks each of its links.
+"""Builds the documentation site from docs/ into build/site and checks each of its links.
 
 A warning of Sphinx, a page that no section of docs/index.md lists, a link or an anchor that does
 not exist, and anything that a page would load from another host are errors. `--external` asks
@@ -146,7 +146,7 @@ def main() -> int:
         print(problem, file=sys.stderr)
     if problems or (options.external and sphinx("linkcheck", source, out.with_name("links"))):
         return 1
-    print(f"{out / 'index.html'}: {len(list(out.glob('*.html')))} pages")
+    print(f"{out / 'index.html'}: {len(list(out.rglob('*.html')))} pages")
     return 0
 
 

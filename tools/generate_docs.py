@@ -1,15 +1,18 @@
-"""Generates configs/schema.json, the tables of docs/config.md, docs/machines.md and docs/states.md,
-and the permissions to paste in docs/aws.md, docs/azure.md and docs/gcp.md.
+"""Generates configs/schema.json, the fields of docs/config.md, the tables of docs/machines.md and
+docs/internals/states.md, and the permissions to paste in docs/aws.md, docs/azure.md and
+docs/gcp.md.
 
 Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, of
-cloudtrain/runs/state_table.py, or of a cloud's facts.py, families.py or permissions.py:
-python tools/generate_docs.py
+cloudtrain/runs/state_table.py, of a `Retry(…)`, or of a cloud's facts.py, families.py or
+permissions.py: python tools/generate_docs.py
 """
 
 from __future__ import annotations
 
+import ast
 import json
-from datetime import date
+import re
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -27,8 +30,11 @@ from cloudtrain.runs import state_table
 ROOT = Path(__file__).parent.parent
 SCHEMA = ROOT / "configs" / "schema.json"
 PAGE = ROOT / "docs" / "config.md"
-STATES = ROOT / "docs" / "states.md"
+STATES = ROOT / "docs" / "internals" / "states.md"
 MACHINES = ROOT / "docs" / "machines.md"
+WIDTH = 120
+WORDS = re.compile(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)\s]*\)|\S)+")
+"""What a line break may not divide: code, links, words."""
 BEGIN, END = "<!-- made by tools/generate_docs.py: begin -->\n", "<!-- end -->\n"
 
 
@@ -42,28 +48,37 @@ def page(now: str) -> str:
 
 
 def machines(now: str) -> str:
-    generated = gpu_table() + rate_table() + code_table() + toolkit_table() + library_table()
-    generated += sold_table()
-    return between(now, generated)
+    return between(now, gpu_table() + code_table() + toolkit_table() + sold_list())
 
 
 def states(now: str) -> str:
     """The page of states with its tables and drawings regenerated."""
-    lines = ["\n## Steps, in their order\n", "| step | |", "|---|---|"]
-    lines += [f"| `{step}` | {meaning} |" for step, meaning in state_table.STEPS.items()]
-    lines += ["\n## What is seen\n", "| | values |", "|---|---|"]
-    lines += [f"| {name} | {', '.join(words)} |" for name, words in seen_values().items()]
+    lines = ["\n## Steps, in their order\n"]
+    lines += [f"- `{step}`: {meaning}" for step, meaning in state_table.STEPS.items()]
+    lines += ["\n## What is seen\n"]
+    lines += [f"- {name}: {', '.join(words)}" for name, words in seen_values().items()]
     for command in state_table.RULES:
-        lines += [f"\n## `{command}`\n", *state_rows(command), "", *state_drawing(command)]
-    lines += [
-        "\n## Waits\n",
-        "| `cloudtrain/core/wait_limits.py` | at most | until | then |",
-        "|---|---|---|---|",
-    ]
+        lines += [f"\n## `{command}`\n", *state_rules(command)]
+        lines += ["", *state_drawing(command)] if command == "down" else []
+    lines += ["\n## Waits\n"]
     for name, wait in WAITS.items():
-        limit = default_of(wait, "duration")
-        lines.append(f"| `{name}` | {limit} | {wait.until} | {wait.then} |")
+        limit = default_of(wait, "duration").strip("`")
+        lines.append(item(f"`{name}`, {limit}: {wait.until}; else {wait.then}"))
+    lines += ["\n## Retry policies\n", *map(item, policies())]
     return between(now, "\n".join(lines) + "\n")
+
+
+def policies() -> Iterable[str]:
+    """Each named `Retry` of the product: its constant and its arguments."""
+    for folder in (ROOT / "cloudtrain", ROOT / "providers", ROOT / "playbooks"):
+        for path in sorted(folder.rglob("*.py")):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                call = getattr(node, "value", None)
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Retry"):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    module = path.relative_to(ROOT).as_posix().removeprefix("cloudtrain/")
+                    given = ", ".join(map(ast.unparse, [*call.args, *call.keywords]))
+                    yield f"`{module.removesuffix('.py')}.{ast.unparse(targets[0])}`: `{given}`"
 
 
 def seen_values() -> dict[str, tuple[str, ...]]:
@@ -71,12 +86,12 @@ def seen_values() -> dict[str, tuple[str, ...]]:
     return {name: tuple(f"`{word}`" for word in get_args(hints[name])) for name in hints}
 
 
-def state_rows(command: state_table.Command) -> list[str]:
-    columns = list(seen_values())
-    lines = [f"| {' | '.join(columns)} | next step | because |", "|---" * (len(columns) + 2) + "|"]
+def state_rules(command: state_table.Command) -> list[str]:
+    lines = []
     for rule in state_table.RULES[command]:
-        cells = [", ".join(getattr(rule, name)) for name in columns]
-        lines.append(f"| {' | '.join(cells)} | `{rule.step}` | {rule.why} |")
+        seen = [f"{name} {' or '.join(getattr(rule, name))}" for name in seen_values()]
+        seen = [text for name, text in zip(seen_values(), seen, strict=True) if getattr(rule, name)]
+        lines.append(item(f"{', '.join(seen) or 'else'}: `{rule.step}`, {rule.why}", "1. "))
     return lines
 
 
@@ -110,70 +125,56 @@ def between(now: str, generated: str) -> str:
 
 
 def gpu_table() -> str:
-    lines = ["\n| GPU | memory, GB | architecture | compute capability | source |"]
-    lines.append("|---|---|---|---|---|")
+    rates = {row.kind: row for row in gpu_rates.RATES}
+    head = "| GPU | GB | compute capability | TFLOP/s, float16 | GB/s to another GPU |"
+    lines = [f"\n{head}", "|---|---|---|---|---|"]
     for row in gpus.GPUS:
-        facts = [row.kind, f"{row.memory_gb}", row.architecture, number(row.capability)]
-        lines.append(f"| {' | '.join([*facts, cited(row.source, row.read)])} |")
-    return "\n".join(lines) + "\n"
-
-
-def rate_table() -> str:
-    head = "| GPU | TFLOP/s, float16 | GB/s to another GPU, one way | source |"
-    lines = [f"\n{head}", "|---|---|---|---|"]
-    for row in gpu_rates.RATES:
-        source = cited(row.source, row.read)
-        lines.append(f"| {row.kind} | {row.tflops:g} | {row.link:g} | {source} |")
-    return "\n".join(lines) + "\n"
+        rate = rates.get(row.kind)
+        given = (f"{rate.tflops:g}", f"{rate.link:g}") if rate else ("–", "–")
+        facts = [row.kind, f"{row.memory_gb}", f"{row.architecture} {number(row.capability)}"]
+        lines.append(f"| {' | '.join([*facts, *given])} |")
+    sources = [row.source for row in (*gpus.GPUS, *gpu_rates.RATES)]
+    return "\n".join([*lines, "", cited(sources)]) + "\n"
 
 
 def code_table() -> str:
-    head = "| TensorFlow from | has code for | compiled at first use from | source |"
-    lines = [f"\n{head}", "|---|---|---|---|"]
+    lines = ["\n| TensorFlow from | has code for | compiles from |", "|---|---|---|"]
     for row in gpus.DEVICE_CODE:
         binary = ", ".join(map(number, row.binary))
-        source = cited(row.source, row.read)
-        lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} | {source} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {number(row.since)} | {binary} | {number(row.ptx)} |")
+    return "\n".join([*lines, "", cited(row.source for row in gpus.DEVICE_CODE)]) + "\n"
 
 
-def sold_table() -> str:
-    lines = ["\n| cloud | machines | GPU | sold | instead | source |", "|---|---|---|---|---|---|"]
+def sold_list() -> str:
+    """A line for each way of selling and cloud, with the machines sold so."""
+    ways: dict[tuple[str, str], list[str]] = {}
     for cloud, row in [(each, row) for each in clouds() for row in each.families]:
         how = f"until {row.retired}" if row.retired else ", ".join(row.markets) or "no longer"
         why = "ARM" if row.arm else row.unfit
         how = f"{how}; {why}" if why else how
-        cells = [cloud.name, row.shown, row.kind, how, availability.equivalent(cloud, row)]
-        lines.append(f"| {' | '.join(cells)} | {cited(row.source, row.read)} |")
-    return "\n".join(lines) + "\n"
+        instead = availability.equivalent(cloud, row)
+        shown = f"{row.shown} ({row.kind}{f', instead {instead}' if instead else ''})"
+        ways.setdefault((cloud.name, how), []).append(shown)
+    lines = [item(f"{cloud}, {how}: {', '.join(rows)}") for (cloud, how), rows in ways.items()]
+    sources = [row.source for cloud in clouds() for row in cloud.families]
+    return "\n".join(["", *lines, "", cited(sources)]) + "\n"
 
 
 def toolkit_table() -> str:
-    lines = ["\n| TensorFlow from | CUDA | oldest driver | source |", "|---|---|---|---|"]
-    for row in cuda.TOOLKITS:
-        source = cited(row.source, row.read)
-        lines.append(f"| {number(row.since)} | {row.cuda} | {row.driver} | {source} |")
-    lines += ["\n| GPU from | installed driver | source |", "|---|---|---|"]
+    """CUDA, the oldest driver and the main libraries of each TensorFlow."""
+    lines = ["\n| TensorFlow from | CUDA | oldest driver |", "|---|---|---|"]
+    lines += [f"| {number(row.since)} | {row.cuda} | {row.driver} |" for row in cuda.TOOLKITS]
+    lines += ["\n| TensorFlow | CUDA runtime | cuDNN | NCCL |", "|---|---|---|---|"]
+    for row in cuda.LIBRARIES:
+        pinned = dict(split(line) for line in row.packages)
+        cells = [pinned.get(name, "–") for name in ("cuda-runtime", "cudnn", "nccl")]
+        lines.append(f"| {number(row.release)} | {' | '.join(cells)} |")
+    lines += [""]
     for each in cuda.DRIVERS:
         name = f"{each.branch}-server{'-open' if each.open else ''}"
-        lines.append(f"| {each.since} | `{name}` | {cited(each.source, each.read)} |")
-    return "\n".join(lines) + "\n"
-
-
-def library_table() -> str:
-    """A column for each set of releases with the same packages, a row for each package."""
-    sets: dict[tuple[str, ...], list[cuda.Libraries]] = {}
-    for row in cuda.LIBRARIES:
-        sets.setdefault(row.packages, []).append(row)
-    heads = [f"{number(rows[0].release)}–{number(rows[-1].release)}" for rows in sets.values()]
-    heads = [head.split("–")[0] if len(set(head.split("–"))) == 1 else head for head in heads]
-    lines = [f"\n| package | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    pinned = [dict(split(line) for line in packages) for packages in sets]
-    for name in dict.fromkeys(name for each in pinned for name in each):
-        lines.append(f"| {name} | {' | '.join(each.get(name, '–') for each in pinned)} |")
-    sources = [cited(rows[0].source, rows[0].read) for rows in sets.values()]
-    lines.append(f"| source | {' | '.join(sources)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"- {each.since} and later get the driver `{name}`.")
+    rows = (*cuda.TOOLKITS, *cuda.LIBRARIES, *cuda.DRIVERS)
+    return "\n".join([*lines, "", cited(row.source for row in rows)]) + "\n"
 
 
 def split(line: str) -> tuple[str, str]:
@@ -186,9 +187,37 @@ def number(pair: tuple[int, int]) -> str:
     return f"{pair[0]}.{pair[1]}"
 
 
-def cited(source: str, read: date) -> str:
-    words = f"[{source.split('/')[2]}]({source})" if source.startswith("http") else source
-    return f"{words}, {read.isoformat()}"
+def cited(sources: Iterable[str]) -> str:
+    """The sources, each once; the code has the day on which each was read."""
+    links: dict[str, list[str]] = {}
+    words = []
+    for source in dict.fromkeys(sources):
+        if source.startswith("http"):
+            links.setdefault(source.split("/")[2], []).append(source)
+        else:
+            words.append(source)
+    named = [
+        f"{host} {', '.join(f'[{number}]({url})' for number, url in enumerate(urls, 1))}"
+        for host, urls in links.items()
+    ]
+    return wrapped(f"Sources: {'; '.join([*named, *words])}.")
+
+
+def item(text: str, mark: str = "- ") -> str:
+    return wrapped(text, mark, " " * len(mark))
+
+
+def wrapped(text: str, first: str = "", rest: str = "") -> str:
+    """The text in lines of at most WIDTH letters, unless a link alone is longer."""
+    lines = [first]
+    for word in WORDS.findall(text):
+        begun = lines[-1] not in (first, rest)
+        mark = re.match(r"([-+*#>|=]+|\d+[.)])$", word)
+        if begun and not mark and len(lines[-1]) + 1 + len(word) > WIDTH:
+            lines.append(rest)
+            begun = False
+        lines[-1] += f" {word}" if begun else word
+    return "\n".join(lines)
 
 
 def tables() -> str:
@@ -208,28 +237,49 @@ ANY_OF = "any_of[]` and `ordered[]"
 
 
 def effects() -> str:
-    """Effect of a change of each field."""
-    lines = ["\n## A changed file\n"]
-    lines += ["Effect of a change on a running cluster, by field:\n"]
-    lines += [f"- **{kind}**: {meaning}." for kind, meaning in KINDS.items()]
-    lines += [""]
-    lines += ["| field | effect | |", "|---|---|---|"]
-    found = rows(ConfigFile)
-    lines += [f"| `{row.name}` | {row.change.kind} | {row.change.note} |" for row in found]
+    """Effect of a change of each field: equal ones are one line."""
+    lines = ["\n## A changed file\n", "Effect of a change on a running cluster:\n"]
+    changes = {row.name: row.change for row in rows(ConfigFile)}
+    for kind, meaning in KINDS.items():
+        notes = dict.fromkeys(each.note for each in changes.values() if each.kind == kind)
+        lines += [item(f"**{kind}**: {meaning}.")]
+        for note in notes:
+            alike = (kind, note)
+            names = [name for name, each in changes.items() if (each.kind, each.note) == alike]
+            shown = ", ".join(f"`{name}`" for name in shortened(names, [*changes]))
+            lines.append(item(f"{shown}{': ' + note if note else ''}", "    - "))
     return "\n".join(lines) + "\n"
+
+
+def shortened(names: list[str], fields: list[str]) -> list[str]:
+    """The names, with `train.*` in the place of all fields of `train`."""
+    sections = dict.fromkeys(name.rpartition(".")[0] for name in names)
+    whole = {
+        section: {name for name in fields if name.rpartition(".")[0] == section}
+        for section in sections
+        if section
+    }
+    whole = {section: every for section, every in whole.items() if every <= set(names)}
+    short = [
+        f"{section}.*" if (section := name.rpartition(".")[0]) in whole else name for name in names
+    ]
+    return list(dict.fromkeys(short))
 
 
 def table(title: str, section: type[Section]) -> str:
     known = defaults(section.of)
     whole = schema()
     place = whole if section is ConfigFile else whole["$defs"][section.__name__]
-    lines = [f"\n### {title}\n", f"{section.__doc__}\n"]
-    lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+    lines = [f"\n### {title}\n", wrapped(" ".join(f"{section.__doc__}".split())), ""]
+    alike: dict[str, list[str]] = {}
     for name, field in section.by_key().items():
-        kind = type_of(place["properties"][name])
+        kind = type_of(place["properties"][name]).replace(" | ", ", ")
         default = default_of(known.get(name), kind)
-        kind = kind.replace("|", "\\|")
-        lines.append(f"| `{name}` | {kind} | {default} | {field.description} |")
+        facts = [] if kind == "section" else [kind]
+        facts += [f"default {default}"] if default not in ("–", "off") else []
+        shown = f" ({'; '.join(facts)})" if facts else ""
+        alike.setdefault(str(field.description), []).append(f"`{name}`{shown}")
+    lines += [item(f"{', '.join(names)}: {meaning}") for meaning, names in alike.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -238,7 +288,7 @@ def type_of(node: dict[str, Any]) -> str:
         return str(node["title"])
     if "anyOf" in node:
         kinds = [type_of(kind) for kind in node["anyOf"] if kind != {"type": "null"}]
-        return " | ".join(dict.fromkeys(kinds))
+        return ", ".join(dict.fromkeys(kinds))
     if "$ref" in node:
         return "section"
     if node["type"] == "array":
@@ -262,7 +312,11 @@ def default_of(value: Any, kind: str) -> str:
 def permissions(cloud: str, now: str) -> str:
     """A cloud's page with the permissions that its driver needs, to paste."""
     module = import_module(f"cloudtrain.providers.{cloud}.permissions")
-    return between(now, module.block())
+    prose_and_code = re.split(r"(^```.*?^```)", module.block(), flags=re.M | re.S)
+    for number in range(0, len(prose_and_code), 2):
+        lines = prose_and_code[number].split("\n")
+        prose_and_code[number] = "\n".join(map(wrapped, lines))
+    return between(now, "".join(prose_and_code))
 
 
 if __name__ == "__main__":

@@ -261,58 +261,59 @@ HEAD = """\
 
 <!-- written by tools/tensorflow_matrix.py: run that again instead of editing this page -->
 
-Each cell is a `cloudtrain run` on nodes of one machine without GPUs: the environment that the
-[playbook](playbooks.md#tensorflow) makes of the package index, a small real training by that
-strategy ([the script](../tools/matrix_training.py)), and its landed result. It fails if its loss
-does not halve, if a replica is missing, or if it cannot save (weights by h5py, a SavedModel,
-TensorBoard's events). Over several nodes, and with `central_storage`, Keras is tf_keras from 2.16
-on (`keras: auto`). `custom` is an Estimator with chief, worker and ps.
-
-`make sweeps ARGUMENTS=tensorflow-matrix` goes on with what was not run
-([development.md](development.md)). Seconds are those of the whole run, from no nodes to no nodes,
-with `*` including the environment; other programs were running, so they do not compare releases.
-`–`: there is no such thing ({absent}).
+Each figure is the seconds of a `cloudtrain run` on nodes of one machine without GPUs, from no nodes
+to no nodes, with `*` including the environment. It is the environment that the
+[playbook](playbooks.md#tensorflow) makes, a small real training by that strategy, and its landed
+result. It fails if its loss does not halve, if a replica is missing, or if it cannot save. `custom`
+is an Estimator with chief, worker and ps. Other programs were running: do not compare releases.
 """
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """The table, and a line for each failure."""
-    reasons = dict.fromkeys(
-        f"{cell.strategy}: {why}" for cell in every_cell() if (why := absent(cell)) is not None
-    )
+    """A line for each release and Python with a result, and one for each failure."""
     found = [results[cell.name] for cell in every_cell() if cell.name in results]
     days, machines = sorted({each.date for each in found}), sorted({each.machine for each in found})
-    lines = [HEAD.format(absent="; ".join(reasons))]
+    lines = [HEAD]
     if found:
         passed = sum(each.passed for each in found)
         when = " to ".join(dict.fromkeys([days[0], days[-1]]))
         where = ", ".join(machines)
         lines.append(f"{passed} of {len(found)} cells passed; {when}, on {where}.\n")
-    head = ["TensorFlow", "Python", "keras", "tf-keras", "numpy", "protobuf", "h5py", *NODES]
-    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     failures: list[str] = []
+    left = 0
     for release in RELEASES:
         for python in pythons(release):
             row = [Cell(release, python, strategy) for strategy in NODES]
-            known = [results[cell.name].versions for cell in row if cell.name in results]
-            versions = {name: text for each in known for name, text in each.items()}
-            told = [versions.get(name, "") for name in head[2:7]]
-            first = [versions.get("tensorflow", release), versions.get("python", python)]
-            cells = [word(cell, results.get(cell.name), failures) for cell in row]
-            lines.append(f"| {' | '.join([*first, *told, *cells])} |")
-    lines += ["", *failures, ""] if failures else [""]
-    return "\n".join(lines)
+            row = [cell for cell in row if absent(cell) is None]
+            known = {cell: results[cell.name] for cell in row if cell.name in results}
+            left += len(row) - len(known)
+            if known:
+                lines.append(line(release, python, known, failures))
+    reasons = dict.fromkeys(
+        f"{cell.strategy} ({why})" for cell in every_cell() if (why := absent(cell)) is not None
+    )
+    lines += ["", *failures] if failures else []
+    lines += [f"\nNot run yet: {left} others. Not there are:\n"]
+    return "\n".join([*lines, *(f"- {reason}" for reason in reasons), ""])
 
 
-def word(cell: Cell, result: Result | None, failures: list[str]) -> str:
-    if absent(cell) is not None:
-        return "–"
-    if result is None:
-        return "not run"
+def line(release: str, python: str, row: Mapping[Cell, Result], failures: list[str]) -> str:
+    """The versions of a release on one Python, and each strategy's seconds or failure."""
+    versions = {name: text for each in row.values() for name, text in each.versions.items()}
+    first = f"{versions.pop('tensorflow', release)}, Python {versions.pop('python', python)}"
+    told = ", ".join(f"{name} {text}" for name, text in versions.items() if name in PACKAGES)
+    runs = ", ".join(word(cell, result, failures) for cell, result in row.items())
+    return f"- **{first}**{f', {told}' if told else ''}:\n  {runs}"
+
+
+PACKAGES = ("keras", "tf-keras", "numpy", "protobuf", "h5py")
+
+
+def word(cell: Cell, result: Result, failures: list[str]) -> str:
     if result.passed:
-        return f"{result.seconds:.0f} s{'*' if result.made else ''}"
+        return f"{cell.strategy} {result.seconds:.0f} s{'*' if result.made else ''}"
     failures.append(f"{len(failures) + 1}. {cell.name}: {result.text}")
-    return f"failed ({len(failures)})"
+    return f"{cell.strategy} failed ({len(failures)})"
 
 
 def every_cell() -> Iterator[Cell]:

@@ -126,9 +126,9 @@ def _groups_of_file(argument: str | None) -> Mapping[str, Any]:
 
 def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Pages of the documentation."""
-    from cloudtrain.commands.docs import PAGES
+    from cloudtrain.commands.docs import paths
 
-    return _starting(start, sorted(path.stem for path in PAGES.glob("*.md")))
+    return _starting(start, list(paths()))
 
 
 def gpus(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:

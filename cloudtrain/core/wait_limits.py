@@ -1,6 +1,6 @@
 """Every wait of a run and of `down`: its limit, what ends it, what happens at the limit.
 
-docs/states.md is generated from this table. The config sets other limits (docs/config.md):
+docs/internals/states.md is generated from this table. The config sets others (docs/config.md):
 `train.start_timeout`, `stall_timeout`, `deadline`, `grace`, `evaluator_grace`; `limits.wait`,
 `max_lifetime`.
 """

@@ -148,7 +148,7 @@ def _no_tpu(value: Value) -> Exception:
     return refuse(
         value,
         f"{value.text}: a TPU job is not imported",
-        "write the config by hand: `cloudtrain docs strategy-tpu` says what it needs",
+        "write the config by hand: `cloudtrain docs strategies` says what it needs",
     )
 
 

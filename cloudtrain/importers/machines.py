@@ -73,7 +73,7 @@ def put_machine(
     if kind_name.upper().startswith("TPU"):
         draft.tpu = True
         assert kind
-        draft.lose(kind, f"{kind_name}: a TPU is not mapped; see `cloudtrain docs strategy-tpu`")
+        draft.lose(kind, f"{kind_name}: a TPU is not mapped; see `cloudtrain docs strategies`")
         kind_name = ""
     if name:
         comment = f"was {machine.text}" if machine and machine.text in LEGACY else ""

@@ -1,7 +1,7 @@
 """Commands that start, monitor and end a task on its node, and parsers of their answers.
 
 Nothing is run here: each function returns a command for the Transport, or parses its answer. The
-node's side: node/task_dispatch.sh and task_watcher.sh, explained in docs/supervision.md.
+node's side: node/task_dispatch.sh and task_watcher.sh, explained in docs/internals/supervision.md.
 """
 
 from __future__ import annotations

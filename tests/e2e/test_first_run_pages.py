@@ -1,5 +1,5 @@
-"""The first-run page of each cloud: its `cloudtrain` commands run as they stand there, against the
-cloud's stand-in with booted nodes, and print the words below them.
+"""The first-run pages of each cloud: their `cloudtrain` commands run as they stand there, against
+the cloud's stand-in with booted nodes, and print the words below them.
 
 What cannot be here is replaced: TensorFlow, which nodes would download, by a script without it, and
 the bucket by a folder. The run on a GPU is left out.
@@ -38,8 +38,19 @@ DONE_BY_HAND: dict[tuple[str, str], dict[str, Any]] = {
 """What the page has a reader do in the account before a command with that word."""
 
 
+ALSO = {
+    ("gcp", "cloudtrain plan gpu.yaml"): "price      0.56 $/hour in us-central1",
+    ("aws", "cloudtrain plan gpu.yaml"): "price      0.57 $/hour in us-east-1",
+    ("azure", "cloudtrain plan gpu.yaml"): "price      0.66 $/hour in southcentralus",
+    ("aws", "cloudtrain check first.yaml"): "this account is on the Free plan, which may launch",
+}
+"""What a command of the page of all clouds prints on one of them, as that one's page says."""
+
+
 def page(cloud: str) -> str:
-    return (ROOT / "docs" / f"first-run-{cloud}.md").read_text("utf-8")
+    """The cloud's own page, and the one of all clouds, with which it goes on."""
+    own, common = (ROOT / "docs" / f"first-run{of}.md" for of in (f"-{cloud}", ""))
+    return own.read_text("utf-8") + common.read_text("utf-8").replace("CLOUD", cloud)
 
 
 def steps(cloud: str) -> Iterator[tuple[list[str], list[str]]]:
@@ -109,6 +120,7 @@ def test_every_command_of_a_first_run_page_prints_what_it_says(cloud: str, tmp_p
                 assert [line for line in words if line not in said] == [] or (
                     command != commands[-1]
                 ), (command, said)
+                assert ALSO.get((cloud, command), "") in said, (command, said)
                 if ">policy.json" in command:  # from here on, these are all of one's rights
                     account.set(granted=json.loads((project.folder / "policy.json").read_text()))
                 ran += 1
@@ -129,8 +141,10 @@ def test_a_first_run_page_has_every_step_and_the_names_of_the_code(cloud: str) -
     text = page(cloud)
     for command in ("plan", "check", "run", "fetch", "report", "cost", "ls --cloud", "gpus"):
         assert f"cloudtrain {command}" in text, command
-    for command in ("cloudtrain down", "cloudtrain gc", "first-real-run.md", "tutorial.md"):
-        assert command in text
+    for words in ("cloudtrain down", "cloudtrain gc", "first-real-run.md", "tutorial.md"):
+        assert words in text
+    for (name, _), words in ALSO.items():
+        assert name != cloud or words in text
     quota = importlib.import_module(f"cloudtrain.providers.{cloud}.quota")
     source = Path(str(quota.__file__)).read_text("utf-8")
     names = {"gcp": ["GPUS_ALL_REGIONS"], "aws": ["L-DB2E81BA", "G and VT"], "azure": []}[cloud]

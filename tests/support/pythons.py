@@ -1,4 +1,4 @@
-"""Interpreters of other versions for tests. Where a test looks is said in docs/development.md."""
+"""Interpreters of other versions for tests: docs/internals/development.md says where they are."""
 
 from __future__ import annotations
 
@@ -21,4 +21,5 @@ def python(minor: int) -> str:
         check = [place, "-c", f"import ensurepip, sys, venv; assert sys.version_info[1] == {minor}"]
         if subprocess.run(check, capture_output=True, check=False).returncode == 0:
             return place
-    pytest.skip(f"needs Python 3.{minor}: set CLOUDTRAIN_PYTHON3{minor} (docs/development.md)")
+    page = "docs/internals/development.md"
+    pytest.skip(f"needs Python 3.{minor}: set CLOUDTRAIN_PYTHON3{minor} ({page})")

@@ -16,12 +16,12 @@ from tests.support.sources import parsed, walked
 
 PACKAGE = Path(__file__).parents[2] / "cloudtrain"
 
-PAGE = PACKAGE.parent / "docs" / "architecture.md"
+PAGE = PACKAGE.parent / "docs" / "internals" / "architecture.md"
 FLOORS = {
     room: int(floor)
     for floor, room in re.findall(r"^\| (\d+) \| `(\w+)/?`", PAGE.read_text("utf-8"), re.MULTILINE)
 }
-"""Of each package: it imports from lower floors alone. `docs/architecture.md` has the table."""
+"""Of each package: it imports from lower floors alone (docs/internals/architecture.md)."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""docs/architecture.md and docs/development.md name only files that exist."""
+"""docs/internals/architecture.md and docs/internals/development.md name only files that exist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "cloudtrain"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
-PAGES = (ARCHITECTURE, ROOT / "docs" / "development.md")
+ARCHITECTURE = ROOT / "docs" / "internals" / "architecture.md"
+PAGES = (ARCHITECTURE, ROOT / "docs" / "internals" / "development.md")
 
 TOPS = (ROOT, PACKAGE, PACKAGE / "providers")
 """Folders in which the paths of the pages begin."""

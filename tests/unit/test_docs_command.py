@@ -21,13 +21,19 @@ def test_a_page_is_printed_as_it_is_written() -> None:
         assert docs(name).stdout == (DOCS / "config.md").read_text("utf-8")
 
 
+def test_a_page_of_a_folder_is_found_by_its_own_name() -> None:
+    text = (DOCS / "internals" / "states.md").read_text("utf-8")
+    assert docs("states").stdout == docs("docs/internals/states.md").stdout == text
+
+
 def test_without_a_page_it_is_the_one_that_lists_them() -> None:
     assert docs().stdout == (DOCS / "index.md").read_text("utf-8")
 
 
 def test_every_page_is_listed_with_its_title() -> None:
     listed = {line.split()[0]: line for line in docs("--list").stdout.splitlines()}
-    assert listed.keys() == {path.stem for path in DOCS.glob("*.md")}
+    paths = [*DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
+    assert listed.keys() == {str(path.relative_to(DOCS).with_suffix("")) for path in paths}
     assert listed["config"].endswith("The config file") or "config" in listed["config"].lower()
     found = json.loads(docs("--list", "--json").stdout)["pages"]
     assert {one["name"] for one in found} == listed.keys()

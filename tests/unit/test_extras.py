@@ -85,7 +85,7 @@ def test_a_checkout_that_runs_as_it_is_is_installed_from_there() -> None:
 
 def test_no_page_asks_an_index_for_the_name() -> None:
     root = Path(__file__).parents[2]
-    pages = [root / "README.md", *root.glob("docs/*"), *root.glob("configs/**/*.yaml")]
+    pages = [root / "README.md", *root.glob("docs/**/*.md"), *root.glob("configs/**/*.yaml")]
     by_name = re.compile(r"install 'cloudtrain\[\w+\]'")  # not `… @ git+URL`
     asking = [str(page) for page in pages if by_name.search(page.read_text("utf-8"))]
     assert asking == []

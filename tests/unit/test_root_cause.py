@@ -347,7 +347,15 @@ def rows_of(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize(("messages", "words"), rows_of("Hints"))
+def listed_hints() -> list[list[str]]:
+    """Messages, and what their hint says, of the list in docs/failures.md."""
+    section = re.split(r"\n##+ ", PAGE.partition("\n## Hints\n")[2])[0]
+    found = [" ".join(item.split()) for item in section.split("\n- ")[1:]]
+    assert len(found) > 30
+    return [item.split(" → ") for item in found]
+
+
+@pytest.mark.parametrize(("messages", "words"), listed_hints())
 def test_each_message_of_the_page_has_that_hint(messages: str, words: str) -> None:
     for message in re.findall(r"`([^`]+)`", messages):
         hint = hint_for("exit", f"Epoch 1/5\n{message}\n".encode())

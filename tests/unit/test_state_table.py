@@ -76,7 +76,7 @@ def test_nothing_is_destroyed_while_one_node_calls_for_anything_else() -> None:
 
 
 def test_a_table_that_is_published_is_the_table() -> None:
-    page = ROOT / "docs" / "states.md"
+    page = ROOT / "docs" / "internals" / "states.md"
     text = page.read_text(encoding="utf-8")
     assert text == generate().states(text), "run: python tools/generate_docs.py"
 

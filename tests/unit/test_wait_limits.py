@@ -40,7 +40,7 @@ UNLIMITED = {
     # work whose every request or answer has a limit of its own
     ("core/parallel.py", "_Batch.answer"): "after all work is done",
     ("core/parallel.py", "_Batch._wait"): "the work's own limits",
-    ("artifacts/direct_upload.py", "_Exchange.settle"): "a store's request (docs/architecture.md)",
+    ("artifacts/direct_upload.py", "_Exchange.settle"): "a store's request",
     ("artifacts/relay.py", "upload_via_client"): "a command with NODE_SILENT",
     ("artifacts/relay.py", "_Receiver.write"): "a store's request",
     ("artifacts/relay.py", "_Receiver.finish"): "a store's request",
@@ -62,7 +62,7 @@ UNLIMITED = {
     ("providers/local/ssh_server.py", "_accept"): "a node's server",
 }
 """Place of a wait without a limit → its end. Programs of the node (cloudtrain/node) end with their
-task, their order or the connection; docs/states.md has what this side does if they do not."""
+task, their order or the connection; docs/internals/states.md has what this side does otherwise."""
 
 WAITS = ("wait", "join", "get", "acquire", "communicate", "result")
 """Methods that wait for ever if they are called without an argument."""

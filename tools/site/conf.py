@@ -26,7 +26,7 @@ def with_navigation(page: str) -> str:
     """The first page with a toctree for each of its sections: its links are the navigation."""
     trees = []
     for section in re.split(r"^## ", page, flags=re.M)[1:]:
-        links = re.findall(r"\[([^\]]+)\]\(([\w-]+)\.md\)", section)
+        links = re.findall(r"\[([^\]]+)\]\(([\w/-]+)\.md\)", section)
         rows = "\n".join(f"{title} <{name}>" for title, name in links)
         caption = section.partition("\n")[0]
         trees.append(f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{rows}\n```")
@@ -37,7 +37,8 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     if name == app.config.root_doc:
         source[0] = with_navigation(source[0])
     # A Markdown file outside docs/ is no page of the site: a copy of it is linked.
-    source[0] = re.sub(r"\]\((\.\./[^)]+\.md)\)", r"](path:\1)", source[0])
+    up = "../" * (name.count("/") + 1)
+    source[0] = re.sub(rf"\]\(({up}[^)]+\.md)\)", r"](path:\1)", source[0])
 
 
 class Drawings(SphinxPostTransform):
