@@ -269,9 +269,9 @@ def down(
     """Land the artifacts, delete everything, and check that nothing is left. Asks for no
     confirmation.
 
-    `order_key`: private key with which the desk of a cluster that is away is ended from another
-    machine than the one that sent it. Blocks until nothing is left. Raises NotLanded, with every
-    node kept, unless `discard`; LeftoverError, which names what still exists; UsageError,
+    `order_key`: private key with which the controller of a cluster that is away is ended from
+    another machine than the one that sent it. Blocks until nothing is left. Raises NotLanded, with
+    every node kept, unless `discard`; LeftoverError, which names what still exists; UsageError,
     LockedError.
     """
     from cloudtrain.commands.down import down

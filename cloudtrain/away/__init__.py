@@ -1,1 +1,1 @@
-"""A run that a machine in the cloud attends, its desk: followed and ended through its store."""
+"""A run attended by a machine in the cloud, its controller: followed and ended by its store."""

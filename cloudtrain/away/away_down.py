@@ -46,7 +46,7 @@ def end_desk(
     except StoreError as error:
         if is_away and not discard:
             raise
-        console.warn(f"whether it has a desk is not known: {error.message}")
+        console.warn(f"whether it has a controller is not known: {error.message}")
         if not discard:
             return None
     is_sent = is_away or found is not None
@@ -80,7 +80,7 @@ def is_over(
         return False
     if is_gone(desk, config):
         if state is not None and not has_ended:
-            console.warn(f"the desk of {config.name} is gone")
+            console.warn(f"the controller of {config.name} is gone")
         return True
     process = "ended" if has_signed and has_ended else process_there(desk, console)
     if found is not None and process == "running":
@@ -88,7 +88,7 @@ def is_over(
     if process in ("ended", "none"):
         why = f"the command of {name} has ended or never began"
     elif state is None:
-        why = f"the desk {name} has not reported to the store"
+        why = f"the controller {name} has not reported to the store"
     elif found is not None and (not state.unsigned or has_order_key(found, order_key)):
         return False
     else:
@@ -170,7 +170,7 @@ def report_end(config: ClusterConfig, console: Console, clock: Clock) -> None:
         here = Records(config.name).folder / ORDER_KEY
         signs = found.record is not None and not state.unsigned and here.exists()
         key = load_order_key(here) if signs else None
-        error = "ended by `cloudtrain down`: its desk did not report its end"
+        error = "ended by `cloudtrain down`: its controller did not report its end"
         ended = replace(state, phase="ended", error=error, exit_code=1, as_of=clock.now())
         write_state(found.store, replace(ended, sequence=state.sequence + 1), key)
     except CloudtrainError as error:

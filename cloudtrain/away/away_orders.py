@@ -41,7 +41,7 @@ def order_stop(
     """Have the desk stop and land its run; returns the run at its end."""
     if state.run is None:
         raise UsageError(
-            f"{found.name} has no active run yet: its desk is {state.phase}",
+            f"{found.name} has no active run yet: its controller is {state.phase}",
             hint=f"`cloudtrain down {found.name}` ends it before a run has begun",
         )
     key = order_key(found, key_file)
@@ -80,8 +80,8 @@ def without_desk(found: FoundAway) -> str:
     """Hint on ending the cluster by rights in its account alone, without an order to its desk."""
     argument = found.name if found.record is not None else "FILE"
     return (
-        f"`cloudtrain down {argument} --discard` deletes desk and nodes with your rights in the "
-        "account, and loses what only they hold"
+        f"`cloudtrain down {argument} --discard` deletes controller and nodes with your rights in "
+        "the account, and loses what only they hold"
     )
 
 
@@ -97,24 +97,24 @@ def follow_order(
     found.published.count_on(key.public)
     run = state.run if state is not None and verb == "stop-run" else None
     desk = found.published.desk
-    assert desk is not None, "a cluster without a desk is not found"
+    assert desk is not None, "a cluster without a controller is not found"
     order = new_order(found.name, desk, verb, run=run, now=clock.now())
     post_order(found.store, key, order)
-    console.say(f"ordered the desk of {found.name}: {verb}{f' {run}' if run else ''}")
+    console.say(f"ordered the controller of {found.name}: {verb}{f' {run}' if run else ''}")
     phase = state.phase if state is not None else ""
     wait = _Wait(found=found, order=order, console=console, clock=clock, phase=phase)
     answered = poll_until(wait.look, POLL, clock=clock)
     if answered is None:
         raise CloudtrainError(
-            f"the desk of {found.name} has confirmed the order, and has not carried it out after "
-            f"{ORDER_DONE / 60:.0f} min",
+            f"the controller of {found.name} has confirmed the order, and has not carried it out "
+            f"after {ORDER_DONE / 60:.0f} min",
             hint=f"`cloudtrain logs -f {found.name}` shows what it does",
         )
     if answered.state == "refused":
-        raise UsageError(f"the desk of {found.name} refuses {verb}: {answered.text}")
+        raise UsageError(f"the controller of {found.name} refuses {verb}: {answered.text}")
     if answered.state == "failed":
         raise NotLanded(
-            f"the desk of {found.name} could not end it: {answered.text}",
+            f"the controller of {found.name} could not end it: {answered.text}",
             hint=f"order it again once the cause is gone; {without_desk(found)}",
         )
     if answered.text:
@@ -151,7 +151,7 @@ class _Wait:
             answer = None
         if answer is not None and not self.confirmed and answer.state in ("received", "done"):
             self.confirmed = True
-            self.console.say("the desk has confirmed the order")
+            self.console.say("the controller has confirmed the order")
         if state is not None and state.unsigned:
             self._say_once(f"ignored a report: {state.phase}: it is {state.unsigned}")
             if state.phase == "ended" and self._is_gone():
@@ -184,7 +184,7 @@ def unconfirmed(found: FoundAway, state: AwayState | None, now: float) -> Cloudt
     """Error for a desk that does not read its orders."""
     last = f"; it last reported {(now - state.as_of) / 60:.0f} min ago" if state else ""
     return CloudtrainError(
-        f"the desk of {found.name} has not confirmed the order after "
+        f"the controller of {found.name} has not confirmed the order after "
         f"{ORDER_RECEIVED / 60:.0f} min{last}",
         hint=f"it is still carried out if it is read within {FRESH / 60:.0f} min of its posting; "
         f"{without_desk(found)}",

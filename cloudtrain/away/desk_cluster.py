@@ -39,7 +39,7 @@ def desk_name(cluster: str) -> str:
     name = f"{cluster}-{ROLE}"
     if not CLUSTER_NAME.match(name):
         raise UsageError(
-            f"{cluster} is too long a name for `run --away`: its desk is {name}",
+            f"{cluster} is too long a name for `run --away`: its controller is {name}",
             hint=f"use a `name:` of at most {30 - len(ROLE) - 1} characters",
         )
     return name
@@ -111,7 +111,7 @@ def away_notes(config: ClusterConfig) -> tuple[str, ...]:
     if config.away.identity is None or config.limits.max_lifetime is None:
         return ()
     counted = ", for which limits.budget pays too" if config.limits.budget is not None else ""
-    return (f"`run --away` adds its desk: {desk_price(config)}{counted}",)
+    return (f"`run --away` adds its controller: {desk_price(config)}{counted}",)
 
 
 def without_desks_share(config: ClusterConfig, desk: ClusterConfig) -> ClusterConfig:
@@ -127,7 +127,7 @@ def without_desks_share(config: ClusterConfig, desk: ClusterConfig) -> ClusterCo
     assert life is not None
     if bill.most is None or bill.after_end is None:
         raise UsageError(
-            f"limits.budget cannot be enforced: the price of the desk is not known "
+            f"limits.budget cannot be enforced: the price of the controller is not known "
             f"({', '.join(bill.unknown)})",
             hint="`cloudtrain plan FILE --refresh-prices` fetches today's prices; or set "
             "away.machine",
@@ -135,8 +135,8 @@ def without_desks_share(config: ClusterConfig, desk: ClusterConfig) -> ClusterCo
     cost = (bill.most * (life + cloud.end_takes) + bill.after_end * KEPT_FOR) / 3600
     if cost >= limits.budget:
         raise UsageError(
-            f"limits.budget of {limits.budget:g} $: the desk alone costs up to {cost:.2f} $ in its "
-            f"{life / 3600:.0f} h",
+            f"limits.budget of {limits.budget:g} $: the controller alone costs up to {cost:.2f} $ "
+            f"in its {life / 3600:.0f} h",
             hint="use a shorter limits.max_lifetime or --wait, or a larger budget",
         )
     left = math.floor(100 * (limits.budget - cost)) / 100
@@ -153,7 +153,7 @@ def refuse_unfit(config: ClusterConfig) -> None:
         )
     wrong = [f"{place_in_file(config, field)}: {field}: {text}" for field, text in _unfit(config)]
     if wrong:
-        raise UsageError("\n".join(wrong), hint="docs/away.md lists what a desk can do")
+        raise UsageError("\n".join(wrong), hint="docs/away.md lists what a controller can do")
 
 
 def _unfit(config: ClusterConfig) -> list[tuple[str, str]]:
@@ -166,19 +166,22 @@ def _unfit(config: ClusterConfig) -> list[tuple[str, str]]:
         found.append(("away", f"`run --away` needs `away: {{identity: …}}`, {word}"))
     network = config.network
     if network.private and network.subnet is None and network.vpc is None:
-        text = "with `private` the desk must be in the network of the nodes: set `subnet` or `vpc`"
+        text = "with `private` the controller must be in the nodes' network: set `subnet` or `vpc`"
         found.append(("network.private", text))
     store = config.artifacts.store
     if store is None or scheme_of(store) != own:
         found.append(
             (
                 "artifacts.store",
-                f"must be {own}://…: the desk has an identity of {title} alone, and the run is "
-                "followed through the store",
+                f"must be {own}://…: the controller has an identity of {title} alone, and the run "
+                "is followed through the store",
             )
         )
     found += [
-        (f"data.{name}", f"the desk cannot read {data.source}: it has an identity of {title} alone")
+        (
+            f"data.{name}",
+            f"the controller cannot read {data.source}: it has an identity of {title} alone",
+        )
         for name, data in config.data.items()
         if scheme_of(data.source) not in (own, "https")
     ]

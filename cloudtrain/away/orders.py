@@ -300,7 +300,7 @@ class OrderInbox:
             raise ValueError("it was deleted")
         order = verified(self._public_key, data)
         if (order.cluster, order.desk) != (self._cluster, self._desk):
-            raise ValueError(f"it is for desk {order.desk} of {order.cluster}")
+            raise ValueError(f"it is for controller {order.desk} of {order.cluster}")
         if f"{order.nonce}.json" != name:
             raise ValueError("it is a copy of another order")
         return order
@@ -325,7 +325,7 @@ class OrderInbox:
 def _not_fresh(order: Order, now: float) -> str:
     minutes = abs(now - order.created) / 60
     when = f"{minutes:.0f} min old" if now > order.created else f"from {minutes:.0f} min ahead"
-    return f"it is {when} by the desk's clock, and at most {FRESH / 60:.0f} min are accepted"
+    return f"it is {when} by the controller's clock, and at most {FRESH / 60:.0f} min are accepted"
 
 
 def _recorded(path: Path) -> tuple[set[str], tuple[Order, ...]]:

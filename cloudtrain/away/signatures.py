@@ -22,7 +22,7 @@ ANSWER = b"cloudtrain desk answer 1\n"
 DESK_KEY = b"cloudtrain desk key 1\n"
 """Before what is signed: no signature for one purpose means anything for another."""
 
-NOT_SIGNED = "not signed by this run's desk"
+NOT_SIGNED = "not signed by this run's controller"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def command() -> int:
     from cloudtrain.state import Records, home
 
     job = read_job()
-    key = load_key(home() / STATE_KEY, "key of this desk")
+    key = load_key(home() / STATE_KEY, "key of this controller")
     prepare(job)
     name, records = job.config.name, Records(job.config.name)
     store = artifact_store(job.config, records)

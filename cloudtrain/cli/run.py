@@ -97,8 +97,8 @@ def run_from_desk(
 ) -> int:
     if keep_on_failure:
         raise click.UsageError(
-            "--keep-on-failure and --away exclude each other: the desk has the nodes' keys, and "
-            "deletes itself"
+            "--keep-on-failure and --away exclude each other: the controller has the nodes' keys, "
+            "and deletes itself"
         )
     from dataclasses import asdict
 

@@ -56,7 +56,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
     if cluster.away is not None:
         yield from (f"  {line}" for line in desk_lines(cluster.away, now))
     elif cluster.is_away:
-        yield "  away: no report of its desk"
+        yield "  away: no report of its controller"
     yield from node_lines(cluster.nodes or ())
     yield from (f"  {each}" for each in cluster.foreign)
     if cluster.lease:
@@ -101,7 +101,7 @@ def desk_lines(state: AwayState, now: float) -> Iterator[str]:
     price = None if state.price_per_hour is None else f"{state.price_per_hour:.3g} $/hour"
     expires = None if state.expires is None else f"expires {clock(state.expires)}"
     since = f"since {clock(state.began)}"
-    yield "  ".join(filter(None, ["desk", state.node, state.place, price, since, expires]))
+    yield "  ".join(filter(None, ["controller", state.node, state.place, price, since, expires]))
     if state.is_silent(now):
         yield from silence(state, now).split("\n")
 

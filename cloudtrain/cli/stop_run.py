@@ -32,7 +32,7 @@ from cloudtrain.cli.target import (
 @debug_option
 def command(name: str | None, order_key: Path | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay up. A run that is away is
-    ended by its desk, with its nodes.
+    ended by its controller, with its nodes.
     """
     cluster, config = desk_target(name) or ClusterTarget(name_of(name), None)
     refuse_file_of_another_folder(name)

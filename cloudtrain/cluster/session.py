@@ -347,9 +347,9 @@ def refuse_away(records: Records) -> None:
     if records.is_open() and records.is_away():
         name = records.name
         raise UsageError(
-            f"{name} is away: the desk of `run --away` attends to it",
+            f"{name} is away: the controller of `run --away` attends to it",
             hint=f"`cloudtrain status {name}` shows what it does; `cloudtrain down {name}` ends "
-            "it, and deletes what a desk that has ended left",
+            "it, and deletes what a controller that has ended left",
         )
 
 

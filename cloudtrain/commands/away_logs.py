@@ -67,7 +67,8 @@ class _DeskLog:
 
     def warn_unsigned(self, state: AwayState | None, shown: RoleFilter) -> None:
         if state is not None and state.unsigned:
-            text = f"the store has a report of the desk, {state.phase}, which is {state.unsigned}"
+            report = f"the store has a report of the controller, {state.phase}"
+            text = f"{report}, which is {state.unsigned}"
             self.warn_once(text, shown)
 
     def new(self) -> list[LoggedEvent]:
@@ -115,7 +116,7 @@ def silence(state: AwayState, now: float) -> str:
     name, minutes = state.cluster, (now - state.as_of) / 60
     desk = f" as {state.node}" if state.node else ""
     return (
-        f"the desk of {name} has not reported for {minutes:.0f} min\n"
+        f"the controller of {name} has not reported for {minutes:.0f} min\n"
         f"`cloudtrain ls --cloud` shows whether it exists{desk}; `cloudtrain down {name} "
         "--discard` deletes it and the nodes, and what has landed stays"
     )
@@ -123,7 +124,8 @@ def silence(state: AwayState, now: float) -> str:
 
 def show_end(state: AwayState, shown: RoleFilter) -> None:
     doubt = f" ({state.unsigned})" if state.unsigned else ""
-    shown.say(f"the desk of {state.cluster} has ended, exit code {state.exit_code or 0}{doubt}")
+    ended = f"has ended, exit code {state.exit_code or 0}{doubt}"
+    shown.say(f"the controller of {state.cluster} {ended}")
     if state.error:
         shown.warn(state.error)
 

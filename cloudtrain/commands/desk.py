@@ -44,7 +44,7 @@ def read_job() -> Job:
     try:
         job = from_bytes(path.read_bytes())
     except OSError as error:
-        text = f"{error.strerror}: only the desk of `cloudtrain run FILE --away` has this file"
+        text = f"{error.strerror}: only the controller of `run FILE --away` has this file"
         raise ConfigError([Problem(file=str(path), line=None, field="", text=text)]) from error
     config, code = job.config, job.config.code
     if code.path is not None:
@@ -178,7 +178,7 @@ def delete_itself(
     rented = cast(RentsMachines, provider)  # no other nodes have a desk
 
     def told(error: CloudtrainError, pause: float, _: float) -> None:
-        console.warn(f"the desk cannot delete itself: {error}; trying again in {pause:.0f} s")
+        console.warn(f"the controller cannot delete itself: {error}; trying again in {pause:.0f} s")
 
     try:
         LEFT.call(
@@ -188,5 +188,5 @@ def delete_itself(
             clock=clock,
         )
     except CloudtrainError as error:
-        text = f"{outcome.error}\nthe desk could not delete itself: {error}".strip()
+        text = f"{outcome.error}\nthe controller could not delete itself: {error}".strip()
         reporter.report("ended", exit_code=outcome.exit_code, error=text)

@@ -356,8 +356,8 @@ def unlandable(
         hint += "; here, --discard destroys them unlanded"
     if Records(config.name).is_away():
         hint = (
-            "its desk had them, and is gone: --discard destroys the nodes unlanded, and what they "
-            "have stored unattended stays, for `cloudtrain fetch`"
+            "its controller had them, and is gone: --discard destroys the nodes unlanded, and what "
+            "they have stored unattended stays, for `cloudtrain fetch`"
         )
     return NotLanded(
         f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",

@@ -131,7 +131,7 @@ def run_away(
         clear_ended_desk(away, records, console)
         record = record_away(away, records, clock)
         away = replace(away, desk=marked(away.desk, record))
-        console.say(f"the desk: {desk_price(config)}")
+        console.say(f"the controller: {desk_price(config)}")
         published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
         if state.phase == "ended" and state.exit_code:
@@ -166,7 +166,7 @@ def resume_uri(handle: Handle, resume: str, console: Console) -> str:
     own = scheme_of(handle.config.artifacts.store or "")
     if scheme_of(source.store) != own:
         raise UsageError(
-            f"--resume {resume}: the desk cannot read {source.store}",
+            f"--resume {resume}: the controller cannot read {source.store}",
             hint=f"copy it to a store of {own}://",
         )
     return f"{source.store}/{source.run}"
@@ -184,7 +184,7 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
         if desk.provider.find(name):
             if is_at_work(away, console):
                 raise UsageError(
-                    f"{cluster} is away: its desk is at work",
+                    f"{cluster} is away: its controller is at work",
                     hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` "
                     "ends it",
                 )
@@ -222,8 +222,8 @@ def refuse_taken_name(away: AwayPlan) -> None:
     if are_desk(cluster, there) if there else not is_open or is_recorded_desk(cluster):
         return
     raise UsageError(
-        f"the name {desk.config.name} is taken: that cluster is not the desk of {cluster}",
-        hint=f"`run --away` calls the desk of {cluster} so: use another `name`, or end that "
+        f"the name {desk.config.name} is taken: that cluster is not the controller of {cluster}",
+        hint=f"`run --away` calls the controller of {cluster} so: use another `name`, or end that "
         f"cluster first (`cloudtrain down {desk.config.name}`)",
     )
 
@@ -331,7 +331,7 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
     name = away.desk.config.name
     with (
         open_session(away.desk, console) as session,
-        console.stage("check by the desk", 1) as stage,
+        console.stage("check by the controller", 1) as stage,
     ):
 
         def look() -> AwayState | None:
@@ -356,7 +356,7 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
         state = poll_until(look, PROOF, clock=clock)
         if state is None:
             raise CloudtrainError(
-                f"the desk is not done with `check` after {PROOF.within:.0f} s; it goes on",
+                f"the controller is not done with `check` after {PROOF.within:.0f} s; it goes on",
                 hint=f"`cloudtrain status {away.config.name}` shows what it does",
             )
         stage.done(session.nodes[0].name, state.phase)
@@ -367,7 +367,7 @@ def ended_early(
     away: AwayPlan, records: Records, state: AwayState, console: Console
 ) -> CloudtrainError:
     """The error of a desk that has ended already, after what it left is deleted."""
-    failure = CloudtrainError(f"the desk: {state.error}").copy_with(exit_code=state.exit_code)
+    failure = CloudtrainError(f"the controller: {state.error}").copy_with(exit_code=state.exit_code)
     clean_up(away, records, console, failure)
     return failure
 
@@ -379,7 +379,7 @@ def why_ended(session: Session, name: str) -> str:
     try:
         if process_of(session, name) != "ended":
             return ""
-        return f"the desk's process has ended: {end_of_output(session, name) or 'no output'}"
+        return f"the controller's process has ended: {end_of_output(session, name) or 'no output'}"
     except NodeError as error:
         lost = lost_nodes(session, error)
         return f"{', '.join(lost)}: its cloud has it no more" if lost else ""
@@ -405,7 +405,7 @@ def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseExce
         raise NodesError({"run --away": error, "down": second}) from error
     if nodes:
         console.warn(
-            f"{nodes} may have been created by the desk: `cloudtrain down {name} --discard` "
+            f"{nodes} may have been created by the controller: `cloudtrain down {name} --discard` "
             "deletes what is left"
         )
         return

@@ -492,16 +492,16 @@ class LimitsSection(Section):
 
 
 class AwaySection(Section):
-    """The desk: a small machine that attends to `run --away` ([away.md](away.md))."""
+    """The controller: a small machine that attends to `run --away` ([away.md](away.md))."""
 
     of = model.Away
     change = Effect("next run", "the next `run --away` reads it")
     identity: kinds.Identity | None = optional(
-        "An existing identity of the account for the desk alone, in the form of `identity`. With "
-        "it the desk creates and deletes the nodes and reads and writes the store. Training nodes "
-        "never get it. Required for `run --away`."
+        "An existing identity of the account for the controller alone, in the form of `identity`. "
+        "With it the controller creates and deletes the nodes and reads and writes the store. "
+        "Training nodes never get it. Required for `run --away`."
     )
-    machine: kinds.Line | None = optional("Machine type of the desk. Default: a small one.")
+    machine: kinds.Line | None = optional("Machine type of the controller. Default: a small one.")
 
 
 class HostsItem(Section):

@@ -192,13 +192,13 @@ IDLE_DOWN = Wait(
 )
 ORDER_RECEIVED = Wait(
     300.0,
-    until="the desk of a run that is away confirms an order",
-    then="`stop-run` and `down` fail, and say how to end the run without its desk",
+    until="the controller of a run that is away confirms an order",
+    then="`stop-run` and `down` fail, and say how to end the run without its controller",
 )
 ORDER_DONE = Wait(
     3600.0,
-    until="a desk has carried out the order that it has confirmed",
-    then="`stop-run` and `down` fail; the desk goes on",
+    until="a controller has carried out the order that it has confirmed",
+    then="`stop-run` and `down` fail; the controller goes on",
 )
 
 

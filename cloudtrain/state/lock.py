@@ -28,7 +28,7 @@ and `stop-run`."""
 BACKGROUND = {
     ATTEND: "the process that supervises its detached run",
     "idle": "the process that takes an idle cluster down",
-    "desk": "the desk of `run --away`",
+    "desk": "the controller of `run --away`",
 }
 """Commands that are not for users, in words."""
 FOLLOWS = ("train", "run", ATTEND, "logs -f")

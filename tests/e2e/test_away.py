@@ -39,7 +39,7 @@ def test_a_desk_trains_lands_and_deletes_all_while_the_laptop_is_off(there: Away
     assert not [path for path in files_of(user.nodes.disks()) if has(path, SECRET)]
     if user.cloud.name == "gcp":
         only_the_desk_has_an_identity_and_all_belongs_to_its_user(there)
-    until(lambda: not user.nodes.running(), 200, "the desk to be gone")
+    until(lambda: not user.nodes.running(), 200, "the controller to be gone")
     state = there.state()
     assert state is not None
     assert (state.phase, state.exit_code, state.error) == ("ended", 0, None)
@@ -94,13 +94,13 @@ def test_a_killed_process_on_the_desk_is_started_again_and_an_order_ends_its_run
     (again,) = until(lambda: [each for each in there.processes() if each != pid], 60)
     second = user.project.cloudtrain("run", there.config(steps=1000), "--away")
     assert second.returncode == 2, second.stderr
-    assert "is away: its desk is at work" in second.stderr
+    assert "is away: its controller is at work" in second.stderr
     state = there.state()
     assert state is not None
     key = load_order_key(user.project.home / "clusters" / there.name / ORDER_KEY)
     order = new_order(there.name, state.desk, "stop-run", run=state.run, now=time.time())
     post_order(there.artifacts(), key, order)
-    until(lambda: not user.nodes.running(), 120, "the desk to be gone")
+    until(lambda: not user.nodes.running(), 120, "the controller to be gone")
     answer, ended = answer_of(there.artifacts(), order), there.state()
     assert answer is not None
     assert ended is not None
@@ -131,7 +131,7 @@ def test_a_client_killed_while_it_creates_the_desk_leaves_what_the_next_call_fin
     user.cloud.quiet()
     if action == "instances.insert" and after:
         user.do("run", file, "--away")
-        until(lambda: not user.nodes.running(), 200, "the desk to be gone")
+        until(lambda: not user.nodes.running(), 200, "the controller to be gone")
         state = there.state()
         assert state is not None
         assert (state.phase, state.exit_code) == ("ended", 0)

@@ -71,7 +71,7 @@ def away(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
     records, desk = Records(project.name), new_desk_id(1_795_000_000)
     record_cluster(load(config), records)
     record_desk(load(config))
-    key, own = new_order_key(records.folder), new_order_key(project.folder / "desk's")
+    key, own = new_order_key(records.folder), new_order_key(project.folder / "controller's")
     record = AwayRecord(
         cluster=project.name,
         desk=desk,
@@ -169,7 +169,7 @@ def test_only_the_order_key_stops_a_run_that_is_away(away: Away) -> None:
     )
     assert stopped.returncode == 0, stopped.stderr
     assert json.loads(stopped.stdout)["state"] == "stopped"
-    assert "the desk has confirmed the order" in stopped.stderr
+    assert "the controller has confirmed the order" in stopped.stderr
     away.desk.wait(60)
     late = away.cloudtrain(away.sender, "stop-run", away.project.name)
     assert late.returncode == 2
@@ -180,7 +180,7 @@ def test_only_the_order_key_stops_a_run_that_is_away(away: Away) -> None:
 def test_down_ends_the_desk_first_and_then_asks_what_is_left(away: Away) -> None:
     done = away.cloudtrain(away.sender, "down", away.project.name)
     assert done.returncode == 0, done.stderr
-    assert "the desk has confirmed the order" in done.stderr
+    assert "the controller has confirmed the order" in done.stderr
     assert "lists nothing of it any more" in done.stderr
     assert not away.key.exists()
     assert away.desk.wait(60) != 0

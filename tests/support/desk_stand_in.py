@@ -91,7 +91,7 @@ class Desk(threading.Thread):
 def main(path: str, desk_id: str, order_key: str, desk_key: str) -> int:
     config = load(Path(path))
     store = open_store(config.artifacts.store or "")
-    own = load_key(Path(desk_key), "key of this desk")
+    own = load_key(Path(desk_key), "key of this controller")
     desk = Desk(store, config.name, desk_id, order_key, own)
     console = EventStream(desk.plain, log_stream(desk.publisher.log))
     desk.start()

@@ -233,7 +233,7 @@ def test_the_log_is_followed_to_the_end_of_the_run_with_its_exit_code(
     assert away.logs(follow=True) == 1
     assert away.console.output == ["chief0: step 1", "chief0: step 2", "chief0: step 3"]
     assert re.fullmatch(r"2026-11-18 \d\d:\d\d  creating", away.console.said[0])
-    assert away.console.said[1:] == ["the desk of mnist has ended, exit code 1"]
+    assert away.console.said[1:] == ["the controller of mnist has ended, exit code 1"]
     assert away.console.warned == ["chief0 failed", "chief0: exit code 3"]
 
 
@@ -304,7 +304,7 @@ def test_a_desk_that_stops_reporting_is_told_of_once_and_followed_on(
     away.then = {900: lambda: away.reports(), 905: lambda: away.reports("ended")}
     assert away.logs(follow=True) == 0
     (warning,) = away.console.warned
-    assert warning.startswith("the desk of mnist has not reported for 5 min")
+    assert warning.startswith("the controller of mnist has not reported for 5 min")
     assert "whether it exists as mnist-desk" in warning
 
 
@@ -384,7 +384,7 @@ def test_status_shows_what_the_desk_reports_and_its_age(away: Away, cloud: FakeP
     text = report_text(report, away.now + 12)
     assert f"  away  training: 2 of 2 nodes  {RUN.id}  as of 12s ago" in text
     assert re.search(
-        r"  desk  mnist-desk  gcp us-east4-c  0\.034 \$/hour  since 2026-\S+ \S+  expires 2026",
+        r"  controller  mnist-desk  gcp us-east4-c  0\.034 \$/hour  since 2026-\S+ \S+  expires",
         text,
     )
     assert f"run  {RUN.id}  running, as of" in text
@@ -393,7 +393,7 @@ def test_status_shows_what_the_desk_reports_and_its_age(away: Away, cloud: FakeP
     assert cluster["away"]["phase"] == "training"
     assert cluster["away"]["silent"] is False
     later = report_text(report, away.now + STALE + 60)
-    assert "the desk of mnist has not reported for 6 min" in later
+    assert "the controller of mnist has not reported for 6 min" in later
 
 
 def test_status_watch_shows_the_desk_and_each_change_of_its_phase(
@@ -441,7 +441,7 @@ def test_status_offline_asks_no_store_and_says_so(away: Away) -> None:
     away.sent_from_here()
     (away.folder / "store").mkdir(exist_ok=True)
     report = status(None, offline=True)
-    assert "  away: no report of its desk" in report_text(report, away.now)
+    assert "  away: no report of its controller" in report_text(report, away.now)
 
 
 def test_a_store_that_cannot_be_read_is_a_fault_of_that_cluster_alone(
@@ -525,7 +525,7 @@ def test_a_desk_that_the_store_wrongly_calls_ended_is_ordered_and_not_deleted(
         assert set(cloud.cloud) == {"mnist", "mnist-desk"}
         return
     go_down(away)
-    assert "ignored an answer: done: it is not signed by this run's desk" in away.console.said
+    assert "ignored an answer: done: it is not signed by this run's controller" in away.console.said
     assert cloud.deeds == [("destroy", "mnist-desk-desk0")]
 
 
@@ -555,11 +555,12 @@ def test_a_forged_end_ends_no_following_and_no_exit_code_is_taken_from_it(
     assert away.logs(follow=True) == 4
     assert away.console.output == ["chief0: step 9"]
     assert away.console.warned == [
-        "the store has a report of the desk, ended, which is not signed by this run's desk"
+        "the store has a report of the controller, ended, which is not signed by this run's "
+        "controller"
     ]
     away.forges("waiting", run=None)
     assert "waiting  as of" in report_text(away.status(), away.now)
-    assert "not signed by this run's desk" in report_text(away.status(), away.now)
+    assert "not signed by this run's controller" in report_text(away.status(), away.now)
     assert away.status().exit_code(away.now) == 0
 
 
@@ -570,7 +571,7 @@ def test_an_end_that_nobody_can_verify_any_more_is_no_success(
     away.forges("ended", run=None, exit_code=0)
     assert away.logs(follow=True) == 1
     assert away.console.said == [
-        "the desk of mnist has ended, exit code 0 (not signed by this run's desk)"
+        "the controller of mnist has ended, exit code 0 (not signed by this run's controller)"
     ]
 
 
@@ -603,8 +604,8 @@ def test_stop_run_orders_the_desk_and_waits_for_what_becomes_of_it(away: Away) -
     assert stopped(away, order_key=away.key.path).state == "stopped"
     assert (taken[0].verb, taken[0].run) == ("stop-run", RUN.id)
     assert away.console.said == [
-        f"ordered the desk of mnist: stop-run {RUN.id}",
-        "the desk has confirmed the order",
+        f"ordered the controller of mnist: stop-run {RUN.id}",
+        "the controller has confirmed the order",
         "landing: 3 files",
         "run stopped",
     ]
@@ -657,7 +658,7 @@ def test_what_the_desk_refuses_or_cannot_do_is_told(
 def test_stop_run_before_a_run_has_begun_says_what_ends_it(away: Away) -> None:
     away.sent_from_here()
     away.reports("waiting", run=None)
-    with pytest.raises(UsageError, match="no active run yet: its desk is waiting") as caught:
+    with pytest.raises(UsageError, match="no active run yet: its controller is waiting") as caught:
         stopped(away)
     assert caught.value.hint == "`cloudtrain down mnist` ends it before a run has begun"
 
@@ -712,7 +713,7 @@ def test_down_discard_deletes_the_desk_before_the_nodes_and_tells_other_machines
     assert state is not None
     assert (state.phase, state.exit_code) == ("ended", 1)
     text = report_text(away.status(), away.now)
-    unsigned = "not signed by this run's desk"  # this machine has no key that could
+    unsigned = "not signed by this run's controller"  # this machine has no key that could
     assert re.search(rf"\n  away  ended, .* 1  {RUN.id}  as of 2026-\S+ \S+  {unsigned}\n", text)
     assert "unreadable" not in text
 
@@ -761,7 +762,7 @@ def test_down_does_not_wait_for_a_desk_that_is_gone(away: Away, cloud: FakeProvi
     away.reports()
     away.now += STALE + 1
     go_down(away)
-    assert "the desk of mnist is gone" in away.console.warned
+    assert "the controller of mnist is gone" in away.console.warned
     state = Published(away.store, "mnist").state()
     assert state is not None
     assert state.phase == "ended"
@@ -776,7 +777,7 @@ def test_a_desk_whose_machine_has_stopped_is_gone_too(away: Away, cloud: FakePro
     away.reports()
     away.now += STALE + 1
     go_down(away)
-    assert "the desk of mnist is gone" in away.console.warned
+    assert "the controller of mnist is gone" in away.console.warned
     assert cloud.cloud == {}
 
 
@@ -807,7 +808,7 @@ def test_nodes_whose_desk_is_gone_are_kept_until_they_are_given_up(
     away.now += STALE + 1
     with pytest.raises(NotLanded) as caught:
         go_down(away)
-    assert (caught.value.hint or "").startswith("its desk had them, and is gone: --discard")
+    assert (caught.value.hint or "").startswith("its controller had them, and is gone: --discard")
     assert cloud.cloud["mnist"]
     go_down(away, discard=True)
     assert cloud.cloud == {}

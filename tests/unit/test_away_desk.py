@@ -133,7 +133,7 @@ def test_a_desk_is_one_small_machine_with_the_identity_and_nothing_of_the_traini
 
 def test_plan_says_what_a_desk_adds() -> None:
     (note,) = away_notes(config())
-    assert re.fullmatch(r"`run --away` adds its desk: t3\.medium, 0\.0\d+ \$/hour", note)
+    assert re.fullmatch(r"`run --away` adds its controller: t3\.medium, 0\.0\d+ \$/hour", note)
     assert away_notes(config(away=Away())) == ()
     paid = config(limits=Limits(max_lifetime=3600.0, budget=10.0))
     assert away_notes(paid)[0].endswith("$/hour, for which limits.budget pays too")
@@ -157,14 +157,14 @@ def test_a_budget_pays_for_the_desks_whole_life_first() -> None:
 
 def test_a_budget_that_the_desk_alone_could_spend_is_refused() -> None:
     cluster = config(limits=Limits(max_lifetime=12 * 3600.0, budget=0.5))
-    with pytest.raises(UsageError, match=r"of 0\.5 \$: the desk alone costs up to 0\.\d+ \$ in"):
+    with pytest.raises(UsageError, match=r"of 0\.5 \$: the controller alone costs up to 0\.\d+ \$"):
         without_desks_share(cluster, desk_config(cluster, Path("/p")))
 
 
 def test_a_budget_needs_the_desks_price() -> None:
     away = Away(identity="desk", machine="m5.of-another-time")
     cluster = config(limits=Limits(max_lifetime=3600.0, budget=9.0), away=away)
-    with pytest.raises(UsageError, match=r"price of the desk is not known .*of-another-time"):
+    with pytest.raises(UsageError, match=r"price of the controller is not known .*of-another-time"):
         without_desks_share(cluster, desk_config(cluster, Path("/p")))
 
 
@@ -175,8 +175,11 @@ def test_a_budget_needs_the_desks_price() -> None:
         ({"away": Away()}, "needs `away: {identity: …}`, the name or ARN of an instance profile"),
         ({"artifacts": ArtifactRules()}, "artifacts.store: must be s3://"),
         ({"artifacts": ArtifactRules(store="gs://b/x")}, "artifacts.store: must be s3://"),
-        ({"network": Network(private=True)}, "network.private: with `private` the desk must be in"),
-        ({"data": {"d": DataSource(source="gs://b/d")}}, "data.d: the desk cannot read gs://b/d"),
+        ({"network": Network(private=True)}, "network.private: with `private` the controller"),
+        (
+            {"data": {"d": DataSource(source="gs://b/d")}},
+            "data.d: the controller cannot read gs://b/d",
+        ),
     ],
 )
 def test_what_a_desk_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -567,7 +570,7 @@ def test_a_cluster_that_is_away_is_not_changed_from_here(home: Path) -> None:
     record_cluster(config(), records)
     refuse_away(records)
     (records.folder / "away.json").write_text("{}")
-    with pytest.raises(UsageError, match="mnist is away: the desk of `run --away`"):
+    with pytest.raises(UsageError, match="mnist is away: the controller of `run --away`"):
         refuse_away(records)
     records.close()
     refuse_away(records)

@@ -212,7 +212,7 @@ def test_a_clock_that_is_off_by_minutes_is_accepted(
 
 @pytest.mark.parametrize(
     ("late", "words"),
-    [(20 * 60, "it is 20 min old by the desk's clock"), (-20 * 60, "it is from 20 min ahead")],
+    [(20 * 60, "it is 20 min old by the controller's"), (-20 * 60, "it is from 20 min ahead")],
 )
 def test_an_order_of_another_time_is_refused_and_its_sender_told(
     late: float,
@@ -245,7 +245,7 @@ def test_an_order_for_another_desk_or_cluster_is_ignored(
     assert desk.take(NOW) == ()
     assert desk.take(NOW) == ()
     assert len(warnings) == 2
-    assert all("it is for desk" in text for text in warnings)
+    assert all("it is for controller" in text for text in warnings)
     assert [answer_of(store, replace(each, desk=DESK, cluster="mnist")) for each in others] == [
         None,
         None,

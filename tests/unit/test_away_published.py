@@ -57,7 +57,7 @@ def warnings() -> list[str]:
 @pytest.fixture
 def publisher(store: ArtifactStore, warnings: list[str], tmp_path: Path) -> Callable[[], Publisher]:
     """A new process of the same desk."""
-    key = new_order_key(tmp_path / "desk's")
+    key = new_order_key(tmp_path / "controller's")
     return lambda: Publisher(
         store, "mnist", DESK, log_file=tmp_path / "desk" / "log", warn=warnings.append, key=key
     )
@@ -66,7 +66,7 @@ def publisher(store: ArtifactStore, warnings: list[str], tmp_path: Path) -> Call
 @pytest.fixture
 def keys(tmp_path: Path) -> DeskKeys:
     """Those of the record on the machine that sent the run away."""
-    desk = new_order_key(tmp_path / "desk's").public
+    desk = new_order_key(tmp_path / "controller's").public
     order = new_order_key(tmp_path / "laptop's").public
     return DeskKeys(
         AwayRecord(
@@ -157,8 +157,8 @@ def test_a_report_that_the_runs_desk_did_not_sign_as_its_latest_is_shown_as_such
         return state.unsigned
 
     assert [read(), read()] == ["", ""]
-    attack(store, new_order_key(tmp_path / ("desk's" if has_the_key else "another desk's")))
-    assert read() == "not signed by this run's desk"
+    attack(store, new_order_key(tmp_path / ("controller's" if has_the_key else "another's")))
+    assert read() == "not signed by this run's controller"
     publisher().state(replace(STATE, sequence=8))
     assert read() == ""
 
@@ -176,7 +176,7 @@ def certificate_of_another_life(store: ArtifactStore, record: AwayRecord, key: S
 def test_another_machine_trusts_the_desk_whose_label_has_the_hash_of_the_order_key(
     case: str, store: ArtifactStore, publisher: Callable[[], Publisher], tmp_path: Path
 ) -> None:
-    order_key, mine = new_order_key(tmp_path / "laptop's"), new_order_key(tmp_path / "desk's")
+    order_key, mine = new_order_key(tmp_path / "laptop's"), new_order_key(tmp_path / "controller's")
     record = AwayRecord(
         cluster="mnist",
         desk=DESK,

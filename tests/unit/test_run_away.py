@@ -144,7 +144,7 @@ def test_a_desk_at_work_is_not_deleted_whatever_the_store_has_of_it(
     for process in ("running", None):
         answers(monkeypatch, process)  # type: ignore[arg-type]
         write_state(store, state, load_order_key(key) if process is None else None)
-        with pytest.raises(UsageError, match="mnist is away: its desk is at work"):
+        with pytest.raises(UsageError, match="mnist is away: its controller is at work"):
             away_command.clear_ended_desk(away, records, QuietConsole())
         assert set(cloud.cloud) == {"mnist-desk"}
     answers(monkeypatch, None)
@@ -226,7 +226,7 @@ def test_nodes_that_the_desk_had_requested_by_then_stay_on_record_and_are_named(
     assert set(cloud.cloud) == {"mnist"}
     assert records.is_open()
     assert console.warned[-1] == (
-        "mnist-worker0 may have been created by the desk: `cloudtrain down mnist --discard` "
+        "mnist-worker0 may have been created by the controller: `cloudtrain down mnist --discard` "
         "deletes what is left"
     )
 
