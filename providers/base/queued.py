@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cloudtrain.core.words import some
-
 from cloudtrain.core.errors import CapacityError
 from cloudtrain.core.model import Market, Node, Plan
+from cloudtrain.core.paths import some
 from cloudtrain.providers.base.driver import Vm
 
 QUEUED: frozenset[Market] = frozenset({"flex-start"})
