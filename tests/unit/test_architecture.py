@@ -194,7 +194,9 @@ def unfit_for_a_node(path: Path) -> list[str]:
     tree = ast.parse(path.read_text(), path.name, feature_version=(3, 6))
     found = []
     for node in ast.walk(tree):
-        names = [alias.name for alias in getattr(node, "names", [])]
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names]
         here = f"{path.name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.ImportFrom) and node.module == "cloudtrain.node":
             if node not in tree.body:
@@ -204,8 +206,6 @@ def unfit_for_a_node(path: Path) -> list[str]:
             continue
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        elif not isinstance(node, ast.Import):
-            continue
         if "__future__" in names:
             found.append(f"{here}: annotations: of 3.7")
         known = sys.stdlib_module_names | BROUGHT.get(path.name, set())
