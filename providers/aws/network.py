@@ -33,22 +33,7 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
     there is no other: the nodes may be in it already. Raises CloudConfigError.
     """
     if wanted.subnet:
-        found = named_subnet(ec2, place.region, wanted.subnet)
-        if found is None or found.zone != place.zone:
-            raise CloudConfigError(f"network.subnet {wanted.subnet} is not in {place}")
-        if why := found.unusable(private=wanted.private):
-            raise CloudConfigError(
-                f"network.subnet {wanted.subnet} {why}", hint=_BLOCKED, scope="region"
-            )
-        if not wanted.private and Routes(ec2, place.region, found.vpc).lack_gateway(found.id):
-            raise CloudConfigError(
-                f"network.subnet {wanted.subnet} has no route to an internet gateway: its nodes"
-                " cannot be reached",
-                hint="choose a subnet with a route to an internet gateway, or set network.private:"
-                " true if you reach it by a VPN",
-                scope="region",
-            )
-        return found
+        return _given_subnet(ec2, place, wanted.subnet, private=wanted.private)
     vpc = wanted.vpc or default_vpc(ec2, place.region)
     asked = requests.filters(vpc_id=vpc, availability_zone=place.zone)
     listed = map(_subnet, ec2.known(place.region, "DescribeSubnets", "subnetSet", asked))
@@ -76,6 +61,22 @@ def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) 
             scope="zone",
         )
     return max(usable, key=lambda each: (each.room >= nodes, each.is_default, each.room))
+
+
+def _given_subnet(ec2: Ec2Client, place: Location, id: str, *, private: bool) -> Subnet:
+    found = named_subnet(ec2, place.region, id)
+    if found is None or found.zone != place.zone:
+        raise CloudConfigError(f"network.subnet {id} is not in {place}")
+    if why := found.unusable(private=private):
+        raise CloudConfigError(f"network.subnet {id} {why}", hint=_BLOCKED, scope="region")
+    if not private and Routes(ec2, place.region, found.vpc).lack_gateway(found.id):
+        raise CloudConfigError(
+            f"network.subnet {id} has no route to an internet gateway: its nodes cannot be reached",
+            hint="choose a subnet with a route to an internet gateway, or set network.private:"
+            " true if you reach it by a VPN",
+            scope="region",
+        )
+    return found
 
 
 def named_subnet(ec2: Ec2Client, region: str, name: str) -> Subnet | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -326,9 +325,8 @@ class ArmClient:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
         no longer knows it, or does not tell it to a role on one resource group.
         """
-        try:
-            answer = polled.heard(self.call("GET", paths.local(url, self._prefix)))
-        except (NotFoundError, PermissionsError):
+        answer = self._hear(url, polled)
+        if answer is None:
             return False
         operation = answer.body if isinstance(answer.body, dict) else {}
         state = str(operation.get("status") or state_of(operation)).lower()
@@ -339,11 +337,16 @@ class ArmClient:
 
     def _location(self, url: str, polled: _Polled) -> bool | None:
         """Query a `Location` URL once: True at the operation's end; else as `_operation`."""
-        try:
-            answer = polled.heard(self.call("GET", paths.local(url, self._prefix)))
-        except (NotFoundError, PermissionsError):
+        answer = self._hear(url, polled)
+        if answer is None:
             return False
         return None if answer.status == 202 else True
+
+    def _hear(self, url: str, polled: _Polled) -> Answer | None:
+        try:
+            return polled.heard(self.call("GET", paths.local(url, self._prefix)))
+        except (NotFoundError, PermissionsError):
+            return None
 
     def _until(
         self, asked: str, ask: Callable[[], T | None], within: float, polled: _Polled | None = None
@@ -357,22 +360,17 @@ class ArmClient:
             least = polled.wait if polled is not None else 0.0
             return clock.sleep(max(seconds, least, self._asking / QUESTIONS))
 
-        with self._counted():
-            polls = replace(polls, pause=polls.pause / 2, within=within)
-            found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
-        if found is None:
-            raise TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
-        return found
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+        polls = replace(polls, pause=polls.pause / 2, within=within)
         with self._lock:
             self._asking += 1
         try:
-            yield
+            found = poll_until(ask, polls, clock=replace(clock, sleep=sleep))
         finally:
             with self._lock:
                 self._asking -= 1
+        if found is None:
+            raise TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
+        return found
 
     # ── Helpers ──────────────────────────────────────────────────────────────
 

@@ -8,8 +8,7 @@ https://learn.microsoft.com/azure/azure-resource-manager/management/request-limi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from cloudtrain.core.errors import CloudError, TransientError
 from cloudtrain.core.paths import some
@@ -102,11 +101,15 @@ class SharedPoll:
                 now = self._timing.clock.monotonic()
                 taken = min(now - begun for begun in self._waiting.values())
                 pause = min(self._pauses.values())
-            with self._round_ended():
+            try:
                 pause = max(pause, interval(self._timing, taken, self._listed))
                 self._timing.clock.sleep(pause)
                 self._list()
                 self._report()
+            finally:
+                with self._changed:
+                    self._asking = False
+                    self._changed.notify_all()
 
     def _list(self) -> None:
         things: Mapping[str, Tree] = {}
@@ -133,12 +136,3 @@ class SharedPoll:
         if taken >= REPORTED:
             text = f"Azure has been creating {some(late)} for {taken // 60:.0f} min"
             report_wait(text, taken=taken)
-
-    @contextmanager
-    def _round_ended(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._asking = False
-                self._changed.notify_all()

@@ -57,39 +57,13 @@ class Vms:
         network, node, place = order.network, order.node, order.place
         if order.expires is not None:
             self._ends.refuse(order.expires - self._arm.timing.clock.now(), place.region)
-        region, tags = place.region, order.labels
-        address, nic, vm = (
-            network.group.address(node.name, place.zone),
-            network.group.nic(node.name),
-            network.group.vm(node.name),
-        )
+        region, tags, group = place.region, order.labels, network.group
+        address, nic = group.address(node.name, place.zone), group.nic(node.name)
+        vm = group.vm(node.name)
         if self._arm.given:
             for path in (address, nic, vm):
                 ours(self._arm, path, order.plan.config.name)
-        named = order.plan.config.identity
-        identity = None if named is None else paths.identity(self._arm.subscription, named)
-        wanted = order.plan.config.disk_key_in(region)
-        key = paths.disk_key(self._arm.subscription, wanted)
-        machines = [
-            requests.machine(
-                region,
-                place.zone,
-                tags,
-                node=node,
-                image=image,
-                nic=nic,
-                user_data=order.user_data,
-                public_key=order.public_key,
-                proximity=network.proximity,
-                identity=identity,
-                reservation=network.reserved.get(node.provisioning.name),
-                disk_key=key,
-                plan=network.plans.get(image),
-                nvme=(node.machine or "").lower() in network.nvme,
-            )
-            for image in network.images.get(node.name)
-            or requests.images_of(order.plan.config.image, node)
-        ]
+        machines = self._bodies(order)  # before anything is created: the image may be invalid
         private = order.plan.config.network.private
         if not private:
             self._arm.put(address, requests.address(region, place.zone, tags))
@@ -110,6 +84,34 @@ class Vms:
             _refuse_secure_boot(self._arm.get(vm))
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
+
+    def _bodies(self, order: LaunchRequest[ClusterNetwork]) -> list[Tree]:
+        """The bodies of the VM, with one image each, to be tried in turn."""
+        network, node = order.network, order.node
+        named = order.plan.config.identity
+        identity = None if named is None else paths.identity(self._arm.subscription, named)
+        wanted = order.plan.config.disk_key_in(order.place.region)
+        key = paths.disk_key(self._arm.subscription, wanted)
+        return [
+            requests.machine(
+                order.place.region,
+                order.place.zone,
+                order.labels,
+                node=node,
+                image=image,
+                nic=network.group.nic(node.name),
+                user_data=order.user_data,
+                public_key=order.public_key,
+                proximity=network.proximity,
+                identity=identity,
+                reservation=network.reserved.get(node.provisioning.name),
+                disk_key=key,
+                plan=network.plans.get(image),
+                nvme=(node.machine or "").lower() in network.nvme,
+            )
+            for image in network.images.get(node.name)
+            or requests.images_of(order.plan.config.image, node)
+        ]
 
     def _await(self, name: str, path: str, begun: Answer | None) -> None:
         """Wait until the VM is created. Raises CapacityError (`stuck`) if that takes too long."""

@@ -22,7 +22,7 @@ from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.teardown import delete
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NetworkBuilder:
     """Creates the network resources of one cluster in one place."""
 

@@ -126,15 +126,8 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
     def create_network(
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
-        builder = NetworkBuilder(
-            api=self._api,
-            plan=plan,
-            place=place,
-            caller=caller,
-            journal=journal,
-            tpu=self._tpus.needed,
-        )
-        return builder.create()
+        is_tpu = self._tpus.needed
+        return NetworkBuilder(self._api, plan, place, caller, journal, tpu=is_tpu).create()
 
     def is_close(self, network: ClusterNetwork) -> bool:
         return network.policy is not None
@@ -142,7 +135,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         if self._tpus.needed:
             return tpu_launch.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
-        return VmLaunch(api=self._api, order=order).run()
+        return VmLaunch(self._api, order).run()
 
     def refusal(self, machine: Vm) -> CloudError | None:
         return None if tpu_hosts.is_host(machine) else refusal(self._api, machine)

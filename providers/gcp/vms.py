@@ -19,7 +19,7 @@ from cloudtrain.providers.gcp.client import OPERATION, GcpClient, Json
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class VmLaunch:
     api: GcpClient
     order: LaunchRequest[ClusterNetwork]
