@@ -3,8 +3,8 @@ docs/internals/states.md, and the permissions to paste in docs/aws.md, docs/azur
 docs/gcp.md.
 
 Run it after a change of cloudtrain/config/sections.py, of cloudtrain/catalog, of
-cloudtrain/runs/state_table.py, of a `Retry(…)`, or of a cloud's facts.py, families.py or
-permissions.py: python tools/generate_docs.py
+cloudtrain/runs/state_table.py, of a `Retry(…)`, or of a cloud's facts.py, permissions.py or
+the tables beside them: python tools/generate_docs.py
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from cloudtrain.core.store_kinds import kind_of
 
 EVERYWHERE: tuple[Market, ...] = ("on-demand", "spot")
 EVERY_WAY: tuple[Market, ...] = (*EVERYWHERE, "flex-start", "reservation")
-WAITED_FOR: tuple[Market, ...] = ("spot", "flex-start", "reservation")
 
 
 @dataclass(frozen=True, kw_only=True)

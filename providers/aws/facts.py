@@ -15,8 +15,10 @@ from cloudtrain.core.cloud import (
     TagRules,
     TokenQuery,
 )
-from cloudtrain.providers.aws.families import FAMILIES
 from cloudtrain.providers.aws.ssh_service import SERVICE
+from cloudtrain.providers.base.fact_tables import families
+
+FOLDER = Path(__file__).parent
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
 
@@ -143,7 +145,7 @@ FACTS = Cloud(
         ),
     },
     ssh_proxy=SERVICE,
-    machines=Path(__file__).parent / "machines.csv",
+    machines=FOLDER / "machines.csv",
     gpuhunt="aws",
     default_machine="m6i.xlarge",
     desk_machine="t3.medium",
@@ -165,7 +167,7 @@ FACTS = Cloud(
         "AWS_METADATA_SERVICE_TIMEOUT": "5",
     },
     gpu_machines=r"(u-)?(g|gr|p)\d[\w-]*\..+",
-    families=FAMILIES,
+    families=families(FOLDER),
     first_region="us-east-1",
     egress=EGRESS,
     parts=PARTS,

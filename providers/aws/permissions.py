@@ -1,8 +1,7 @@
 """IAM policy for all calls of the driver, as narrow as EC2 allows.
 
-Actions, resources and condition keys:
-https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html, read
-2026-11-22; this exact policy has not been tried on a real account.
+permissions.csv has the actions and their source; this exact policy has not been tried on a real
+account.
 """
 
 from __future__ import annotations
@@ -14,75 +13,17 @@ from typing import Any
 
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.aws.expiry import ROLE
+from cloudtrain.providers.aws.facts import FOLDER
 from cloudtrain.providers.aws.ssh_service import DOCUMENT
-from cloudtrain.providers.base import labels
+from cloudtrain.providers.base import fact_tables, labels
 
-ASKED = (
-    "ec2:DescribeAvailabilityZones",
-    "ec2:DescribeCapacityReservations",
-    "ec2:DescribeImages",
-    "ec2:DescribeInstanceTypeOfferings",
-    "ec2:DescribeInstanceTypes",
-    "ec2:DescribeInstances",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribePlacementGroups",
-    "ec2:DescribeRegions",
-    "ec2:DescribeRouteTables",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSpotPriceHistory",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeVolumes",
-    "ec2:DescribeVpcs",
-    "ec2:GetSpotPlacementScores",
-    "freetier:GetAccountPlanState",
-    "servicequotas:GetAWSDefaultServiceQuota",
-    "servicequotas:GetServiceQuota",
-    "sts:GetCallerIdentity",
-)
-"""Read-only calls; EC2 does not let a policy restrict them to a resource."""
-
-MADE = ("CreatePlacementGroup", "CreateSecurityGroup", "RunInstances")
-"""Calls that create resources and tag them at once, which also needs the action `CreateTags`."""
-
-OURS = (
-    "ec2:AuthorizeSecurityGroupEgress",
-    "ec2:AuthorizeSecurityGroupIngress",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeletePlacementGroup",
-    "ec2:DeleteSecurityGroup",
-    "ec2:DeleteVolume",
-    "ec2:DescribeInstanceAttribute",
-    "ec2:GetConsoleOutput",
-    "ec2:ModifyInstanceAttribute",
-    "ec2:RevokeSecurityGroupIngress",
-    "ec2:StartInstances",
-    "ec2:TerminateInstances",
-)
-"""Calls that the policy allows only on resources with our tag."""
-
-OF_GROUPS = (
-    *("ec2:AuthorizeSecurityGroupEgress", "ec2:AuthorizeSecurityGroupIngress"),
-    *("ec2:CreateSecurityGroup", "ec2:DeleteSecurityGroup", "ec2:RevokeSecurityGroupIngress"),
-)
-"""Calls that `network.firewall` makes superfluous."""
-
-HELD = (
-    *("scheduler:CreateSchedule", "scheduler:DeleteSchedule", "scheduler:GetSchedule"),
-    "scheduler:UpdateSchedule",
-)
-"""Calls needed only if AWS is to end the nodes as well."""
-
-
-RESERVED = "ec2:DescribeCapacityReservations"
-
-IN_BUCKET = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
-IN_STORE = (
-    *("s3:PutObject", "s3:GetObject", "s3:DeleteObject"),
-    *("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"),
-)
-MADE_BUCKET = (
-    *("s3:CreateBucket", "s3:PutBucketPublicAccessBlock", "s3:PutLifecycleConfiguration"),
-)
+ASKED = fact_tables.actions(FOLDER, kind="read")
+MADE = fact_tables.actions(FOLDER, kind="make")
+OURS = fact_tables.actions(FOLDER, kind="ours")
+OF_GROUPS = sorted(fact_tables.actions(FOLDER, only_for="own firewall"))
+IN_STORE = fact_tables.actions(FOLDER, kind="objects")
+IN_BUCKET = fact_tables.actions(FOLDER, kind="bucket")
+MADE_BUCKET = fact_tables.actions(FOLDER, kind="new bucket")
 PARTITIONS = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("eusc-", "aws-eusc"))
 """By the start of a region's name (botocore's partitions.json)."""
 
@@ -93,12 +34,13 @@ def policy() -> dict[str, Any]:
     Without the condition on CreateTags, a user could put our tag on any instance of the account and
     then terminate it.
     """
+    making = [action.removeprefix("ec2:") for action in MADE]
     only_the_end = {"ForAllValues:StringEquals": {"aws:TagKeys": [labels.EXPIRES]}}
     tagged = {"StringLike": {f"aws:ResourceTag/{labels.CLUSTER}": "*"}}
     return _document(
         _allow(ASKED),
-        _allow([f"ec2:{action}" for action in MADE]),
-        _allow(["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": list(MADE)}}),
+        _allow(MADE),
+        _allow(["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": making}}),
         _allow(OURS, tagged),
         _allow(["ec2:CreateTags", "ec2:DeleteTags"], {**tagged, **only_the_end}),
     )
@@ -112,7 +54,9 @@ def policy_for(config: ClusterConfig) -> dict[str, Any]:
     parts += [policy_of_sessions()] if proxy is not None and proxy.ssm else []
     parts += [policy_of_disk_key(config.disk_key)] if config.disk_key else []
     parts += _of_buckets(config)
-    unused = {*(OF_GROUPS if config.network.firewall else ()), *_of_markets(config)}
+    unused = {row["action"] for row in fact_tables.rows(FOLDER, "permissions") if row["only_for"]}
+    for use in _uses(config):
+        unused -= {*fact_tables.actions(FOLDER, only_for=use)}
     statements = []
     for statement in (each for part in parts for each in part["Statement"]):
         actions = [action for action in statement["Action"] if action not in unused]
@@ -125,12 +69,15 @@ def policy_for(config: ClusterConfig) -> dict[str, Any]:
     return document
 
 
-def _of_markets(config: ClusterConfig) -> set[str]:
-    """The actions of markets that no node of the file is bought on."""
+def _uses(config: ClusterConfig) -> Iterator[str]:
+    """Yield what the file uses of the column `only_for` of permissions.csv."""
     groups = [group.provisioning for group in config.nodes.values()]
-    spot = {"ec2:DescribeSpotPriceHistory", "ec2:GetSpotPlacementScores"}
-    unused = set() if any(each.market == "spot" for each in groups) else spot
-    return unused if any(each.name for each in groups) else {*unused, RESERVED}
+    if any(each.market == "spot" for each in groups):
+        yield "spot"
+    if any(each.name for each in groups):
+        yield "reservation"
+    if not config.network.firewall:
+        yield "own firewall"
 
 
 def _identities(config: ClusterConfig) -> list[str]:
@@ -194,9 +141,10 @@ def _on_key(key: str, actions: Sequence[str]) -> dict[str, Any]:
 
 def policy_of_schedules() -> dict[str, Any]:
     """The additional policy for accounts with the role that ends nodes."""
+    held = fact_tables.actions(FOLDER, kind="schedules")
     schedules = "arn:aws:scheduler:*:*:schedule/default/cloudtrain-*"
     return _document(
-        {**_allow(HELD), "Resource": schedules},
+        {**_allow(held), "Resource": schedules},
         _allow(["scheduler:ListSchedules"]),
         {**_allow(["iam:GetRole", "iam:PassRole"]), "Resource": f"arn:aws:iam::*:role/{ROLE}"},
     )

@@ -173,11 +173,8 @@ def _permissions(arm: ArmClient, plan: Plan) -> str:
     rights = arm.rights(scope)
     if not rights:
         return NOT_REPORTED
-    ending = permissions.ENDING if plan.config.limits.max_lifetime is not None else ()
-    wanted = (*permissions.NEEDED, *ending)
-    if arm.given:
-        wanted = (f"{permissions.COMPUTE}/disks/read", *wanted)
-        wanted = tuple(each for each in wanted if each not in permissions.MAKING_GROUPS)
+    ends = plan.config.limits.max_lifetime is not None
+    wanted = permissions.needed(ends=ends, in_group=bool(arm.given))
     lacking = [action for action in wanted if not allowed(action, rights)]
     if lacking:
         raise PermissionsError(

@@ -15,8 +15,10 @@ from cloudtrain.core.cloud import (
     TagRules,
     TokenQuery,
 )
-from cloudtrain.providers.azure.families import FAMILIES
 from cloudtrain.providers.azure.ssh_service import SERVICE
+from cloudtrain.providers.base.fact_tables import families
+
+FOLDER = Path(__file__).parent
 
 IMAGE_GB = 30
 """Size of Ubuntu's image, and so of a disk without GPUs."""
@@ -147,7 +149,7 @@ FACTS = Cloud(
         ),
     },
     ssh_proxy=SERVICE,
-    machines=Path(__file__).parent / "machines.csv",
+    machines=FOLDER / "machines.csv",
     gpuhunt="azure",
     default_machine="Standard_D4s_v3",
     desk_machine="Standard_D2s_v3",
@@ -165,7 +167,7 @@ FACTS = Cloud(
         ".blob.storage.azure.net",
     ),
     gpu_machines=r"Standard_N.+",
-    families=FAMILIES,
+    families=families(FOLDER),
     first_region="eastus",
     egress=EGRESS,
     disk_gb=IMAGE_GB,

@@ -1,8 +1,7 @@
 """Permissions of the role for cloudtrain. The tests compare them with the calls that the stand-in
 records.
 
-Names: https://learn.microsoft.com/azure/role-based-access-control/permissions/compute and related
-pages. tools/generate_docs.py writes them into docs/azure.md.
+permissions.csv says what each is for; tools/generate_docs.py writes them into docs/azure.md.
 """
 
 from __future__ import annotations
@@ -13,118 +12,33 @@ from typing import Any
 
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.azure import paths
+from cloudtrain.providers.azure.facts import FOLDER
+from cloudtrain.providers.base import fact_tables
 
-COMPUTE, NETWORK = "Microsoft.Compute", "Microsoft.Network"
-RESOURCES = "Microsoft.Resources/subscriptions"
-MACHINES = f"{COMPUTE}/virtualMachines"
-
-JOIN = f"{NETWORK}/virtualNetworks/subnets/join/action"
+JOIN = "Microsoft.Network/virtualNetworks/subnets/join/action"
 """Permission on the subnet of `network.subnet`, which may be in another group."""
+DEADLINES = fact_tables.actions(FOLDER, kind="deadline")
+_KINDS = ("up", "end", "deadline", "register", "check")
+ACTIONS = tuple(sorted(each for kind in _KINDS for each in fact_tables.actions(FOLDER, kind=kind)))
+IN_GROUP = tuple(sorted(fact_tables.actions(FOLDER, in_group="yes")))
+(ON_TERMS,) = fact_tables.actions(FOLDER, kind="terms")
+ON_IDENTITY = fact_tables.actions(FOLDER, kind="identity")
+ON_RESERVATION = fact_tables.actions(FOLDER, kind="reservation")
+DEPLOY = "Microsoft.Compute/capacityReservationGroups/deploy/action"
+WITH_BASTION = fact_tables.actions(FOLDER, kind="bastion")
+STORE_ACTIONS = fact_tables.actions(FOLDER, kind="store")
+STORE_DATA = fact_tables.actions(FOLDER, kind="blobs")
 
-NEEDED = (
-    *(f"{RESOURCES}/resourceGroups/{verb}" for verb in ("read", "write", "delete")),
-    *(f"{MACHINES}/{verb}" for verb in ("read", "write", "delete")),
-    f"{MACHINES}/instanceView/read",
-    f"{MACHINES}/start/action",
-    f"{MACHINES}/deallocate/action",
-    *(f"{COMPUTE}/disks/{verb}" for verb in ("write", "delete")),
-    *(f"{COMPUTE}/proximityPlacementGroups/{verb}" for verb in ("read", "write", "delete")),
-    *(
-        f"{NETWORK}/{kind}/{verb}"
-        for kind in ("networkInterfaces", "publicIPAddresses", "networkSecurityGroups")
-        for verb in ("read", "write", "delete", "join/action")
-    ),
-    *(f"{NETWORK}/virtualNetworks/{verb}" for verb in ("read", "write", "delete")),
-    JOIN,
-)
-"""Permissions that `up` and `down` need."""
-ENDING = tuple(f"Microsoft.DevTestLab/schedules/{verb}" for verb in ("read", "write", "delete"))
-"""Permissions needed as well if Azure is to end the nodes."""
-DEADLINES = (
-    "Microsoft.ComputeSchedule/locations/virtualMachinesSubmitDeallocate/action",
-    "Microsoft.ComputeSchedule/locations/virtualMachinesGetOperationStatus/action",
-    "Microsoft.ComputeSchedule/locations/virtualMachinesCancelOperations/action",
-)
-"""Permissions needed to end the nodes at a date and time. The service acts with the caller's
-permission to deallocate.
-"""
-REGISTERING = (
-    f"{COMPUTE}/register/action",
-    f"{NETWORK}/register/action",
-    "Microsoft.DevTestLab/register/action",
-    "Microsoft.ComputeSchedule/register/action",
-)
-"""Permissions needed once per subscription, unless the providers are already registered."""
-TOLD = (
-    f"{RESOURCES}/read",
-    f"{RESOURCES}/locations/read",
-    f"{RESOURCES}/providers/read",
-    f"{RESOURCES}/resources/read",
-    f"{RESOURCES}/operationresults/read",
-    "Microsoft.Authorization/permissions/read",
-    f"{MACHINES}/retrieveBootDiagnosticsData/action",
-    f"{COMPUTE}/skus/read",
-    f"{COMPUTE}/locations/operations/read",
-    f"{COMPUTE}/locations/usages/read",
-    f"{COMPUTE}/locations/publishers/artifacttypes/offers/skus/versions/read",
-    f"{NETWORK}/locations/operations/read",
-    f"{NETWORK}/locations/usages/read",
-    "Microsoft.Features/providers/features/read",
-    "Microsoft.Storage/storageAccounts/read",
-    "Microsoft.Storage/storageAccounts/blobServices/read",
-    "Microsoft.Resources/deployments/validate/action",
-)
-"""Permissions for checks; the last one is for `check --deep`."""
-ACTIONS = tuple(sorted({*NEEDED, *ENDING, *DEADLINES, *REGISTERING, *TOLD}))
 
-MAKING_GROUPS = tuple(f"{RESOURCES}/resourceGroups/{verb}" for verb in ("write", "delete"))
-"""Permissions of NEEDED that `resource_group` makes superfluous."""
-IN_GROUP = tuple(
-    sorted(
-        {
-            *(action for action in (*NEEDED, *ENDING) if action not in MAKING_GROUPS),
-            f"{COMPUTE}/disks/read",
-            "Microsoft.Authorization/permissions/read",
-            f"{MACHINES}/retrieveBootDiagnosticsData/action",
-            "Microsoft.Resources/deployments/validate/action",
-        }
+def needed(*, ends: bool, in_group: bool) -> tuple[str, ...]:
+    """List the actions of `up` and `down`. `ends`: Azure is to end the nodes; `in_group`: in a
+    group of the user's.
+    """
+    kinds = (*(("group",) if in_group else ()), "up", *(("end",) if ends else ()))
+    within = {"in_group": "yes"} if in_group else {}
+    return tuple(
+        each for kind in kinds for each in fact_tables.actions(FOLDER, kind=kind, **within)
     )
-)
-"""Permissions on the group of `resource_group`; none is needed on the subscription."""
-
-ON_TERMS = "Microsoft.MarketplaceOrdering/offerTypes/publishers/offers/plans/agreements/read"
-"""Permission with which `check` reads the terms of an image with a purchase plan."""
-ON_IDENTITY = tuple(
-    f"Microsoft.ManagedIdentity/userAssignedIdentities/{verb}" for verb in ("read", "assign/action")
-)
-"""Permissions that are needed on the identity of `identity`; Managed Identity Operator has them:
-https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/identity"""
-
-_GROUPS = f"{COMPUTE}/capacityReservationGroups"
-DEPLOY = f"{_GROUPS}/deploy/action"
-ON_RESERVATION = (
-    f"{_GROUPS}/read",
-    DEPLOY,
-    f"{_GROUPS}/capacityReservations/read",
-    f"{_GROUPS}/capacityReservations/deploy/action",
-)
-"""Permissions that are needed on the capacity reservation group of `provisioning:`. Those to deploy
-are in the list of operations of Microsoft.Compute; which of the two Azure asks for, no page says:
-https://learn.microsoft.com/azure/role-based-access-control/permissions/compute"""
-
-WITH_BASTION = (f"{NETWORK}/bastionHosts/read", f"{NETWORK}/virtualNetworks/subnets/read")
-"""Permissions that are needed on the Bastion's network with `network.ssh_proxy.bastion`; Reader has
-them, and what a tunnel needs: https://learn.microsoft.com/azure/bastion/native-client"""
-
-BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
-STORE_ACTIONS = (
-    f"{BLOBS}/containers/read",
-    f"{BLOBS}/containers/write",
-    f"{BLOBS}/generateUserDelegationKey/action",
-)
-STORE_DATA = tuple(f"{BLOBS}/containers/blobs/{verb}" for verb in ("read", "write", "delete"))
-"""Data actions of an `az://` store: those of Storage Blob Data Contributor that are used.
-https://learn.microsoft.com/rest/api/storageservices/authorize-with-azure-active-directory"""
 
 
 def role(

@@ -15,8 +15,10 @@ from cloudtrain.core.cloud import (
     TagRules,
     TokenQuery,
 )
-from cloudtrain.providers.gcp.families import FAMILIES, TPUS
+from cloudtrain.providers.base.fact_tables import disk_prices, families, tpus
 from cloudtrain.providers.gcp.ssh_service import SERVICE
+
+FOLDER = Path(__file__).parent
 
 _DIRECTION = "(?:north|south|east|west|central|northeast|northwest|southeast|southwest)"
 
@@ -48,50 +50,7 @@ PARTS = NodeParts(
     ),
     # Of a VM on demand; that of a spot VM costs half of it, which is not counted
     address=0.005,
-    regions={
-        "africa-south1": 1.308,
-        "asia-east1": 1.0,
-        "asia-east2": 1.1,
-        "asia-northeast1": 1.3,
-        "asia-northeast2": 1.3,
-        "asia-northeast3": 1.3,
-        "asia-south1": 1.2,
-        "asia-south2": 1.2,
-        "asia-southeast1": 1.1,
-        "asia-southeast2": 1.3,
-        "australia-southeast1": 1.35,
-        "australia-southeast2": 1.35,
-        "europe-central2": 1.3,
-        "europe-north1": 1.1,
-        "europe-north2": 1.0,
-        "europe-southwest1": 1.2,
-        "europe-west1": 1.0,
-        "europe-west10": 1.54,
-        "europe-west12": 1.2,
-        "europe-west2": 1.2,
-        "europe-west3": 1.2,
-        "europe-west4": 1.1,
-        "europe-west6": 1.3,
-        "europe-west8": 1.16,
-        "europe-west9": 1.16,
-        "me-central1": 1.215,
-        "me-central2": 1.6,
-        "me-west1": 1.1,
-        "northamerica-northeast1": 1.1,
-        "northamerica-northeast2": 1.1,
-        "northamerica-south1": 1.09,
-        "southamerica-east1": 1.5,
-        "southamerica-west1": 1.43,
-        "us-central1": 1.0,
-        "us-east1": 1.0,
-        "us-east4": 1.1,
-        "us-east5": 1.0,
-        "us-south1": 1.2,
-        "us-west1": 1.0,
-        "us-west2": 1.2,
-        "us-west3": 1.2,
-        "us-west4": 1.1,
-    },
+    regions=disk_prices(FOLDER),
     elsewhere=2.0,
     source="pricing.yml of 2025-03-06 of "
     "https://github.com/Cyclenerd/google-cloud-pricing-cost-calculator, which reads Google's price "
@@ -162,7 +121,7 @@ FACTS = Cloud(
     ),
     ssh_proxy=SERVICE,
     os_login=True,
-    machines=Path(__file__).parent / "machines.csv",
+    machines=FOLDER / "machines.csv",
     gpuhunt="gcp",
     default_machine="e2-standard-4",
     desk_machine="e2-standard-2",
@@ -187,7 +146,7 @@ FACTS = Cloud(
     # https://cloud.google.com/compute/docs/instances/create-flex-start-vm: between 10 minutes and
     # seven days
     run_times={"flex-start": (600.0, 7 * 86400.0)},
-    families=FAMILIES,
+    families=families(FOLDER),
     first_region="us-central1",
     egress=EGRESS,
     parts=PARTS,
@@ -217,7 +176,7 @@ FACTS = Cloud(
     ),
     # https://cloud.google.com/compute/docs/reference/rest/v1/instances/setScheduling
     fixed_end="Google moves the end of stopped VMs only",
-    tpus=TPUS,
+    tpus=tpus(FOLDER),
     # Discovery document of tpu v2, revision 20261001: neither Node nor SchedulingConfig has an end
     tpu_end="the Cloud TPU API has no lifetime",
 )

@@ -1,7 +1,6 @@
 """Permissions that the driver's calls need; finds those that the credentials lack.
 
-https://cloud.google.com/compute/docs/access/iam-permissions, read 2026-11-22; this exact role has
-not been tried on a real project.
+permissions.csv has their sources; this exact role has not been tried on a real project.
 """
 
 from __future__ import annotations
@@ -11,94 +10,48 @@ from collections.abc import Mapping
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import ClusterConfig, Market, Network
+from cloudtrain.providers.base import fact_tables
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import ssh_service
 from cloudtrain.providers.gcp.client import GcpClient
+from cloudtrain.providers.gcp.facts import FOLDER
 from cloudtrain.training.strategies import STRATEGIES
 
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER"
 GOOGLE = "https://cloudresourcemanager.googleapis.com"
 
 CALLS: Mapping[str, tuple[str, ...]] = {
-    "acceleratorTypes.get": ("acceleratorTypes.get",),
-    "acceleratorTypes.list": ("acceleratorTypes.list",),
-    "advice.capacity": ("advice.capacity",),
-    "disks.aggregatedList": ("disks.list",),
-    "disks.delete": ("disks.delete",),
-    "disks.get": ("disks.get",),
-    "firewalls.delete": ("firewalls.delete",),
-    "firewalls.get": ("firewalls.get",),
-    "firewalls.insert": ("firewalls.create", "networks.updatePolicy"),
-    "firewalls.list": ("firewalls.list",),
-    "firewalls.patch": ("firewalls.update", "networks.updatePolicy"),
-    "globalOperations.get": ("globalOperations.get",),
-    "globalOperations.wait": ("globalOperations.get",),
-    "images.get": ("images.get",),
-    "images.getFromFamily": ("images.getFromFamily",),
-    "images.list": ("images.list",),
-    "instances.aggregatedList": ("instances.list",),
-    "instances.delete": ("instances.delete",),
-    "instances.get": ("instances.get",),
-    "instances.getSerialPortOutput": ("instances.getSerialPortOutput",),
-    "instances.insert": (
-        "instances.create",
-        "instances.setLabels",
-        "instances.setMetadata",
-        "instances.setTags",
-        "disks.create",
-        "disks.setLabels",
-        "images.useReadOnly",
-        "resourcePolicies.use",
-        "subnetworks.use",
-        "subnetworks.useExternalIp",
-    ),
-    "instances.list": ("instances.list",),
-    "instances.resume": ("instances.resume",),
-    "instances.setLabels": ("instances.setLabels",),
-    "instances.setScheduling": ("instances.setScheduling",),
-    "instances.start": ("instances.start",),
-    "machineTypes.get": ("machineTypes.get",),
-    "machineTypes.list": ("machineTypes.list",),
-    "networks.delete": ("networks.delete",),
-    "networks.get": ("networks.get",),
-    "networks.insert": ("networks.create",),
-    "networks.list": ("networks.list",),
-    "projects.get": ("projects.get",),
-    "regionOperations.get": ("regionOperations.get",),
-    "regionOperations.wait": ("regionOperations.get",),
-    "regions.get": ("regions.get",),
-    "reservations.get": ("reservations.get",),
-    "resourcePolicies.aggregatedList": ("resourcePolicies.list",),
-    "resourcePolicies.delete": ("resourcePolicies.delete",),
-    "resourcePolicies.get": ("resourcePolicies.get",),
-    "resourcePolicies.insert": ("resourcePolicies.create",),
-    "subnetworks.aggregatedList": ("subnetworks.list",),
-    "subnetworks.delete": ("subnetworks.delete",),
-    "subnetworks.get": ("subnetworks.get",),
-    "subnetworks.insert": ("subnetworks.create", "networks.updatePolicy"),
-    "zoneOperations.get": ("zoneOperations.get",),
-    "zoneOperations.list": ("zoneOperations.list",),
-    "zoneOperations.wait": ("zoneOperations.get",),
-    "zones.list": ("zones.list",),
+    row["method"]: tuple(row["permissions"].split())
+    for row in fact_tables.rows(FOLDER, "permissions")
 }
-"""API method → permissions that it needs, without the prefix `compute.`."""
+"""API method → permissions that it needs."""
+
+
+def _only_for(use: str) -> tuple[str, ...]:
+    table = fact_tables.rows(FOLDER, "permissions")
+    return tuple(
+        sorted({each for row in table if row["only_for"] == use for each in CALLS[row["method"]]})
+    )
+
 
 BY_MARKET: Mapping[Market, tuple[str, ...]] = {
-    "spot": (),
-    "flex-start": ("compute.zoneOperations.list",),
-    "reservation": ("compute.reservations.get",),
+    "flex-start": _only_for("flex-start"),
+    "reservation": _only_for("reservation"),
 }
 """Permissions that the driver needs only for machines of that market."""
-
-EVIDENCE = ("compute.advice.capacity",)
+EVIDENCE = _only_for("evidence")
 """Permissions without which zones are not ordered by where spot VMs are likely to be had."""
-
-_ALL = {f"compute.{each}" for needed in CALLS.values() for each in needed}
-NEEDED = tuple(sorted(_ALL - {p for each in (*BY_MARKET.values(), EVIDENCE) for p in each}))
+TPU_MORE = _only_for("TPU")
+"""Permissions that the role needs as well for `strategy: tpu`. roles/tpu.admin has those of `tpu`;
+the hosts run as the project's default service account, on which roles/iam.serviceAccountUser has
+the other.
+"""
+NEEDED = _only_for("")
 """All permissions that the driver always needs; roles/compute.admin includes them:
 https://cloud.google.com/iam/docs/roles-permissions/compute
 """
-
+ROLE = tuple(sorted({*NEEDED, *EVIDENCE, *(p for each in BY_MARKET.values() for p in each)}))
+"""Permissions of the custom role."""
 
 ON_SUBNET: tuple[str, ...] = ("compute.subnetworks.use",)
 ON_SUBNET_PUBLIC = "compute.subnetworks.useExternalIp"
@@ -134,35 +87,12 @@ https://cloud.google.com/compute/docs/access/create-enable-service-accounts-for-
 """
 ON_IDENTITY = ("iam.serviceAccounts.actAs", "iam.serviceAccounts.get")
 """Permissions that are needed on the service account; roles/iam.serviceAccountUser has them."""
-TPU_CALLS: Mapping[str, tuple[str, ...]] = {
-    "tpu.acceleratorTypes.get": ("tpu.acceleratortypes.get",),
-    "tpu.nodes.create": ("tpu.nodes.create", "iam.serviceAccounts.actAs"),
-    "tpu.nodes.delete": ("tpu.nodes.delete",),
-    "tpu.nodes.get": ("tpu.nodes.get",),
-    "tpu.nodes.list": ("tpu.nodes.list",),
-    "tpu.nodes.start": ("tpu.nodes.start",),
-    "tpu.operations.get": ("tpu.operations.get",),
-    "tpu.runtimeVersions.get": ("tpu.runtimeversions.get",),
-}
-"""Method of the Cloud TPU API → permissions that it needs, for `strategy: tpu` only.
-roles/tpu.admin has those of `tpu`; the hosts run as the project's default service account, on which
-roles/iam.serviceAccountUser has the other:
-https://docs.cloud.google.com/iam/docs/roles-permissions/tpu, read 2026-11-22, not tried
-"""
-
-TPU_MORE = tuple(sorted({p for needed in TPU_CALLS.values() for p in needed}))
-"""Permissions that the role needs as well for `strategy: tpu`."""
-
-
-def tpu_lines() -> str:
-    """The lines that the custom role needs besides, for a TPU."""
-    return "".join(f"- {each}\n" for each in TPU_MORE)
 
 
 def role() -> str:
     """A custom role in the format of `gcloud iam roles create --file`."""
     lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
-    return "\n".join([*lines, *(f"- {permission}" for permission in sorted(_ALL))]) + "\n"
+    return "\n".join([*lines, *(f"- {permission}" for permission in ROLE)]) + "\n"
 
 
 def least(config: ClusterConfig) -> tuple[str, ...]:
@@ -224,7 +154,8 @@ def block() -> str:
         f"then need `{'`, `'.join((*ON_SUBNET, ON_SUBNET_PUBLIC))}` (`roles/compute.networkUser`) "
         "and `compute.subnetworks.get`, for `network.vpc` also `compute.subnetworks.list`.\n"
     )
-    tpus = f"`strategy: tpu` needs these, too:\n\n```yaml\n{tpu_lines()}```\n"
+    granted = "".join(f"- {each}\n" for each in TPU_MORE)
+    tpus = f"`strategy: tpu` needs these, too:\n\n```yaml\n{granted}```\n"
     return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}\n{network}\n{tpus}"
 
 

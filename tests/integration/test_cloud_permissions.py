@@ -175,5 +175,6 @@ def test_every_permission_at_google_is_one_of_a_call_by_its_name() -> None:
     """Google names them alike, so that a slip of the pen is seen."""
     verbs = {"insert": "create", "patch": "update", "aggregatedList": "list", "wait": "get"}
     for method, needed in of_gcp.CALLS.items():
-        collection, verb = method.split(".")
-        assert f"{collection}.{verbs.get(verb, verb)}" in needed
+        *service, collection, verb = method.split(".")
+        name = f"{(service or ['compute'])[0]}.{collection}.{verbs.get(verb, verb)}"
+        assert name.lower() in map(str.lower, needed)

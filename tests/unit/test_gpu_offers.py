@@ -22,7 +22,6 @@ from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Accelerator, Market
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.gcp import facts
-from cloudtrain.providers.gcp import families as gcp
 
 PACKAGED = date(2025, 3, 2)
 
@@ -211,8 +210,10 @@ def test_a_machine_that_is_not_sold_on_demand_says_so() -> None:
 def test_a_machine_that_is_only_sold_by_reservation_is_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reserved = replace(next(row for row in gcp.FAMILIES if row.kind == "H200"), markets=RESERVED)
-    others = tuple(row for row in gcp.FAMILIES if row.kind != "H200")
+    reserved = replace(
+        next(row for row in facts.FACTS.families if row.kind == "H200"), markets=RESERVED
+    )
+    others = tuple(row for row in facts.FACTS.families if row.kind != "H200")
     monkeypatch.setattr(facts, "FACTS", replace(facts.FACTS, families=(reserved, *others)))
     output = cloudtrain("H200", "--provider", "gcp").output.splitlines()
     assert output[1].split() == ["gcp", "a3-ultragpu-8g", "8", "224", "2952", "-", "-", "?", "?"]
