@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cloudtrain.core.errors import (
     CapacityError,
@@ -15,8 +15,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
-    account_plan,
-    disk_key,
+    account_checks,
     dry_run,
     identity,
     images,
@@ -27,7 +26,6 @@ from cloudtrain.providers.aws import (
     requests,
     reservations,
     spot,
-    ssm_checks,
 )
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.expiry import LATER, ROLE, Schedules
@@ -35,7 +33,7 @@ from cloudtrain.providers.aws.machine_types import Ec2MachineType, machine_types
 from cloudtrain.providers.aws.zones import Regions
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
-from cloudtrain.providers.base.findings import in_each
+from cloudtrain.providers.base.findings import finding, in_each
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
 
@@ -45,9 +43,9 @@ def check(
 ) -> tuple[Finding, ...]:
     try:
         regions.names()  # the first call that needs credentials
-        caller = _identity(ec2, plan)
     except CloudError as error:
         return (Finding.of("credentials", error),)
+    caller = finding("credentials", lambda: _identity(ec2, plan))
     try:
         places = regions.places(plan)
     except CloudError as error:
@@ -58,8 +56,8 @@ def check(
     found = [caller, Finding(what="placement", ok=True, text=", ".join(map(str, places)))]
     of_identity = list(node_identity.check(ec2, where[0], plan))
     found += of_identity
-    found += ssm_checks.check(ec2, where[0], plan)
-    found += account_plan.check(ec2, where[0], plan)
+    found += account_checks.session_manager(ec2, where[0], plan)
+    found += account_checks.free_plan(ec2, where[0], plan)
     found += in_each("machines", where, lambda region: _machines(ec2, region, plan, types))
     found += in_each("image", where, lambda region: _image(ec2, region, plan))
     found += in_each("network", where, lambda region: _network(ec2, first[region], plan))
@@ -70,59 +68,50 @@ def check(
         where,
         lambda region: if_told(lambda: _quota(ec2, region, plan, types[region]), unless_short),
     )
-    found += disk_key.check(ec2, where, plan)
-    found += _spot_prices(ec2, places, plan)
+    found += account_checks.disk_keys(ec2, where, plan)
+    wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
+    for region in sorted(where) if wanted else ():
+        zones = {place.zone for place in places if place.region == region}
+        found.append(finding("spot price", partial(_spot_prices, ec2, region, wanted, zones)))
     # Else the finding on the reservation says why.
     latest = if_told(lambda: reservations.latest_end(ec2, where, plan), None)
-    found += _lifetime(schedules, where[0], plan, latest)
+    if plan.config.limits.max_lifetime is not None or latest is not None:
+        found.append(finding("lifetime", lambda: _lifetime(schedules, where[0], latest)))
+    may = partial(dry_run.permissions, ec2, [*first.values()], plan)
     has_profile = any(each.ok and each.told for each in of_identity)
-    found.append(dry_run.permissions(ec2, [*first.values()], plan, has_profile=has_profile))
-    return tuple(replace(each, told=each.told and NOT_REPORTED not in each.text) for each in found)
+    return (*found, finding("permissions", partial(may, has_profile=has_profile)))
 
 
-def _spot_prices(ec2: Ec2Client, places: Sequence[Location], plan: Plan) -> Iterator[Finding]:
-    """Report the spot prices in the placement's zones; missing prices do not fail the check."""
-    wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
-    for region in sorted({place.region for place in places}) if wanted else ():
-        zones = {place.zone for place in places if place.region == region}
-        yield Finding(what="spot price", ok=True, text=_priced(ec2, region, wanted, zones))
+def _spot_prices(ec2: Ec2Client, region: str, machines: Sequence[str], zones: set[str]) -> str:
+    """The spot prices in these zones; missing prices do not fail the check."""
 
-
-def _priced(ec2: Ec2Client, region: str, wanted: Sequence[str], zones: set[str]) -> str:
     def ask() -> str:
-        prices = spot.prices(ec2, region, wanted)
+        prices = spot.prices(ec2, region, machines)
         return "; ".join(str(price) for price in prices if price.zone in zones)
 
     unknown = f"{region}: {NOT_REPORTED}"
     return if_told(ask, lambda error: f"{unknown}: {error.message}") or unknown
 
 
-def _lifetime(
-    schedules: Schedules, region: str, plan: Plan, latest: float | None
-) -> Iterator[Finding]:
-    """Report what ends the nodes if the user does not. `latest`: when their block ends them."""
-    if plan.config.limits.max_lifetime is None and latest is None:
-        return
+def _lifetime(schedules: Schedules, region: str, latest: float | None) -> str:
+    """Say what ends the nodes if the user does not. `latest`: when their block ends them."""
     held = "each node's own timer"
     if schedules.role(region) is not None:
         held += f", and AWS itself {LATER / 60:.0f} minutes later (role {ROLE})"
     else:
         held += f" only; with a role {ROLE} (docs/aws.md) AWS also ends a node that hangs"
-    by = (
-        f"; at {reservations.moment(latest)} at the latest, before their block ends"
-        if latest
-        else ""
-    )
-    yield Finding(what="lifetime", ok=True, text=f"nodes are ended by {held}{by}")
+    text = f"nodes are ended by {held}"
+    if latest is None:
+        return text
+    return f"{text}; at {reservations.moment(latest)} at the latest, before their block ends"
 
 
-def _identity(ec2: Ec2Client, plan: Plan) -> Finding:
+def _identity(ec2: Ec2Client, plan: Plan) -> str:
     unknown = f"accepted; the identity is {NOT_REPORTED}"
-    text = if_told(
+    return if_told(
         lambda: identity.arn(ec2, plan.config) or unknown,
         lambda error: f"{unknown}: {error.message}",
     )
-    return Finding(what="credentials", ok=True, text=text)
 
 
 def _machines(

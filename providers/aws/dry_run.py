@@ -7,6 +7,7 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (Dr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from cloudtrain.core.errors import (
@@ -17,7 +18,6 @@ from cloudtrain.core.errors import (
     if_told,
 )
 from cloudtrain.core.model import NodePlan, Plan
-from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import (
     faults,
     images,
@@ -40,9 +40,9 @@ FIRST_BOOT = "#cloud-config\n"
 
 def permissions(
     ec2: Ec2Client, places: Sequence[Location], plan: Plan, *, has_profile: bool = False
-) -> Finding:
-    """One finding for all calls that a dry run covers. What only the first place refuses is asked
-    in the next, to which `up` goes on.
+) -> str:
+    """Text on all calls that a dry run covers. Raises CloudError for what is refused. What only the
+    first place refuses is asked in the next, to which `up` goes on.
 
     `has_profile`: IAM knows the instance profile of `identity`; EC2 learns of a new one later, and
     `up` waits for that.
@@ -53,7 +53,7 @@ def permissions(
     place, *later = places
     asks = if_told(lambda: dict(_asks(ec2, place, plan)), None)
     if asks is None:
-        return Finding(what="permissions", ok=True, text="not checked: see image and network")
+        return "not checked: see image and network"
     answers = {
         what: _dry_run(ec2, place.region, what.split()[0], parameters)
         for what, parameters in asks.items()
@@ -62,22 +62,15 @@ def permissions(
     refused = [e for e in answers.values() if _is_refusal(e) and e not in late]
     if refused:
         if later and all(map(is_of_place, refused)):
-            other = permissions(ec2, later, plan, has_profile=has_profile)
-            if other.ok:
-                return other
-        return Finding(
-            what="permissions",
-            ok=False,
-            text="; ".join(dict.fromkeys(error.message for error in refused)),
-            hint=refused[0].hint,
-            error=type(refused[0]),
-        )
+            with suppress(CloudError):
+                return permissions(ec2, later, plan, has_profile=has_profile)
+        raise refused[0].copy_with(message="; ".join(dict.fromkeys(e.message for e in refused)))
     allowed = [what for what, error in answers.items() if _is_consent(error)]
     rest = [what for what, error in answers.items() if what not in allowed and error not in late]
     parts = [f"{', '.join(allowed)} allowed"] if allowed else []
     parts += ["EC2 does not know the new instance profile yet: `up` waits for it"] if late else []
     parts += [f"{', '.join(rest)} {NOT_REPORTED}"] if rest else []
-    return Finding(what="permissions", ok=True, text="; ".join(parts))
+    return "; ".join(parts)
 
 
 def _is_refusal(error: CloudError) -> bool:

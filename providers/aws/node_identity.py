@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cloudtrain.core.bucket_uris import BucketUri, own_uris
@@ -18,6 +19,7 @@ from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.facts import FACTS
+from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
 
 ACTIONS = ("s3:GetObject", "s3:PutObject")
@@ -30,36 +32,31 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
     identity = plan.config.identity
     if identity is None:
         return
-    try:
-        client = quota.service(ec2, "iam", region)
-        profile = _profile(ec2, client, identity) if client is not None else NOT_REPORTED
-        if isinstance(profile, str):
-            yield _unknown(f"{identity}: {profile}")
-            return
-        role = _role(profile, identity)
-    except CloudError as error:
-        yield Finding.of("identity", error)
-        return
-    text = f"instance profile {profile['InstanceProfileName']} with role {role['RoleName']}"
-    yield Finding(what="identity", ok=True, text=text)
-    for uri in own_uris(plan.config, FACTS.bucket_schemes):
-        yield _bucket(ec2, client, str(role["Arn"]), uri)
+    client, roles = quota.service(ec2, "iam", region), []
+
+    def attached() -> str:
+        if client is None:
+            raise NotChecked(f"{identity}: {NOT_REPORTED}")
+        profile = _profile(ec2, client, identity)
+        roles.append(_role(profile, identity))
+        name, role = profile["InstanceProfileName"], roles[0]["RoleName"]
+        return f"instance profile {name} with role {role}"
+
+    yield finding("identity", attached)
+    for role in roles:
+        for uri in own_uris(plan.config, FACTS.bucket_schemes):
+            yield finding("identity", partial(_bucket, ec2, client, str(role["Arn"]), uri))
 
 
 def role_of(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
-    """The role of an instance profile. Raises PermissionsError if it has none, or cannot be
-    read.
+    """The role of an instance profile. Raises PermissionsError if it has none, NotChecked if it
+    cannot be read.
     """
-    profile = _profile(ec2, client, identity)
-    if isinstance(profile, str):
-        raise PermissionsError(profile)
-    return _role(profile, identity)
+    return _role(_profile(ec2, client, identity), identity)
 
 
-def _profile(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any] | str:
-    """The profile, or the reason why it cannot be known. Raises PermissionsError if there is
-    none.
-    """
+def _profile(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
+    """The profile. Raises PermissionsError if there is none, NotChecked if it cannot be read."""
     try:
         with ec2.mapped("GetInstanceProfile"):
             name = identity.rpartition("/")[2]
@@ -68,7 +65,7 @@ def _profile(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any] | 
         text = f"no instance profile {name} in this account"
         raise PermissionsError(text, hint=DOCS, code=error.code) from error
     except CloudError as error:
-        return f"{NOT_REPORTED}: {error.message}"
+        raise NotChecked(f"{identity}: {NOT_REPORTED}: {error.message}") from error
     profile: Mapping[str, Any] = found["InstanceProfile"]
     if identity.startswith("arn:") and profile["Arn"] != identity:
         raise PermissionsError(
@@ -97,7 +94,7 @@ def _role(profile: Mapping[str, Any], identity: str) -> Mapping[str, Any]:
     return role
 
 
-def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> Finding:
+def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> str:
     """Simulate the role's own policies on the URI's objects.
 
     The bucket's policy is not part of the simulation and may allow more, so that only an explicit
@@ -106,20 +103,17 @@ def _bucket(ec2: Ec2Client, client: Any, role: str, uri: BucketUri) -> Finding:
     """
     partition, path = role.split(":")[1], uri.rest.rstrip("/")
     resource = f"arn:{partition}:s3:::{path}{'/x' if '/' not in path else ''}"
-    return if_told(
-        lambda: _decided(uri, simulated(ec2, client, role, ACTIONS, [resource])),
-        lambda error: _unknown(f"{uri.uri}: {NOT_REPORTED}: {error.message}"),
+    decided = if_told(
+        lambda: simulated(ec2, client, role, ACTIONS, [resource]),
+        not_checked(f"{uri.uri}: {NOT_REPORTED}"),
     )
-
-
-def _decided(uri: BucketUri, decisions: Mapping[str, str]) -> Finding:
-    words = ", ".join(f"{action} {_WORDS.get(each, each)}" for action, each in decisions.items())
+    words = ", ".join(f"{action} {_WORDS.get(each, each)}" for action, each in decided.items())
     text = f"{uri.uri}: {words}"
-    if all(each == "explicitDeny" for each in decisions.values()):
-        return Finding(what="identity", ok=False, text=text, hint=DOCS, error=PermissionsError)
-    if any(each == "allowed" for each in decisions.values()):
-        return Finding(what="identity", ok=True, text=text)
-    return _unknown(f"{text}; whether the bucket's own policy allows it could not be checked")
+    if all(each == "explicitDeny" for each in decided.values()):
+        raise PermissionsError(text, hint=DOCS)
+    if any(each == "allowed" for each in decided.values()):
+        return text
+    raise NotChecked(f"{text}; whether the bucket's own policy allows it could not be checked")
 
 
 def simulated(
@@ -135,7 +129,3 @@ def simulated(
 
 
 _WORDS = {"allowed": "allowed", "explicitDeny": "denied", "implicitDeny": "not allowed"}
-
-
-def _unknown(text: str) -> Finding:
-    return Finding(what="identity", ok=True, text=text, told=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,7 +38,6 @@ from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourcePro
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
 from cloudtrain.providers.base.findings import finding, in_each
-from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting
 from cloudtrain.training import interconnect
@@ -64,7 +62,7 @@ def check(
     found += [finding("permissions", lambda: _permissions(arm, plan))]
     if arm.given:
         found.append(finding("resource group", lambda: _group(arm)))
-    found += node_identity.check(arm, plan, allowed)
+    found += node_identity.check(arm, plan)
     found += [finding("services", lambda: _registered(arm, services, plan))]
     found += [finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:
@@ -130,8 +128,7 @@ def _group(arm: ArmClient) -> str:
 
 def _subnet(arm: ArmClient, subnet: str) -> str:
     ranges = network.ranges(arm, subnet)
-    rights = arm.rights(subnet)
-    if rights and not allowed(permissions.JOIN, rights):
+    if permissions.lacking(arm.rights(subnet), permissions.JOIN):
         raise PermissionsError(
             f"not allowed on {subnet}: {permissions.JOIN}", hint="see docs/companies.md"
         )
@@ -175,36 +172,20 @@ def _permissions(arm: ArmClient, plan: Plan) -> str:
         return NOT_REPORTED
     ends = plan.config.limits.max_lifetime is not None
     wanted = permissions.needed(ends=ends, in_group=bool(arm.given))
-    lacking = [action for action in wanted if not allowed(action, rights)]
-    if lacking:
+    if lacking := permissions.lacking(rights, *wanted):
         raise PermissionsError(
             f"not allowed: {', '.join(lacking)}", hint="assign the role in docs/azure.md"
         )
     return "all that up and down need"
 
 
-def allowed(action: str, rights: Sequence[Tree]) -> bool:
-    """True if the role definitions allow an action:
-    https://learn.microsoft.com/azure/role-based-access-control/role-definitions
-    """
-
-    def matches(patterns: Sequence[str]) -> bool:
-        return any(
-            re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), action, re.IGNORECASE)
-            for pattern in patterns
-        )
-
-    return any(
-        matches(each.get("actions") or ()) and not matches(each.get("notActions") or ())
-        for each in rights
-    )
-
-
 def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
     wanted = needed(plan.config.limits.max_lifetime)
     side_by_side(*(partial(services.of, namespace) for namespace in wanted))
     lacking = services.missing(*wanted)
-    if lacking and not _may_register(arm, lacking):
+    actions = [f"{name}/register/action" for name in lacking]
+    # If the endpoint reports no rights, `up` tries.
+    if lacking and permissions.lacking(arm.rights(), *actions):
         raise PermissionsError(
             f"not registered in this subscription: {', '.join(lacking)}",
             hint="; ".join(f"run `az provider register --namespace {name}`" for name in lacking),
@@ -215,14 +196,6 @@ def _registered(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
         return f"not registered in this subscription: {names}: `up` registers it, for free"
     known = [services.of(namespace) for namespace in wanted]
     return (", ".join(wanted)) if all(one and one.state for one in known) else NOT_REPORTED
-
-
-def _may_register(arm: ArmClient, namespaces: Sequence[str]) -> bool:
-    """True if this principal may register the namespaces, or if the endpoint does not report that:
-    `up` then tries.
-    """
-    rights = arm.rights()
-    return not rights or all(allowed(f"{name}/register/action", rights) for name in namespaces)
 
 
 def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
@@ -246,11 +219,10 @@ def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
     service = services.of(DEADLINES)
     if service is None:
         return f"this endpoint has no {DEADLINES}"
-    given = arm.rights()
-    lacking = [action for action in permissions.DEADLINES if given and not allowed(action, given)]
-    if lacking:
+    rights = arm.rights()
+    if lacking := permissions.lacking(rights, *permissions.DEADLINES):
         return f"not allowed: {', '.join(lacking)}"
-    if service.missing and given and not allowed(f"{DEADLINES}/register/action", given):
+    if service.missing and permissions.lacking(rights, f"{DEADLINES}/register/action"):
         return f"{DEADLINES} is not registered (az provider register --namespace {DEADLINES})"
     return ""
 
@@ -260,7 +232,11 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
     reservations.refuse_close(plan)
     groups, refusal, texts = reservations.find(arm, plan), None, []
     for group in groups.values():
-        _refuse_forbidden(arm, group)
+        if permissions.lacking(arm.rights(group.id), permissions.DEPLOY):
+            raise PermissionsError(
+                f"{group.shown}: not allowed: {permissions.DEPLOY}",
+                hint="assign it on the group (docs/azure.md)",
+            )
     for place in there:
         within = arm.group_for(plan.config.name, place.region)
         texts.append(reservations.told(groups, plan, place))
@@ -272,16 +248,6 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
     if refusal is not None:
         raise refusal
     return "; ".join(texts)
-
-
-def _refuse_forbidden(arm: ArmClient, group: reservations.ReservationGroup) -> None:
-    """Raise PermissionsError if the endpoint says that this principal may not deploy into it."""
-    rights = arm.rights(group.id)
-    if rights and not allowed(permissions.DEPLOY, rights):
-        raise PermissionsError(
-            f"{group.shown}: not allowed: {permissions.DEPLOY}",
-            hint="assign it on the group (docs/azure.md)",
-        )
 
 
 def _network(plan: Plan) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.findings import in_each
 
 CALLER = "192.0.2.1/32"
 """Placeholder (TEST-NET-1): the validation does not need the caller's address."""
@@ -42,47 +43,51 @@ WITHIN = 300.0
 """Seconds to wait for a validation."""
 
 
-def dry_run(
-    arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
-) -> Iterator[Finding]:
+def dry_run(arm: ArmClient, skus: Skus, plan: Plan, there: Sequence[Location]) -> Iterator[Finding]:
     """Yield one finding per region. It is enough if one region accepts the cluster, as `up` tries
     them all.
     """
-    places = {place.region: place for place in reversed(there)}  # the first of each region
-    results = [(place, _refusal(arm, skus, plan, place)) for place in reversed(places.values())]
-    served = any(error is None for _, error in results)
-    for place, error in results:
-        if error is None:
-            number = len(plan.nodes)
-            text = (
-                f"{place}: Azure validated all that `up` creates ({number} "
-                f"node{'s' if number > 1 else ''}); nothing was created or billed. Only `up` shows "
-                "whether there is capacity"
-            )
-            yield Finding(what="rehearsal", ok=True, text=text)
-        else:
-            text = f"{place}: {error.message}"
-            yield replace(Finding.of("rehearsal", error, served=served), text=text)
+    places = _first_in_regions(there)
+
+    def ask(region: str) -> str:
+        place, number = places[region], len(plan.nodes)
+        refusal = _refusal(arm, skus, plan, place)
+        if refusal is not None:
+            raise refusal.copy_with(message=f"{place}: {refusal.message}")
+        return (
+            f"{place}: Azure validated all that `up` creates ({number} "
+            f"node{'s' if number > 1 else ''}); nothing was created or billed. Only `up` shows "
+            "whether there is capacity"
+        )
+
+    return in_each("rehearsal", list(places), ask)
 
 
 def policies(
-    arm: ArmClient, skus: Skus, plan: Plan, there: tuple[Location, ...]
+    arm: ArmClient, skus: Skus, plan: Plan, there: Sequence[Location]
 ) -> Iterator[Finding]:
     """Yield for `check` what policies say of each region, such as Allowed locations: Azure is given
     one node of each kind. It is enough if one region is allowed.
     """
     kinds = {(node.machine, node.provisioning): node for node in reversed(plan.nodes)}
     small = replace(plan, nodes=tuple(kinds.values()))
-    places = list({place.region: place for place in reversed(there)}.values())[::-1]
-    asked = side_by_side(*(partial(_refusal, arm, skus, small, place) for place in places))
-    denied = [
-        error if error is not None and error.code.startswith(DISALLOWED) else None
-        for error in asked
-    ]
-    for place, error in zip(places, denied, strict=True):
-        if error is not None:
-            text = f"{place.region}: {error.message}"
-            yield replace(Finding.of("policies", error, served=None in denied), text=text)
+    places = _first_in_regions(there)
+    asked = side_by_side(*(partial(_refusal, arm, skus, small, place) for place in places.values()))
+    denied = {
+        region: error
+        for region, error in zip(places, asked, strict=True)
+        if error is not None and error.code.startswith(DISALLOWED)
+    }
+    for region, error in denied.items():
+        found = Finding.of("policies", error, served=len(denied) < len(places))
+        yield replace(found, text=f"{region}: {error.message}")
+
+
+def _first_in_regions(there: Sequence[Location]) -> dict[str, Location]:
+    places: dict[str, Location] = {}
+    for place in there:
+        places.setdefault(place.region, place)
+    return places
 
 
 def _refusal(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> CloudError | None:

@@ -7,7 +7,8 @@ not tried on a real subscription.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 from cloudtrain.core.bucket_uris import own_uris
 from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
@@ -16,7 +17,9 @@ from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import blobs, faults, paths, permissions
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.facts import FACTS
+from cloudtrain.providers.base.findings import NotChecked, finding
 from cloudtrain.providers.base.http import Tree
+from cloudtrain.providers.base.words import NOT_REPORTED
 
 READS, ASSIGNS = permissions.ON_IDENTITY
 ROLES = {
@@ -27,35 +30,26 @@ ROLES = {
 }
 
 
-def check(
-    arm: ArmClient, plan: Plan, allowed: Callable[[str, Sequence[Tree]], bool]
-) -> Iterator[Finding]:
-    """Yield the findings; none without `identity`. What cannot be asked fails nothing.
-
-    `allowed`: whether role definitions allow an action.
-    """
+def check(arm: ArmClient, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings; none without `identity`. What cannot be asked fails nothing."""
     if plan.config.identity is None:
         return
-    id = paths.identity(arm.subscription, plan.config.identity)
-    name = paths.last(id)
-    try:
+    id, principals = paths.identity(arm.subscription, plan.config.identity), []
+
+    def attachable() -> str:
         found = _identity(arm, id)
-        if isinstance(found, str):
-            yield _unknown(f"{name}: {found}")
-            return
-        yield _attachable(arm, id, allowed)
-    except CloudError as error:
-        yield Finding.of("identity", error)
-        return
-    principal = str((found.get("properties") or {}).get("principalId") or "")
-    for uri in own_uris(plan.config, FACTS.bucket_schemes):
-        yield _account(arm, principal, uri.bucket)
+        principals.append(str((found.get("properties") or {}).get("principalId") or ""))
+        return _attachable(arm, id)
+
+    first = finding("identity", attachable)
+    yield first
+    for principal in principals if first.ok else ():
+        for uri in own_uris(plan.config, FACTS.bucket_schemes):
+            yield finding("identity", partial(_account, arm, principal, uri.bucket))
 
 
-def _identity(arm: ArmClient, id: str) -> Tree | str:
-    """The identity, or the reason why it cannot be known. Raises PermissionsError if there is
-    none.
-    """
+def _identity(arm: ArmClient, id: str) -> Tree:
+    """The identity. Raises PermissionsError if there is none, NotChecked if it cannot be read."""
     try:
         return arm.get(id)
     except CloudError as error:
@@ -63,9 +57,9 @@ def _identity(arm: ArmClient, id: str) -> Tree | str:
             text = f"no managed identity {id}: {error.message}"
             raise PermissionsError(text, hint=faults.NO_IDENTITY, code=error.code) from error
         if isinstance(error, NotFoundError) or faults.is_unknown_question(error):
-            return "not reported by this endpoint"
+            raise NotChecked(f"{paths.last(id)}: {NOT_REPORTED}") from error
         if isinstance(error, PermissionsError):
-            return f"could not be checked: {error.message}"
+            raise NotChecked(f"{paths.last(id)}: could not be checked: {error.message}") from error
         raise
 
 
@@ -74,41 +68,37 @@ _ABSENT = frozenset(
 )
 
 
-def _attachable(arm: ArmClient, id: str, allowed: Callable[[str, Sequence[Tree]], bool]) -> Finding:
+def _attachable(arm: ArmClient, id: str) -> str:
     rights = arm.rights(id)
     name = paths.last(id)
     if not rights:
-        return _unknown(f"{name} exists; whether it may be attached could not be checked")
-    if not allowed(ASSIGNS, rights):
+        raise NotChecked(f"{name} exists; whether it may be attached could not be checked")
+    if permissions.lacking(rights, ASSIGNS):
         raise PermissionsError(f"{name}: not allowed: {ASSIGNS}", hint=faults.ATTACH)
-    return Finding(what="identity", ok=True, text=f"{name} may be attached")
+    return f"{name} may be attached"
 
 
-def _account(arm: ArmClient, principal: str, account: str) -> Finding:
+def _account(arm: ArmClient, principal: str, account: str) -> str:
     """Report the identity's roles on a storage account, also inherited ones; those of its groups
     are not listed, so that their absence proves nothing.
     """
     id = blobs.account_id(arm, account)
     if id is None:
-        return _unknown(
+        raise NotChecked(
             f"{account}: could not be checked: not a visible account of this subscription"
         )
     path = f"{id}/providers/Microsoft.Authorization/roleAssignments"
     wanted = {"$filter": f"principalId eq '{principal}'"}
     found = if_told(lambda: arm.pages(path, **wanted), None)
     if found is None:
-        return _unknown(f"{account}: could not be checked: its role assignments are not readable")
+        raise NotChecked(f"{account}: could not be checked: its role assignments are not readable")
     definitions = {
         paths.last(str((one.get("properties") or {}).get("roleDefinitionId"))) for one in found
     }
     roles = sorted(ROLES[each] for each in definitions if each in ROLES)
     if roles:
-        return Finding(what="identity", ok=True, text=f"{account}: has {', '.join(roles)}")
-    return _unknown(
+        return f"{account}: has {', '.join(roles)}"
+    raise NotChecked(
         f"{account}: has none of the roles {', '.join(sorted(ROLES.values()))}; one of a group, or "
         "a custom role, could not be checked"
     )
-
-
-def _unknown(text: str) -> Finding:
-    return Finding(what="identity", ok=True, text=text, told=False)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.facts import FOLDER
 from cloudtrain.providers.base import fact_tables
+from cloudtrain.providers.base.http import Tree
 
 JOIN = "Microsoft.Network/virtualNetworks/subnets/join/action"
 """Permission on the subnet of `network.subnet`, which may be in another group."""
@@ -134,3 +137,23 @@ def block() -> str:
         f"enough:\n\n```json\n{json.dumps(group_role(), indent=1)}\n```\n"
     )
     return f"{pasted}\n{more}\n{group}"
+
+
+def lacking(rights: Sequence[Tree], *actions: str) -> list[str]:
+    """List the actions that the role definitions do not allow; none if the endpoint reports no
+    definitions. https://learn.microsoft.com/azure/role-based-access-control/role-definitions
+    """
+    return [action for action in actions if rights and not _allowed(action, rights)]
+
+
+def _allowed(action: str, rights: Sequence[Tree]) -> bool:
+    def matches(patterns: Sequence[str]) -> bool:
+        return any(
+            re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), action, re.IGNORECASE)
+            for pattern in patterns
+        )
+
+    return any(
+        matches(each.get("actions") or ()) and not matches(each.get("notActions") or ())
+        for each in rights
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,7 +21,6 @@ from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import (
-    disk_key,
     faults,
     node_identity,
     quota,
@@ -30,6 +30,7 @@ from cloudtrain.providers.gcp import (
     zones,
 )
 from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.facts import FACTS
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_shapes import shape
 from cloudtrain.providers.gcp.network import existing
@@ -82,7 +83,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     findings += of_network(api, plan, list(found))
     if found and reservations.wanted(plan.nodes):
         findings.append(finding("reservation", lambda: _reservations(api, plan, found)))
-    findings += disk_key.check(plan, list(found))
+    findings += of_disk_key(plan, list(found))
     if found and images:
         ask = partial(_quota, api, plan, found, images, details)
         findings.append(finding("quota", lambda: if_told(ask, unless_short)))
@@ -240,3 +241,36 @@ def _machines(plan: Plan) -> str:
         bought = node.provisioning.shown
         words[f"{text}, {bought}" if bought else text] += 1
     return ", ".join(f"{count} × {text}" for text, count in words.items())
+
+
+def of_disk_key(plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
+    """Say whether the key is in the right place. Whether Google may use it shows at the first disk:
+    the right is the service agent's, not the caller's.
+
+    A regional key is for disks of its region, one of `global` for all:
+    https://cloud.google.com/compute/docs/disks/customer-managed-encryption (documented)
+    """
+
+    def ask() -> str:
+        wrong = [each for each in regions if not _serves(plan.config.disk_key_in(each), each)]
+        if wrong:
+            raise CloudConfigError(
+                f"the key is not in {', '.join(wrong)}: {plan.config.disk_key}",
+                hint="write {region} for its location, or choose other regions in `placement`",
+            )
+        raise base.NotChecked(
+            f"{plan.config.disk_key}; whether Compute Engine's service agent may use it is known "
+            "after `up`"
+        )
+
+    if plan.config.disk_key is not None:
+        yield finding("disk key", ask)
+
+
+def _serves(key: str | None, region: str) -> bool:
+    """False if the key is certainly of another region; the locations of several regions are left to
+    Google.
+    """
+    found = re.search(r"/locations/([^/]+)/", key or "")
+    where = found[1] if found else ""
+    return where == region or re.fullmatch(FACTS.region, where) is None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import quote, urlsplit
 
 from cloudtrain.core.bucket_uris import own_uris
-from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
+from cloudtrain.core.errors import NotFoundError, PermissionsError, if_told
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
+from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
@@ -39,17 +41,12 @@ def check(api: GcpClient, plan: Plan) -> Iterator[Finding]:
     email = plan.config.identity
     if email is None:
         return
-    iam = _service(api, IAM)
-    if iam is None:
-        yield _unknown(f"{email}: {NOT_REPORTED}")
-        return
-    try:
-        yield _account(iam, api, email)
-        storage = _service(api, STORAGE)
-        for uri in own_uris(plan.config, FACTS.bucket_schemes) if storage else ():
-            yield _bucket(storage or api, email, uri.bucket)
-    except CloudError as error:
-        yield Finding.of("identity", error)
+    iam, storage = _service(api, IAM), _service(api, STORAGE)
+    first = finding("identity", lambda: _account(iam, api, email))
+    yield first
+    for uri in own_uris(plan.config, FACTS.bucket_schemes) if iam and first.ok else ():
+        if storage is not None:
+            yield finding("identity", partial(_bucket, storage, email, uri.bucket))
 
 
 def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
@@ -63,21 +60,23 @@ def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
     return api.at(url if url.endswith(version) else f"{url}/{version}", service=name)
 
 
-def _account(iam: GcpClient, api: GcpClient, email: str) -> Finding:
+def _account(iam: GcpClient | None, api: GcpClient, email: str) -> str:
     """Raises PermissionsError if the account cannot be attached."""
+    if iam is None:
+        raise NotChecked(f"{email}: {NOT_REPORTED}")
     path = f"projects/-/serviceAccounts/{quote(email)}"
     try:
         found: Json | None = iam.get(f"service account {email}", path)
     except NotFoundError as error:
         if error.code == faults.UNKNOWN_METHOD:
-            return _unknown(f"{email}: {NOT_REPORTED}")
+            raise NotChecked(f"{email}: {NOT_REPORTED}") from error
         raise PermissionsError(f"no service account {email}", hint=faults.NO_ACCOUNT) from error
     except PermissionsError as error:
         if error.code in DISABLED:
-            return _unknown(
+            raise NotChecked(
                 f"{email}: not checked: the IAM API is disabled; to check, run `gcloud services "
                 f"enable iam.googleapis.com --project {api.project}`"
-            )
+            ) from error
         found = None  # it may exist, and actAs alone is needed
     if found is not None and found.get("disabled"):
         raise PermissionsError(
@@ -95,23 +94,19 @@ def _account(iam: GcpClient, api: GcpClient, email: str) -> Finding:
             f"; it is of project {found['projectId']}: the organization policy "
             "iam.disableCrossProjectServiceAccountUsage must allow it"
         )
-    return Finding(what="identity", ok=True, text=text)
+    return text
 
 
-def _bucket(storage: GcpClient, email: str, bucket: str) -> Finding:
+def _bucket(storage: GcpClient, email: str, bucket: str) -> str:
     """Report the account's roles in the bucket's own policy.
 
     Roles on the project or a folder, and those of groups, are not in it, so that their absence
     proves nothing.
     """
-    return if_told(
-        lambda: _in_policy(storage, email, bucket),
-        lambda error: _unknown(f"gs://{bucket}: could not be checked: {error.message}"),
+    policy = if_told(
+        lambda: storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam"),
+        not_checked(f"gs://{bucket}: could not be checked"),
     )
-
-
-def _in_policy(storage: GcpClient, email: str, bucket: str) -> Finding:
-    policy = storage.get(f"policy of gs://{bucket}", f"b/{quote(bucket)}/iam")
     members = (f"serviceAccount:{email}".lower(), *(each.lower() for each in EVERYBODY))
     roles = sorted(
         str(binding.get("role"))
@@ -119,12 +114,8 @@ def _in_policy(storage: GcpClient, email: str, bucket: str) -> Finding:
         if any(str(member).lower() in members for member in binding.get("members") or ())
     )
     if roles:
-        return Finding(what="identity", ok=True, text=f"gs://{bucket}: has {', '.join(roles)}")
-    return _unknown(
+        return f"gs://{bucket}: has {', '.join(roles)}"
+    raise NotChecked(
         f"gs://{bucket}: has no role in the bucket's own policy; one on the project, or of a "
         "group, could not be checked"
     )
-
-
-def _unknown(text: str) -> Finding:
-    return Finding(what="identity", ok=True, text=text, told=False)

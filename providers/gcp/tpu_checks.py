@@ -11,7 +11,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.words import NOT_REPORTED
-from cloudtrain.providers.gcp import checks, disk_key, node_identity, zones
+from cloudtrain.providers.gcp import checks, node_identity, zones
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.tpu_launch import runtime_of
 from cloudtrain.providers.gcp.tpus import Tpus
@@ -79,7 +79,7 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
         findings.append(checks.finding("image", partial(_runtime, tpus, plan, found)))
     regions = list(dict.fromkeys(place.region for place in found))
     findings += checks.of_network(api, plan, regions)
-    findings += disk_key.check(plan, regions)
+    findings += checks.of_disk_key(plan, regions)
     quota = f"TPU quota is {NOT_REPORTED}: see https://console.cloud.google.com/iam-admin/quotas"
     findings.append(Finding(what="quota", ok=True, text=quota, told=False))
     return tuple(findings)
