@@ -18,15 +18,7 @@ from typing import Any
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.azure import (
-    bastions,
-    image_versions,
-    images,
-    network,
-    paths,
-    requests,
-    reservations,
-)
+from cloudtrain.providers.azure import bastions, images, network, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.machine_types import Skus
@@ -213,7 +205,7 @@ def _inside(
             identity=identity,
             reservation=reserved[node.provisioning].id if node.provisioning in reserved else None,
             nvme=sku is not None and sku.nvme_only,
-            plan=image_versions.plans_of(arm, region, [(image,)]).get(image),
+            plan=images.plans_of(arm, region, [(image,)]).get(image),
             disk_key=paths.disk_key(arm.subscription, plan.config.disk_key_in(region)),
         )
         needs = [group.nic(node.name), *filter(None, [proximity])]

@@ -1,16 +1,22 @@
-"""Checks, before anything is billed, that images exist and fit the machine and its disk."""
+"""Images: whether they exist and fit the machine and its disk, the version that the nodes of a
+region get, and its purchase plan.
+
+https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cloudtrain.core.errors import CloudConfigError, CloudError, PermissionsError, if_told
 from cloudtrain.core.model import NodePlan, Plan
-from cloudtrain.providers.azure import image_plans, requests
+from cloudtrain.core.protocols import Journal
+from cloudtrain.providers.azure import requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.faults import is_unknown_question
 from cloudtrain.providers.azure.machine_types import Sku, Skus, words_of
+from cloudtrain.providers.base import image_pins
 from cloudtrain.providers.base.http import Tree
 
 SECURE_BOOT = (
@@ -41,8 +47,8 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
         details = ask_or_none(lambda p=path: arm.fact(p))  # type: ignore[misc]
         for node in its_nodes:
             _refuse_mismatch(image, details or {}, node, known.get((node.machine or "").lower()))
-        purchase = image_plans.plan_in(details or {})
-        words = "" if purchase is None else image_plans.refuse_unaccepted(arm, image, purchase)
+        purchase = plan_in(details or {})
+        words = "" if purchase is None else refuse_unaccepted(arm, image, purchase)
         yield f"{image} ({words})" if words else image, True
 
 
@@ -123,3 +129,113 @@ def _refuse_mismatch(image: str, details: Tree, node: NodePlan, sku: Sku | None)
             f"image {image} needs {size} GB, but the disk of {node.name} has {disk}",
             hint=f"set nodes.{node.role}.disk_gb to {size} or more",
         )
+
+
+# Purchase plans of marketplace images: what a VM's request must name, and whether its terms are
+# accepted
+# https://learn.microsoft.com/azure/virtual-machines/linux/cli-ps-findimage#check-the-purchase-plan-information
+
+
+PLAN = ("name", "product", "publisher")
+
+
+def plan_in(details: Tree) -> dict[str, str] | None:
+    """The plan of a version's facts, as a VM's request names it; None without one."""
+    plan: Mapping[str, str] = (details.get("properties") or {}).get("plan") or {}
+    return {key: str(plan.get(key) or "") for key in PLAN} if plan else None
+
+
+def refuse_unaccepted(arm: ArmClient, image: str, plan: Mapping[str, str]) -> str:
+    """Raise CloudConfigError if the plan's terms are not accepted in this subscription. Returns
+    what is known of them, in words.
+
+    https://learn.microsoft.com/rest/api/marketplaceordering/marketplace-agreements/get-agreement
+    """
+    path = (
+        f"{arm.path}/providers/Microsoft.MarketplaceOrdering/offerTypes/virtualmachine/publishers/"
+        f"{plan['publisher']}/offers/{plan['product']}/plans/{plan['name']}/agreements/current"
+    )
+    answer = if_told(lambda: arm.get(path), {})
+    accepted = (answer.get("properties") or {}).get("accepted")
+    if accepted is False:
+        raise CloudConfigError(
+            f"the terms of image {image} are not accepted in this subscription",
+            hint=f"read and accept them: `az vm image terms accept --urn {image}`",
+        )
+    words = f"plan {plan['name']} of {plan['publisher']}, billed by its publisher besides"
+    return words if accepted else f"{words}; whether its terms are accepted is not reported"
+
+
+LATEST = ":latest"
+
+
+def versions_of_nodes(
+    arm: ArmClient, plan: Plan, region: str, journal: Journal
+) -> dict[str, tuple[str, ...]]:
+    """Each node's images by node name: one, or several to try in turn if this endpoint does not
+    list versions.
+
+    `latest` is resolved to the current version.
+    """
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    nodes: dict[str, tuple[str, ...]] = {}
+    for node in plan.nodes:
+        choices = requests.images_of(plan.config.image, node)
+        if choices not in found:
+            found[choices] = _version_of(arm, plan, region, choices, journal)
+        nodes[node.name] = found[choices]
+    return nodes
+
+
+def _version_of(
+    arm: ArmClient, plan: Plan, region: str, choices: tuple[str, ...], journal: Journal
+) -> tuple[str, ...]:
+    if not all(image.endswith(LATEST) for image in choices):
+        return choices
+
+    def choose() -> tuple[str, ...]:
+        image, known = existing(arm, region, choices)
+        if not known:
+            return choices
+        return (f"{image.removesuffix(LATEST)}:{max(known, key=number)}",)
+
+    def exact(pinned: str) -> tuple[str, ...]:
+        known = existing(arm, region, (pinned,))[1]
+        if known is not None and pinned.rpartition(":")[2] not in known:
+            raise CloudConfigError(f"{region} no longer has that version")
+        return (pinned,)
+
+    return image_pins.pinned_image(
+        plan,
+        f"{region}/{'|'.join(choices)}",
+        journal,
+        choose=choose,
+        exact=exact,
+        id_of=lambda chosen: "" if chosen[0].endswith(LATEST) else chosen[0],
+    )
+
+
+def plans_of(
+    arm: ArmClient, region: str, images: Sequence[tuple[str, ...]]
+) -> dict[str, dict[str, str]]:
+    """The plans by image; none for images without one, of our own choice, or whose facts this
+    principal may not read.
+    """
+    found = {image for choices in images for image in choices if image not in requests.OURS}
+    plans = {image: _plan_of(arm, region, image) for image in sorted(found)}
+    return {image: plan for image, plan in plans.items() if plan is not None}
+
+
+def _plan_of(arm: ArmClient, region: str, image: str) -> dict[str, str] | None:
+    reference = requests.image_reference(image)
+    path = path_of(arm, region, reference)
+    if path is None:
+        return None
+    version = str(reference["version"])
+    if version == "latest":
+        known = versions_at(arm, path)
+        if not known:
+            return None
+        version = max(known, key=number)
+    details = ask_or_none(lambda: arm.fact(f"{path}/{version}")) or {}
+    return plan_in(details)

@@ -17,7 +17,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.events import ResourceRequested
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Journal
-from cloudtrain.providers.azure import faults, image_versions, paths, requests, reservations
+from cloudtrain.providers.azure import faults, images, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side, state_of
 from cloudtrain.providers.azure.expiry import LONGEST
 from cloudtrain.providers.azure.machine_types import Skus
@@ -79,7 +79,7 @@ def make(
     site = _Site(arm, group, cluster, place, journal, plan)
     fresh = site.require_group() if arm.given else site.create_group()
     steps: dict[str, Callable[[], Any]] = {
-        "images": lambda: image_versions.of_nodes(arm, plan, place.region, journal),
+        "images": lambda: images.versions_of_nodes(arm, plan, place.region, journal),
         "network": lambda: site.subnet(plan, fresh=fresh),
         "machine types": lambda: skus.of(place.region),
     }
@@ -103,7 +103,7 @@ def make(
         nvme=frozenset(name for name, sku in known.items() if sku.nvme_only),
         reserved={bought.name: found.id for bought, found in reserved.items()},
         images=made["images"],
-        plans=image_versions.plans_of(arm, place.region, list(made["images"].values())),
+        plans=images.plans_of(arm, place.region, list(made["images"].values())),
     )
 
 

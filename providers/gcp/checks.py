@@ -32,7 +32,7 @@ from cloudtrain.providers.gcp import (
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.facts import FACTS
 from cloudtrain.providers.gcp.images import GcpImage, Images
-from cloudtrain.providers.gcp.machine_shapes import shape
+from cloudtrain.providers.gcp.machine_types import shape
 from cloudtrain.providers.gcp.network import existing
 from cloudtrain.providers.gcp.permissions import (
     BY_MARKET,

@@ -38,7 +38,7 @@ PARTS = NodeParts(
     disks=(
         DiskPrice(
             kind="pd-balanced",
-            # machine_shapes.PERSISTENT_DISK; a test compares them
+            # machine_types.PERSISTENT_DISK; a test compares them
             machines=r"(a2|c2d?|c3d?|e2|f1|g[12]|h3|m[123]|n1|n2d?|t2[ad]|z3)-.+"
             r"|a3-(high|mega|edge)gpu-.+",
             per_gb=0.10,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from cloudtrain.catalog import gpus
 from cloudtrain.core.errors import CloudConfigError, NotFoundError, PermissionsError
 from cloudtrain.providers.gcp.client import GcpClient, Json
-from cloudtrain.providers.gcp.machine_shapes import Shape
+from cloudtrain.providers.gcp.machine_types import Shape
 
 UBUNTU = {
     # https://cloud.google.com/compute/docs/images/os-details#ubuntu_lts

@@ -1,14 +1,19 @@
-"""Machine types as Google reports them."""
+"""Machine types as Google reports them, and what a node gets of its family: GPUs, disk, quotas."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cloudtrain import catalog
+from cloudtrain.catalog import availability
+from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.core.model import Accelerator, NodePlan, canonical_name, is_same_accelerator
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
+from cloudtrain.providers.gcp.facts import FACTS
 
 
 def facts(
@@ -81,3 +86,107 @@ def _accelerator(answer: Json) -> Accelerator | None:
         kind = canonical_name(str(each.get("guestAcceleratorType") or ""))
         return Accelerator(kind=kind, count=int(each.get("guestAcceleratorCount") or 1))
     return None
+
+
+ATTACHABLE = {
+    # https://cloud.google.com/compute/docs/gpus#n1-gpus
+    "T4": "nvidia-tesla-t4",
+    "V100": "nvidia-tesla-v100",
+    "P100": "nvidia-tesla-p100",
+    "P4": "nvidia-tesla-p4",
+}
+
+COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
+"""Families that a compact placement policy accepts; n1 and e2 are not among them:
+https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
+
+FAST = frozenset({"a2", "a3", "a4", "h3"})
+"""Families of COMPACT with at least 100 Gbit/s between VMs:
+https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22.
+"""
+
+PERSISTENT_DISK = frozenset(
+    {
+        *{"a2", "c2", "c2d", "c3", "c3d", "e2", "f1", "g1", "g2", "h3", "m1", "m2", "m3"},
+        *{"n1", "n2", "n2d", "t2a", "t2d", "z3"},
+    }
+)
+"""Families that support Persistent Disk; all later ones support Hyperdisk only:
+https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support (2026-11-22)"""
+
+QUOTAS = {
+    "T4": "NVIDIA_T4_GPUS",
+    "V100": "NVIDIA_V100_GPUS",
+    "P100": "NVIDIA_P100_GPUS",
+    "P4": "NVIDIA_P4_GPUS",
+    "A100": "NVIDIA_A100_GPUS",
+    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
+    "H100": "NVIDIA_H100_GPUS",
+    "L4": "NVIDIA_L4_GPUS",
+}
+"""Regional quota by GPU. Later GPUs have quotas that this API does not report."""
+
+CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
+"""Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
+document, 2026-11-22). The metric of any other family is inferred from these."""
+
+SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
+"""Families whose vCPUs count against the quota CPUS; all others count against `<family>_CPUS`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    machine: str
+    gpus: Accelerator | None = None
+    attached: str | None = None
+    """Accelerator type to request; None if the machine type includes its accelerators."""
+
+    @property
+    def family(self) -> str:
+        return family(self.machine)
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if the node has GPUs, also for an unknown machine type of a GPU family."""
+        return self.gpus is not None or self.bundled
+
+    @property
+    def bundled(self) -> bool:
+        """True for a machine type that includes its GPUs; its vCPUs count against no CPU quota.
+
+        https://cloud.google.com/compute/resource-usage ("To create A2 VMs, you only need to have
+        the required NVIDIA A100 GPU quotas"; the same for A3, A4, A4X, G2, G4)
+        """
+        return availability.named_for_gpus(FACTS, self.machine)
+
+    @property
+    def disk_type(self) -> str:
+        older_a3 = re.match(r"a3-(high|mega|edge)gpu-", self.machine)
+        serves = self.family in PERSISTENT_DISK or older_a3
+        return "pd-balanced" if serves else "hyperdisk-balanced"
+
+
+def shape(node: NodePlan) -> Shape:
+    """The shape of a node. Raises CloudConfigError if an accelerator cannot be attached.
+
+    The plan has already set the machine and accelerator and refused known mismatches. An unknown
+    machine type is assumed to include its accelerators, as all families except n1 do.
+    """
+    machine, wanted = node.machine, node.accelerator
+    if machine is None:
+        raise CloudConfigError(
+            f"{node.name}: no machine type is set",
+            hint=f"set it: `nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
+        )
+    if wanted is None or family(machine) != "n1":
+        return Shape(machine=machine, gpus=wanted)
+    if wanted.kind not in ATTACHABLE:
+        raise CloudConfigError(
+            f"{node.name}: {wanted} cannot be attached to {machine}",
+            hint=f"n1 machines support {', '.join(ATTACHABLE)}",
+        )
+    return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])
+
+
+def family(machine: str) -> str:
+    return machine.partition("-")[0]

@@ -17,7 +17,7 @@ from cloudtrain.providers.gcp import requests, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.listing import last
-from cloudtrain.providers.gcp.machine_shapes import COMPACT, FAST, Shape, shape
+from cloudtrain.providers.gcp.machine_types import COMPACT, FAST, Shape, shape
 from cloudtrain.providers.gcp.requests import ClusterNetwork
 from cloudtrain.providers.gcp.teardown import delete
 

@@ -20,17 +20,17 @@ from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.ssh_access import caller_cidr, with_proxies
 from cloudtrain.providers.base.timing import TIMING, Timing
 from cloudtrain.providers.gcp import (
-    advice,
     checks,
     machine_types,
     permissions,
     quota,
     resources,
+    spot,
     ssh_service,
     teardown,
     tpu_checks,
     tpu_hosts,
-    tpu_launch,
+    tpus,
     zones,
 )
 from cloudtrain.providers.gcp.client import GcpClient
@@ -105,7 +105,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
         return zones.places(self._api, plan)
 
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-        return () if self._tpus.needed else advice.spot_evidence(self._api, plan, places)
+        return () if self._tpus.needed else spot.evidence(self._api, plan, places)
 
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()
@@ -134,7 +134,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
         if self._tpus.needed:
-            return tpu_launch.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
+            return tpus.TpuLaunch(api=self._api, tpus=self._tpus, order=order).run()
         return VmLaunch(self._api, order).run()
 
     def refusal(self, machine: Vm) -> CloudError | None:
@@ -142,7 +142,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
 
     def start(self, machine: Vm, expires: float | None) -> None:
         if tpu_hosts.is_host(machine):
-            tpu_launch.start(self._tpus, machine)
+            tpus.start(self._tpus, machine)
         else:
             start(self._api, machine, expires)
 

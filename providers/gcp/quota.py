@@ -13,7 +13,7 @@ from cloudtrain.core.protocols import Allowance
 from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in
 from cloudtrain.providers.gcp.client import GcpClient
 from cloudtrain.providers.gcp.images import GcpImage
-from cloudtrain.providers.gcp.machine_shapes import (
+from cloudtrain.providers.gcp.machine_types import (
     CPU_QUOTAS,
     QUOTAS,
     SHARED_CPU_QUOTA,

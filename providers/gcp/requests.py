@@ -20,7 +20,7 @@ from cloudtrain.providers.base.driver import LaunchRequest
 from cloudtrain.providers.gcp import scheduling
 from cloudtrain.providers.gcp.facts import DISK_GB, GPU_DISK_GB
 from cloudtrain.providers.gcp.images import GcpImage
-from cloudtrain.providers.gcp.machine_shapes import COMPACT, shape
+from cloudtrain.providers.gcp.machine_types import COMPACT, shape
 from cloudtrain.providers.gcp.startup import startup_script
 
 Json = dict[str, Any]

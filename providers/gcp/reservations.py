@@ -25,7 +25,7 @@ from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import faults
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.listing import last
-from cloudtrain.providers.gcp.machine_shapes import shape
+from cloudtrain.providers.gcp.machine_types import shape
 
 BOUND = re.compile(r"a4x?-.+|a3-ultragpu-.+")
 """Machine types of which Google sells reservations with reservation-bound VMs alone; of A3 Mega and

@@ -13,8 +13,7 @@ from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import checks, node_identity, zones
 from cloudtrain.providers.gcp.client import GcpClient
-from cloudtrain.providers.gcp.tpu_launch import runtime_of
-from cloudtrain.providers.gcp.tpus import Tpus
+from cloudtrain.providers.gcp.tpus import Tpus, runtime_of
 
 ZONES = "https://docs.cloud.google.com/tpu/docs/regions-zones"
 

@@ -12,7 +12,7 @@ from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp import faults, machine_types, reservations
 from cloudtrain.providers.gcp.client import GcpClient, Json
 from cloudtrain.providers.gcp.listing import last
-from cloudtrain.providers.gcp.machine_shapes import shape
+from cloudtrain.providers.gcp.machine_types import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:

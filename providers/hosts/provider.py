@@ -37,9 +37,12 @@ from cloudtrain.core.protocols import Finding, Journal, Principal
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.hosts import scripts
-from cloudtrain.providers.hosts.shared_home import shared_homes
-from cloudtrain.providers.hosts.slot import HostSlot
-from cloudtrain.providers.hosts.user_ssh import UserSsh, address_of, open_session, proxy_command
+from cloudtrain.providers.hosts.user_ssh import (
+    HostSlot,
+    UserSsh,
+    address_of,
+    proxy_command,
+)
 
 T = TypeVar("T")
 LABEL = "cloudtrain"
@@ -98,7 +101,7 @@ class HostsProvider:
 
         def enroll(slot: HostSlot) -> Node:
             journal(NodeRequested(node=slot.name))
-            with open_session(slot.name, slot.host, slot.proxy) as ssh:
+            with slot.session() as ssh:
                 enroll = scripts.editing(scripts.ENROLL)
                 ssh.run(enroll, cluster, slot.name, key, whose, secrets.token_hex(8))
                 node = _enrolled(ssh, cluster, slot)
@@ -121,13 +124,10 @@ class HostsProvider:
         def ask(slot: HostSlot) -> Node | None:
             try:
                 return _find_node(cluster, slot)
-            except HostKeyMismatch as error:
-                return replace(_node(slot, "untrusted", None), fault=why(slot, error))
             except CloudtrainError as error:
-                return replace(_node(slot, "unknown", None), fault=why(slot, error))
-
-        def why(slot: HostSlot, error: CloudtrainError) -> str:
-            return text_of(slot.name, error)
+                why = text_of(slot.name, error)
+                state: NodeState = "untrusted" if isinstance(error, HostKeyMismatch) else "unknown"
+                return replace(_node(slot, state, None), fault=why)
 
         found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
@@ -210,17 +210,11 @@ class HostsProvider:
             except CloudtrainError as error:
                 left[slots[0].host.address] = error.message
 
-        machines = [
-            slots
-            for slots in self._by_machine(cluster)
-            if any(slot.name in names for slot in slots)
-        ]
-        self._each(machines, clear)
+        machines = self._by_machine(cluster)
+        self._each([each for each in machines if {slot.name for slot in each} & {*names}], clear)
         if left:
-            things = [f"~/.cloudtrain/{cluster} on {host}: {why}" for host, why in left.items()]
-            raise LeftoverError(
-                f"not deleted: {'; '.join(things)}", hint="run it again once they answer"
-            )
+            text = f"not deleted: {_folders(cluster, left)}"
+            raise LeftoverError(text, hint="run it again once they answer")
 
     def move_ends(
         self,
@@ -239,7 +233,7 @@ class HostsProvider:
         names: set[str] = set()
 
         def ask(slots: Sequence[HostSlot]) -> None:
-            with open_session(slots[0].name, slots[0].host, slots[0].proxy) as ssh:
+            with slots[0].session() as ssh:
                 names.update(ssh.run(scripts.CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
@@ -253,7 +247,7 @@ class HostsProvider:
 
         def remove(slot: HostSlot) -> None:
             try:
-                with open_session(slot.name, slot.host, slot.proxy) as ssh:
+                with slot.session() as ssh:
                     journal(NodeDeletionBegun(node=slot.name))
                     _remove(ssh, cluster, slot)
             except CloudtrainError as error:
@@ -262,7 +256,13 @@ class HostsProvider:
         self._each(slots, remove)
 
     def _slots(self, cluster: str) -> list[HostSlot]:
-        return _slots(self._config, cluster)
+        slots: list[HostSlot] = []
+        for host in self._config.hosts:
+            index = sum(slot.role == host.role for slot in slots)
+            name = TaskId(role=host.role, index=index).node_name(cluster)
+            proxy = self._config.network.ssh_proxy
+            slots.append(HostSlot(name=name, role=host.role, index=index, host=host, proxy=proxy))
+        return slots
 
     def _by_machine(self, cluster: str) -> list[list[HostSlot]]:
         machines: dict[object, list[HostSlot]] = defaultdict(list)
@@ -279,8 +279,7 @@ _OnMachine = Callable[[list[HostSlot], UserSsh], None]
 
 
 def _on_machine(slots: list[HostSlot], work: _OnMachine) -> None:
-    first = slots[0]
-    with open_session(first.name, first.host, first.proxy) as ssh:
+    with slots[0].session() as ssh:
         work(slots, ssh)
 
 
@@ -295,30 +294,11 @@ def _label(item: object) -> str:
     return slot.name
 
 
-def _slots(config: ClusterConfig, cluster: str) -> list[HostSlot]:
-    counts: dict[str, int] = defaultdict(int)
-    slots = []
-    for host in config.hosts:
-        task = TaskId(role=host.role, index=counts[host.role])
-        counts[host.role] += 1
-        name = task.node_name(cluster)
-        slots.append(
-            HostSlot(
-                name=name,
-                role=task.role,
-                index=task.index,
-                host=host,
-                proxy=config.network.ssh_proxy,
-            )
-        )
-    return slots
-
-
 def _find_node(cluster: str, slot: HostSlot) -> Node | None:
     """The slot's node; None if it does not exist. Raises an error if the machine cannot be
     queried.
     """
-    with open_session(slot.name, slot.host, slot.proxy) as ssh:
+    with slot.session() as ssh:
         return _enrolled(ssh, cluster, slot)
 
 
@@ -363,7 +343,7 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
     """
     what = f"host {slot.host.address}"
     try:
-        with open_session(slot.name, slot.host, slot.proxy) as ssh:
+        with slot.session() as ssh:
             ssh.run(ship.START, ship.IS_NEW)
             facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
             homes[slot.name] = ssh.run(scripts.HOME_NUMBER).strip()
@@ -394,3 +374,47 @@ def _host_facts(name: str, answer: str) -> str:
             hint="log in there: has the shell or one of its tools been replaced?",
         )
     return facts
+
+
+def shared_homes(slots: Sequence[HostSlot], numbers: Mapping[str, str]) -> tuple[Finding, ...]:
+    """A finding for each home that several machines have.
+
+    `numbers`: of their homes' folders, by slot. Where these are equal, a file is made in one home
+    for a moment, and looked for in the others.
+    """
+    alike: dict[str, dict[object, HostSlot]] = defaultdict(dict)
+    for slot in slots:
+        alike[numbers[slot.name]].setdefault(slot.machine, slot)
+    findings = []
+    for machines in alike.values():
+        left = list(machines.values())
+        while len(left) > 1:
+            sharing = _with_the_home_of(left[0], left[1:])
+            if len(sharing) > 1:
+                tasks = ", ".join(str(slot.task) for slot in sharing)
+                text = f"{tasks} have the same one: what is installed there is for all of them"
+                findings.append(Finding(what="shared home", ok=True, text=text))
+            left = [slot for slot in left if slot not in sharing]
+    return tuple(findings)
+
+
+def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostSlot]:
+    """The first one and those of the others that have its home; none that does not answer."""
+
+    def is_marked(slot: HostSlot) -> bool:
+        try:
+            with slot.session() as ssh:
+                return ssh.run(scripts.IS_MARKED, mark).strip() == "yes"
+        except CloudtrainError:
+            return False
+
+    try:
+        with first.session() as ssh:
+            mark = ssh.run(scripts.MARK_HOME).strip()
+            try:
+                marked = fan_out(others, is_marked, name=lambda slot: slot.name)
+            finally:
+                ssh.run(scripts.UNMARK_HOME, mark)
+    except CloudtrainError:
+        return [first]
+    return [first, *(slot for slot, same in zip(others, marked, strict=True) if same)]

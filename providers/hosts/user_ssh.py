@@ -1,4 +1,4 @@
-"""SSH to a machine as its user: their key, ssh config and known_hosts."""
+"""SSH to a machine as its user: their key, known_hosts and ~/.ssh/config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +17,17 @@ from cloudtrain.core.model import Host, SshProxy
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.shell import AnswerMark, script
 from cloudtrain.core.wait_limits import HOST_ANSWER
-from cloudtrain.providers.hosts.ssh_config import options_of
 from cloudtrain.ssh import proxy_process
 from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
 
 if TYPE_CHECKING:
     import paramiko
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+
+from cloudtrain.core.task_id import TaskId
 
 # Without a handler Python prints what paramiko's thread logs of a connection that breaks, with its
 # traceback: the error reaches the user as ours, once.
@@ -31,6 +36,25 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 _OF_ALL = Path("/etc/ssh/ssh_known_hosts")
 SECONDS = 15.0
 """Timeout of each step of a login."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSlot(TaskId):
+    """One node's slot on a machine; several slots may share a machine."""
+
+    name: str
+    host: Host
+    proxy: SshProxy | None = None
+    """What SSH goes through."""
+
+    @property
+    def machine(self) -> tuple[str, int, str | None]:
+        """The same for the slots of one user on one machine."""
+        return self.host.address, self.host.port, self.host.user
+
+    def session(self) -> AbstractContextManager[UserSsh]:
+        """Open a session; raises what `open_session` raises."""
+        return open_session(self.name, self.host, self.proxy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +225,7 @@ def _connect(
 ) -> None:
     import paramiko
 
-    from cloudtrain.providers.hosts.agent_keys import NamedKeys
-    from cloudtrain.providers.hosts.farewell import Transport
+    from cloudtrain.providers.hosts.login import NamedKeys, Transport
 
     if way.keys:
         client._agent = NamedKeys(way.keys)  # type: ignore[attr-defined]  # else all that it has
@@ -271,3 +294,60 @@ def _known(client: paramiko.SSHClient, way: HostAddress) -> tuple[str, ...]:
     name = way.address if way.port == 22 else f"[{way.address}]:{way.port}"
     keys = client._system_host_keys.lookup(name) or {}  # type: ignore[attr-defined]
     return tuple(f"{kind} {key.get_base64()}" for kind, key in sorted(keys.items()))
+
+
+def options_of(address: str) -> Mapping[str, tuple[str, ...]]:
+    """Options that the file sets for this address, by their names in lower case.
+
+    OpenSSH itself is asked (`ssh -G`, https://man.openbsd.org/ssh#G), as it reads Include and Match
+    too; without it, paramiko, which does not.
+    """
+    config = Path.home() / ".ssh" / "config"
+    try:
+        changed = config.stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _options(address, config, changed)
+
+
+@cache
+def _options(address: str, config: Path, changed: int) -> Mapping[str, tuple[str, ...]]:
+    said, usual = _asked(address, str(config)), _asked(address, "none")
+    if said is None or usual is None:
+        return _by_paramiko(address, config)
+    options: dict[str, tuple[str, ...]] = {}
+    for line in said:
+        name, _, value = line.partition(" ")
+        if line not in usual and value != "none":
+            options[name] = (*options.get(name, ()), value)
+    return options
+
+
+def _asked(address: str, config: str) -> list[str] | None:
+    ssh = shutil.which("ssh")
+    if ssh is None or address.startswith("-"):
+        return None
+    try:
+        asked = subprocess.run(
+            [ssh, "-F", config, "-G", "--", address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10.0,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return asked.stdout.splitlines()
+
+
+def _by_paramiko(address: str, config: Path) -> Mapping[str, tuple[str, ...]]:
+    import paramiko
+
+    found = paramiko.SSHConfig.from_path(str(config)).lookup(address)
+    return {
+        name: tuple(value) if isinstance(value, list) else (str(value),)
+        for name, value in found.items()
+        if value != "none"
+    }

@@ -20,16 +20,20 @@ So it is not predicted: `enter` does it, in a process that is given up if it fai
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import stat
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from cloudtrain.providers.local import confined, mounts
-from cloudtrain.providers.local.mounts import checked, libc
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.providers.local import linux
+from cloudtrain.providers.local.linux import checked, libc
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWIPC = (
     *(0x0002_0000, 0x1000_0000),
@@ -87,9 +91,9 @@ def enter(view: View, folder: Path) -> None:
     _unshare(flags, os.geteuid(), os.getegid())
     if os.fork():  # before all else: each page that both write to is copied once more
         os._exit(0)
-    mounts.mount("none", "/", mounts.MS_REC | mounts.MS_SLAVE)
+    linux.mount("none", "/", linux.MS_REC | linux.MS_SLAVE)
     with _cloned(view, folder, owners) as shown:
-        mounts.change("/", set_flags=mounts.RDONLY)
+        linux.change("/", set_flags=linux.RDONLY)
         _place_devices(devices)
         empty = _place(view, shown)
     if owners is not None:
@@ -97,15 +101,15 @@ def enter(view: View, folder: Path) -> None:
     if view.disk:
         _mount_disk(folder / "home", view.disk, as_root)
     for target in empty:
-        mounts.change(target, set_flags=mounts.RDONLY, deep=False)
+        linux.change(target, set_flags=linux.RDONLY, deep=False)
     # A /proc shows the processes of the namespace that its mounter is in.
-    nothing_more = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
-    mounts.mount("proc", "/proc", nothing_more, kind="proc")
+    nothing_more = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("proc", "/proc", nothing_more, kind="proc")
     if as_root:
         os.setgroups(groups)
         os.setresgid(NODE_USER, NODE_USER, NODE_USER)
         os.setresuid(NODE_USER, NODE_USER, NODE_USER)
-    confined.confine()
+    linux.confine()
 
 
 @cache
@@ -181,13 +185,13 @@ def _cloned(view: View, folder: Path, owners: int | None) -> Iterator[Mapping[st
     try:
         for path, (source, writable) in sources.items():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                cloned[path] = mounts.clone(source)
+                cloned[path] = linux.clone(source)
                 # Everybody may write to temporary folders, also root, to make places for mounts.
                 mapped = path in TEMPORARY or _belongs_to_node(cloned[path], owners)
                 if not mapped and path in given:
                     os.chown(source, NODE_USER, NODE_USER)
-                flags = mounts.NOSUID | mounts.NODEV | (0 if writable else mounts.RDONLY)
-                mounts.change(cloned[path], set_flags=flags)
+                flags = linux.NOSUID | linux.NODEV | (0 if writable else linux.RDONLY)
+                linux.change(cloned[path], set_flags=flags)
         yield cloned
     finally:
         for descriptor in cloned.values():
@@ -214,7 +218,7 @@ def _belongs_to_node(cloned: int, owners: int | None) -> bool:
         return True
     if owners is not None:
         with contextlib.suppress(OSError):
-            mounts.change(cloned, set_flags=mounts.IDMAP, user_namespace=owners)
+            linux.change(cloned, set_flags=linux.IDMAP, user_namespace=owners)
             return True
     return False
 
@@ -244,12 +248,12 @@ def _show(path: str, cloned: int) -> None:
             target.mkdir()
         else:
             target.touch()
-    mounts.attach(cloned, path)
+    linux.attach(cloned, path)
 
 
 def _place_devices(shown: Sequence[str]) -> None:
     """Replace /dev by what a node may use."""
-    cloned = {path: mounts.clone(path) for path in shown}
+    cloned = {path: linux.clone(path) for path in shown}
     _tmpfs("/dev", "mode=0755", nodev=False)
     for path, descriptor in cloned.items():
         _show(path, descriptor)
@@ -258,15 +262,15 @@ def _place_devices(shown: Sequence[str]) -> None:
         Path("/dev", name).symlink_to(target)
     Path("/dev/pts").mkdir()
     options = "newinstance,ptmxmode=0666,mode=0620"
-    mounts.mount("devpts", "/dev/pts", mounts.MS_NOSUID | mounts.MS_NOEXEC, "devpts", options)
+    linux.mount("devpts", "/dev/pts", linux.MS_NOSUID | linux.MS_NOEXEC, "devpts", options)
     Path(SHARED_MEMORY).mkdir()
-    mounts.change("/dev", set_flags=mounts.RDONLY, deep=False)
+    linux.change("/dev", set_flags=linux.RDONLY, deep=False)
     _tmpfs(SHARED_MEMORY, "mode=1777")
 
 
 def _tmpfs(path: str, options: str, *, nodev: bool = True) -> None:
-    flags = mounts.MS_NOSUID | (mounts.MS_NODEV if nodev else 0)
-    mounts.mount("tmpfs", path, flags, "tmpfs", options)
+    flags = linux.MS_NOSUID | (linux.MS_NODEV if nodev else 0)
+    linux.mount("tmpfs", path, flags, "tmpfs", options)
 
 
 def _mount_disk(home: Path, size: str, as_root: bool) -> None:
@@ -298,8 +302,8 @@ def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
         least = max(1, now.f_blocks - now.f_bfree) * now.f_frsize
         try:
             options = f"size={least if size is None else size}"
-            flags = mounts.MS_REMOUNT | mounts.MS_NOSUID | mounts.MS_NODEV
-            mounts.mount("none", str(home), flags, options=options)
+            flags = linux.MS_REMOUNT | linux.MS_NOSUID | linux.MS_NODEV
+            linux.mount("none", str(home), flags, options=options)
             break
         except OSError:
             if not tries:
@@ -309,3 +313,33 @@ def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
 
 def _depth(path: str) -> tuple[int, str]:
     return len(Path(path).parts), path
+
+
+BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from cloudtrain.providers.local.private_view import main; main(*sys.argv[1:4])"
+)
+
+
+def resize_in_process(pid: int, home: Path, size: int | None) -> int | None:
+    """Run `resize_disk` in a process of its own. Raises CloudtrainError."""
+    words = [str(pid), str(home), json.dumps(size)]
+    done = subprocess.run(
+        own_python.code(BOOTSTRAP, *words, *own_python.import_path()),
+        capture_output=True,
+        text=True,
+        cwd=own_python.NEUTRAL,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise CloudtrainError(
+            f"cannot resize the disk of {home}: {last}",
+            hint="run it where `up` says nothing of shared files (docs/local.md)",
+        )
+    before: int | None = json.loads(done.stdout)
+    return before
+
+
+def main(pid: str, home: str, size: str) -> None:
+    print(json.dumps(resize_disk(int(pid), Path(home), json.loads(size))))

@@ -33,9 +33,7 @@ from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.core.protocols import Finding, Journal, Principal
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.local import (
-    addresses,
     checks,
-    disk,
     environment,
     environment_builder,
     processes,
@@ -43,7 +41,7 @@ from cloudtrain.providers.local import (
     visible_paths,
 )
 from cloudtrain.providers.local.folders import NodeFolder, remove
-from cloudtrain.providers.local.private_view import View
+from cloudtrain.providers.local.private_view import View, resize_in_process
 
 BUILDER = ".builder"
 """Folder of a cluster for what creates environments; no node has its name."""
@@ -164,7 +162,7 @@ class LocalProvider:
         if view is not None:
             view = replace(view, writable=(), shared=(), instead=instead, disk="")
         request = self._request(identity, node, folder, tag, view)
-        places = addresses.places(f"{self._digest}/{cluster}/{BUILDER}", 0)
+        places = spawn.addresses(f"{self._digest}/{cluster}/{BUILDER}", 0)
         self._erase(lambda each: each == tag, [folder])
         try:
             with spawn.ForkServer(tag, longest=0) as fork_server:
@@ -259,7 +257,7 @@ class LocalProvider:
     def _resize_disk(self, cluster: str, node: str, size: int | None) -> int | None:
         home = self._cluster_folder(cluster) / node / "home"
         pids = self.processes(cluster, node)
-        return disk.resize(min(pids), home, size) if pids else None
+        return resize_in_process(min(pids), home, size) if pids else None
 
     def sweep(self) -> PartialList[Holding]:
         tags = processes.tags(lambda tag: tag.startswith(f"{self._digest}/"))
@@ -359,7 +357,7 @@ class LocalProvider:
 
     def _places(self, plan: Plan) -> list[list[tuple[str, int]]]:
         seed = f"{self._digest}/{plan.config.name}"
-        return [addresses.places(seed, number) for number in range(len(plan.nodes))]
+        return [spawn.addresses(seed, number) for number in range(len(plan.nodes))]
 
     def _make_cache(self) -> None:
         try:

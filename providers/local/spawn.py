@@ -1,8 +1,11 @@
-"""Starts node servers through the fork server, and waits until they answer."""
+"""Starts node servers through the fork server, at addresses of 127.0.0.0/8 by the cluster's name,
+and waits until they answer.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import selectors
@@ -159,3 +162,26 @@ def _silent(node: Node, folder: Path) -> NodeUnreachable:
         f"no SSH server answers at {node.address}:{node.ssh_port}: {last}",
         hint="run `cloudtrain down` to end a server that hangs",
     )
+
+
+PORTS = (2222, 22022, 0)
+"""Ports in order of preference; 0 lets the kernel choose."""
+
+ALL = 254 * 256 * 254
+"""Number of addresses: 127.1.0.1 to 127.254.255.254. 127.0 is left to the machine's own services
+(127.0.0.1, 127.0.0.53).
+"""
+
+
+def addresses(seed: str, number: int) -> list[tuple[str, int]]:
+    """Choices of (address, port) for node `number`; the later ones are used if the first are
+    taken.
+    """
+    start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number
+    candidates = [loopback_address(start + step * 1013) for step in range(8)]
+    return [(candidate, port) for port in PORTS for candidate in candidates]
+
+
+def loopback_address(number: int) -> str:
+    number %= ALL
+    return f"127.{1 + number // (256 * 254)}.{number // 254 % 256}.{1 + number % 254}"

@@ -26,8 +26,7 @@ from paramiko.common import (
 
 from cloudtrain.core.retry import Retry
 from cloudtrain.providers.local import processes
-from cloudtrain.providers.local.channels import SessionChannel, TunnelChannel
-from cloudtrain.providers.local.reaper import Reaper
+from cloudtrain.providers.local.channels import Reaper, SessionChannel, TunnelChannel
 from cloudtrain.providers.local.sftp import Files, Subsystem
 from cloudtrain.ssh.connection import SafeRekeying
 

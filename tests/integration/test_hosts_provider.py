@@ -63,7 +63,7 @@ def test_machines_that_lend_a_node_are_not_asked_a_second_time_what_they_have(
         logins.append(node)
         return open_session(node, host, proxy)
 
-    monkeypatch.setattr("cloudtrain.providers.hosts.provider.open_session", counted)
+    monkeypatch.setattr("cloudtrain.providers.hosts.user_ssh.open_session", counted)
     names = [node.name for node in plan.nodes]
     made = hosts.create(plan, identity, no_journal)
     assert sorted(logins) == sorted(names * 2), "a look, and what is made"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.model import Node
-from cloudtrain.providers.hosts.provider import HostsProvider
-from cloudtrain.providers.hosts.shared_home import shared_homes
+from cloudtrain.providers.hosts.provider import HostsProvider, shared_homes
 from tests.support.fakes import make_identity, make_plan, no_journal
 from tests.support.lent import hosts_config, lent_home
 from tests.support.sshd import SshdNode, sshd_nodes

@@ -39,7 +39,7 @@ from cloudtrain.core.model import SPOT, Provisioning
 from cloudtrain.core.store_kinds import KINDS
 from cloudtrain.providers.aws.requests import FASTER
 from cloudtrain.providers.azure.expiry import SOONEST
-from cloudtrain.providers.gcp.machine_shapes import Shape
+from cloudtrain.providers.gcp.machine_types import Shape
 from cloudtrain.stores import extra_of
 from tests.standins.cloud import DESCRIPTIONS
 

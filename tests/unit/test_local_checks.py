@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.errors import PermissionsError, UsageError
-from cloudtrain.providers.local import addresses, checks, environment
+from cloudtrain.providers.local import checks, environment, spawn
 
 
 def test_addresses_are_different_usable_and_always_the_same() -> None:
-    first = [addresses.places("seed/mnist", number)[0] for number in range(300)]
+    first = [spawn.addresses("seed/mnist", number)[0] for number in range(300)]
     assert len(set(first)) == 300
-    assert first == [addresses.places("seed/mnist", number)[0] for number in range(300)]
+    assert first == [spawn.addresses("seed/mnist", number)[0] for number in range(300)]
     for address, port in first:
         a, b, c, d = map(int, address.split("."))
         assert a == 127
@@ -31,12 +31,12 @@ def test_addresses_are_different_usable_and_always_the_same() -> None:
         (0, "127.1.0.1"),
         (253, "127.1.0.254"),
         (254, "127.1.1.1"),
-        (addresses.ALL - 1, "127.254.255.254"),
-        (addresses.ALL, "127.1.0.1"),
+        (spawn.ALL - 1, "127.254.255.254"),
+        (spawn.ALL, "127.1.0.1"),
     ],
 )
 def test_every_number_is_an_address(number: int, address: str) -> None:
-    assert addresses.address(number) == address
+    assert spawn.loopback_address(number) == address
 
 
 def test_a_folder_below_a_file_cannot_be_written(tmp_path: Path) -> None:

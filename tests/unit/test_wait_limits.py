@@ -58,7 +58,7 @@ UNLIMITED = {
     ("providers/base/create.py", "uninterrupted"): "requests of the cloud",
     ("providers/gcp/requests.py", "ClusterNetwork.once"): "requests of the cloud",
     # servers, which serve until they are stopped
-    ("providers/local/reaper.py", "Reaper._reap"): "a node's server",
+    ("providers/local/channels.py", "Reaper._reap"): "a node's server",
     ("providers/local/ssh_server.py", "_accept"): "a node's server",
 }
 """Place of a wait without a limit → its end. Programs of the node (cloudtrain/node) end with their

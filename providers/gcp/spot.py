@@ -18,7 +18,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import SpotEvidence
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
-from cloudtrain.providers.gcp.machine_shapes import shape
+from cloudtrain.providers.gcp.machine_types import shape
 
 SOURCE = "Google's capacity advice: obtainability from 0 to 1"
 MOST = 1000
@@ -27,9 +27,7 @@ WITHIN = 20.0
 """Seconds for the retries of a question: nothing depends on its answer."""
 
 
-def spot_evidence(
-    api: GcpClient, plan: Plan, places: Sequence[Location]
-) -> tuple[SpotEvidence, ...]:
+def evidence(api: GcpClient, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
     """The lowest obtainability of the plan's spot machines in each place. Zones about which Google
     says nothing are left out; so are all of them if GPUs are attached to a spot node.
 

@@ -1,4 +1,4 @@
-"""The keys of ssh-agent that a login may try."""
+"""Parts of a login that paramiko lacks: the named keys of ssh-agent, the server's last words."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def _public_half(file: Path) -> str:
         words = file.with_name(f"{file.name.removesuffix('.pub')}.pub").read_text().split()
         return words[1] if len(words) > 1 else ""
     return ""
+
+
+class Transport(paramiko.Transport):
+    """paramiko's, which also keeps why the server ended the connection."""
+
+    farewell = ""
+    """The server's words, such as "Too many authentication failures"; paramiko only logs them."""
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = message.get_text()
