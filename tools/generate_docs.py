@@ -12,8 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable
-from importlib import import_module
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -25,6 +24,10 @@ from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
 from cloudtrain.core.wait_limits import WAITS
+from cloudtrain.providers.aws import permissions as aws
+from cloudtrain.providers.azure import permissions as azure
+from cloudtrain.providers.gcp import permissions as gcp
+from cloudtrain.providers.gcp.ssh_service import PERMISSIONS as IAP
 from cloudtrain.runs import state_table
 
 ROOT = Path(__file__).parent.parent
@@ -311,12 +314,103 @@ def default_of(value: Any, kind: str) -> str:
 
 def permissions(cloud: str, now: str) -> str:
     """A cloud's page with the permissions that its driver needs, to paste."""
-    module = import_module(f"cloudtrain.providers.{cloud}.permissions")
-    prose_and_code = re.split(r"(^```.*?^```)", module.block(), flags=re.M | re.S)
+    prose_and_code = re.split(r"(^```.*?^```)", PERMISSIONS[cloud](), flags=re.M | re.S)
     for number in range(0, len(prose_and_code), 2):
         lines = prose_and_code[number].split("\n")
         prose_and_code[number] = "\n".join(map(wrapped, lines))
     return between(now, "".join(prose_and_code))
+
+
+def permissions_of_aws() -> str:
+    parts = (
+        ("", aws.policy()),
+        ("\nWith a role by which AWS ends the nodes (below), also:\n\n", aws.policy_of_schedules()),
+        (
+            "\nWith [`identity:`](#an-identity-for-scripts), also the following; the second and "
+            "third statement are only for `check`:\n\n",
+            aws.policy_of_identity(),
+        ),
+        (
+            "\nWith `network.ssh_proxy: ssm` ([private-nodes.md](private-nodes.md)), also the "
+            "following; the last statement is only for `check`:\n\n",
+            aws.policy_of_sessions(),
+        ),
+    )
+    found = "".join(f"{words}```json\n{aws.text(each)}```\n" for words, each in parts)
+    return (
+        f"{found}\nWith [`network.firewall:`](companies.md#networks), the first policy is enough "
+        f"without {listed(aws.OF_GROUPS)}. In China ARNs begin with `arn:aws-cn:`, in GovCloud "
+        "with `arn:aws-us-gov:`. `cloudtrain check --policy FILE` prints one policy for what a "
+        "file uses, in its partition.\n"
+    )
+
+
+def permissions_of_gcp() -> str:
+    role = f"title: cloudtrain\nstage: GA\nincludedPermissions:\n{dashed(gcp.ROLE)}"
+    shell = (
+        "gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml\n"
+        "gcloud projects add-iam-policy-binding PROJECT \\\n"
+        "  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"
+    )
+    networks, firewalls = (
+        listed([f"compute.{each}" for each in names]) for names in (gcp.NETWORKS, gcp.FIREWALLS)
+    )
+    return (
+        f"```yaml\n{role}```\n\n```sh\n{shell}\n```\n\n"
+        f"With [`identity:`](#an-identity-for-scripts), also {listed(gcp.WITH_IDENTITY)} in the "
+        f"role, and {listed(gcp.ON_IDENTITY)} on the service account alone "
+        "(`roles/iam.serviceAccountUser` has both). `check` reads the policies of its buckets if "
+        "you have `storage.buckets.getIamPolicy`.\n\n"
+        f"With `network.ssh_proxy: iap`, also {listed(IAP)} "
+        "(roles/iap.tunnelResourceAccessor), for the account that gcloud uses "
+        "([private-nodes.md](private-nodes.md)).\n\n"
+        "With an existing network ([`network.subnet` or `network.vpc`](companies.md#networks)), "
+        f"the role is enough without {networks}; with `network.firewall` also without "
+        f"{firewalls}. On the subnetwork, also in the host project of a Shared VPC, you "
+        f"then need {listed([*gcp.ON_SUBNET, gcp.ON_SUBNET_PUBLIC])} (`roles/compute.networkUser`) "
+        "and `compute.subnetworks.get`, for `network.vpc` also `compute.subnetworks.list`.\n\n"
+        f"`strategy: tpu` needs these, too:\n\n```yaml\n{dashed(gcp.TPU_MORE)}```\n"
+    )
+
+
+def permissions_of_azure() -> str:
+    shell = (
+        "az role definition create --role-definition role.json\n"
+        "az role assignment create --role cloudtrain --assignee YOU@example.com \\\n"
+        "  --scope /subscriptions/SUBSCRIPTION"
+    )
+    group = "/subscriptions/SUBSCRIPTION/resourceGroups/GROUP"
+    in_group = azure.role("cloudtrain in a group", group, azure.IN_GROUP)
+    return (
+        f"```json\n{json.dumps(azure.role(), indent=1)}\n```\n\n```sh\n{shell}\n```\n\n"
+        f"With [`identity:`](#an-identity-for-scripts), also {listed(azure.ON_IDENTITY)} on that "
+        "identity alone (Managed Identity Operator has both). `check` reads the role assignments "
+        "of its storage accounts if you have `Microsoft.Authorization/roleAssignments/read`.\n\n"
+        f"With `network.ssh_proxy.bastion`, also {listed(azure.WITH_BASTION)} on its network, and "
+        "Reader on the VMs and their network interfaces ([private-nodes.md](private-nodes.md)).\n"
+        "\nWith [`provisioning: {reservation: …}`](#capacity-reservations), also "
+        f"{listed(azure.ON_RESERVATION)} on that group (the first one on the subscription, if you "
+        "name the group without its resource group).\n"
+        "\nWith an image that has [a purchase plan](companies.md#images-with-a-purchase-plan), "
+        f"`check` reads its terms if you have `{azure.ON_TERMS}`.\n\n"
+        "With [`resource_group:`](companies.md#a-resource-group), this role on that group is "
+        f"enough:\n\n```json\n{json.dumps(in_group, indent=1)}\n```\n"
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def dashed(names: Sequence[str]) -> str:
+    return "".join(f"- {name}\n" for name in names)
+
+
+PERMISSIONS = {
+    "aws": permissions_of_aws,
+    "azure": permissions_of_azure,
+    "gcp": permissions_of_gcp,
+}
 
 
 if __name__ == "__main__":

@@ -184,31 +184,6 @@ def text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def block() -> str:
-    """The block in docs/aws.md for users to paste."""
-    parts = (
-        ("", policy()),
-        ("\nWith a role by which AWS ends the nodes (below), also:\n\n", policy_of_schedules()),
-        (
-            "\nWith [`identity:`](#an-identity-for-scripts), also the following; the second and "
-            "third statement are only for `check`:\n\n",
-            policy_of_identity(),
-        ),
-        (
-            "\nWith `network.ssh_proxy: ssm` ([private-nodes.md](private-nodes.md)), also the "
-            "following; the last statement is only for `check`:\n\n",
-            policy_of_sessions(),
-        ),
-    )
-    found = "".join(f"{words}```json\n{text(each)}```\n" for words, each in parts)
-    return (
-        f"{found}\nWith [`network.firewall:`](companies.md#networks), the first policy is enough "
-        f"without `{'`, `'.join(OF_GROUPS)}`. In China ARNs begin with `arn:aws-cn:`, in GovCloud "
-        "with `arn:aws-us-gov:`. `cloudtrain check --policy FILE` prints one policy for what a "
-        "file uses, in its partition.\n"
-    )
-
-
 def _document(*statements: dict[str, Any]) -> dict[str, Any]:
     return {"Version": "2012-10-17", "Statement": list(statements)}
 

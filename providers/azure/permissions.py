@@ -103,42 +103,6 @@ def commands(config: ClusterConfig) -> str:
     return "\n".join(dict.fromkeys([text, *shown])) + "\n"
 
 
-def group_role() -> dict[str, Any]:
-    """The role for `resource_group`, which is enough on that group alone."""
-    scope = "/subscriptions/SUBSCRIPTION/resourceGroups/GROUP"
-    return role("cloudtrain in a group", scope, IN_GROUP)
-
-
-def block() -> str:
-    """The block in docs/azure.md for users to paste."""
-    lines = ["az role definition create --role-definition role.json"]
-    lines += ["az role assignment create --role cloudtrain --assignee YOU@example.com \\"]
-    lines += ["  --scope /subscriptions/SUBSCRIPTION"]
-    shell = "\n".join(lines)
-    more = (
-        f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(ON_IDENTITY)}` on that "
-        "identity alone (Managed Identity Operator has both). `check` reads the role assignments "
-        "of its storage accounts if you have `Microsoft.Authorization/roleAssignments/read`.\n\n"
-        f"With `network.ssh_proxy.bastion`, also `{'`, `'.join(WITH_BASTION)}` on its network, and "
-        "Reader on the VMs and their network interfaces ([private-nodes.md](private-nodes.md)).\n"
-    )
-    more += (
-        "\nWith [`provisioning: {reservation: …}`](#capacity-reservations), also "
-        f"`{'`, `'.join(ON_RESERVATION)}` on that group (the first one on the subscription, if you "
-        "name the group without its resource group).\n"
-    )
-    pasted = f"```json\n{json.dumps(role(), indent=1)}\n```\n\n```sh\n{shell}\n```\n"
-    more += (
-        "\nWith an image that has [a purchase plan](companies.md#images-with-a-purchase-plan), "
-        f"`check` reads its terms if you have `{ON_TERMS}`.\n"
-    )
-    group = (
-        "With [`resource_group:`](companies.md#a-resource-group), this role on that group is "
-        f"enough:\n\n```json\n{json.dumps(group_role(), indent=1)}\n```\n"
-    )
-    return f"{pasted}\n{more}\n{group}"
-
-
 def lacking(rights: Sequence[Tree], *actions: str) -> list[str]:
     """List the actions that the role definitions do not allow; none if the endpoint reports no
     definitions. https://learn.microsoft.com/azure/role-based-access-control/role-definitions

@@ -89,12 +89,6 @@ ON_IDENTITY = ("iam.serviceAccounts.actAs", "iam.serviceAccounts.get")
 """Permissions that are needed on the service account; roles/iam.serviceAccountUser has them."""
 
 
-def role() -> str:
-    """A custom role in the format of `gcloud iam roles create --file`."""
-    lines = ["title: cloudtrain", "stage: GA", "includedPermissions:"]
-    return "\n".join([*lines, *(f"- {permission}" for permission in ROLE)]) + "\n"
-
-
 def least(config: ClusterConfig) -> tuple[str, ...]:
     """The permissions in the project that this file needs."""
     groups = [group.provisioning for group in config.nodes.values()]
@@ -130,37 +124,6 @@ def commands(config: ClusterConfig) -> str:
             bucket = "/".join(str(uri).split("/")[:3])
             lines.append(f"gcloud storage buckets {bind} {bucket} {member} --role=roles/{role}")
     return "\n".join(dict.fromkeys(lines)) + "\n"
-
-
-def block() -> str:
-    """The block in docs/gcp.md for users to paste."""
-    lines = ["gcloud iam roles create cloudtrain --project=PROJECT --file=role.yaml"]
-    lines += ["gcloud projects add-iam-policy-binding PROJECT \\"]
-    lines += ["  --member=user:YOU@example.com --role=projects/PROJECT/roles/cloudtrain"]
-    shell = "\n".join(lines)
-    more = (
-        f"With [`identity:`](#an-identity-for-scripts), also `{'`, `'.join(WITH_IDENTITY)}` in the "
-        f"role, and `{'`, `'.join(ON_IDENTITY)}` on the service account alone "
-        "(`roles/iam.serviceAccountUser` has both). `check` reads the policies of its buckets if "
-        "you have `storage.buckets.getIamPolicy`.\n\n"
-        f"With `network.ssh_proxy: iap`, also `{'`, `'.join(ssh_service.PERMISSIONS)}` "
-        "(roles/iap.tunnelResourceAccessor), for the account that gcloud uses "
-        "([private-nodes.md](private-nodes.md)).\n"
-    )
-    network = (
-        "With an existing network ([`network.subnet` or `network.vpc`](companies.md#networks)), "
-        f"the role is enough without {_named(NETWORKS)}; with `network.firewall` also without "
-        f"{_named(FIREWALLS)}. On the subnetwork, also in the host project of a Shared VPC, you "
-        f"then need `{'`, `'.join((*ON_SUBNET, ON_SUBNET_PUBLIC))}` (`roles/compute.networkUser`) "
-        "and `compute.subnetworks.get`, for `network.vpc` also `compute.subnetworks.list`.\n"
-    )
-    granted = "".join(f"- {each}\n" for each in TPU_MORE)
-    tpus = f"`strategy: tpu` needs these, too:\n\n```yaml\n{granted}```\n"
-    return f"```yaml\n{role()}```\n\n```sh\n{shell}\n```\n\n{more}\n{network}\n{tpus}"
-
-
-def _named(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`compute.{each}`" for each in names)
 
 
 RESOURCE_MANAGER = (
