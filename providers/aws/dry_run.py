@@ -1,4 +1,4 @@
-"""Sends `up`'s requests to EC2 as dry runs, so that policies are evaluated on real parameters.
+"""Send `up`'s requests to EC2 as dry runs, so that policies are evaluated on real parameters.
 
 A dry run reports on permissions and parameters, not on capacity or quota:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html (DryRun)
@@ -168,9 +168,7 @@ def _run_instances(
 def _dry_run(
     ec2: Ec2Client, region: str, action: str, parameters: Mapping[str, object]
 ) -> CloudError:
-    """Send a dry run. EC2 always refuses it; the error's code says whether the call would have been
-    allowed.
-    """
+    """Send a dry run, which EC2 always refuses: the code says whether it was allowed."""
     try:
         ec2.ask(region, action, {**parameters, "DryRun": True})
     except CloudError as error:

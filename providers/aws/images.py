@@ -1,4 +1,4 @@
-"""Chooses the image that a node boots from."""
+"""Choose the image that a node boots from."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def choices(image: str, node: NodePlan) -> tuple[str, ...]:
 
 
 def find(ec2: Ec2Client, region: str, names: tuple[str, ...]) -> AwsImage:
-    """The newest image for the first of these names that exists in the region. Raises
-    CloudConfigError if none exists.
-    """
+    """The newest image of the first name that the region has. Raises CloudConfigError."""
     for name in names:
         if (found := _newest(ec2, region, name)) is not None:
             return found

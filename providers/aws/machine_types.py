@@ -66,9 +66,7 @@ class Ec2MachineType:
 def machine_types(
     ec2: Ec2Client, region: str, names: Iterable[str]
 ) -> Mapping[str, Ec2MachineType]:
-    """The machine types of `names` that exist in the region, by name; each is described only
-    once.
-    """
+    """The machine types of `names` that the region has, by name; each is described once."""
     wanted = dict.fromkeys(names)
     missing = [name for name in wanted if (region, name) not in ec2.described]
     if missing:
@@ -189,9 +187,7 @@ def _scratch_gb(found: Tree) -> int | None:
 
 
 def _fast(network: Tree) -> bool:
-    """True for at least 100 Gbit/s. `networkPerformance` is text: `Up to 10 Gigabit`, `100
-    Gigabit`, `4x 100 Gigabit`.
-    """
+    """True for 100 Gbit/s or more, of `Up to 10 Gigabit`, `4x 100 Gigabit` and the like."""
     performance = xml.text(network, "networkPerformance")
     speeds = [] if performance.startswith("Up to") else re.findall(r"(\d+) Gigabit", performance)
     efa = xml.text(network, "efaSupported") == "true"

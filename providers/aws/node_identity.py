@@ -1,4 +1,4 @@
-"""Checks the instance profile of `identity`: it exists, and its role may use the buckets.
+"""Check the instance profile of `identity`: it exists, and its role may use the buckets.
 
 Whether this user may attach it is found by the dry run of RunInstances, for which EC2 evaluates
 iam:PassRole. API: https://docs.aws.amazon.com/IAM/latest/APIReference (botocore's model), read
@@ -49,9 +49,7 @@ def check(ec2: Ec2Client, region: str, plan: Plan) -> Iterator[Finding]:
 
 
 def role_of(ec2: Ec2Client, client: Any, identity: str) -> Mapping[str, Any]:
-    """The role of an instance profile. Raises PermissionsError if it has none, NotChecked if it
-    cannot be read.
-    """
+    """The role of an instance profile. Raises PermissionsError without one, NotChecked."""
     return _role(_profile(ec2, client, identity), identity)
 
 

@@ -30,9 +30,7 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """vCPUs needed of one quota in one region. `allowed` is None if the endpoint does not report
-    it.
-    """
+    """vCPUs needed of one quota in one region. `allowed` is None if it is not reported."""
 
     quota: Quota
     wanted: int
@@ -95,9 +93,7 @@ def needs(
 
 
 def service(ec2: Ec2Client, name: str, region: str, endpoint: str | None = None) -> Any:
-    """boto3's client for another service of the account; None if EC2 has a custom endpoint and that
-    service has none.
-    """
+    """boto3's client for another service; None if only EC2 has a custom endpoint."""
     from botocore.config import Config
 
     variable = f"AWS_ENDPOINT_URL_{name.upper().replace('-', '_')}"

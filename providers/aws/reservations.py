@@ -69,9 +69,7 @@ def has_blocks(plan: Plan) -> bool:
 
 
 def find(ec2: Ec2Client, region: str, id: str) -> Reservation | None:
-    """The reservation or block, also one that another account shares; None if it is not in that
-    region. Raises CloudError.
-    """
+    """The reservation or block, a shared one too; None if it is not in that region."""
     try:
         answer = ec2.ask(region, "DescribeCapacityReservations", {"CapacityReservationId": [id]})
     except CloudError as error:
@@ -189,9 +187,7 @@ def latest_end(ec2: Ec2Client, regions: Iterable[str], plan: Plan) -> float | No
 
 
 def refuse_later(ec2: Ec2Client, machines: Sequence[Vm], expires: float | None) -> None:
-    """Raise CloudConfigError if one of these VMs is in a block that ends before `expires` (Unix
-    time; None: no end).
-    """
+    """Raise CloudConfigError for a VM in a block that ends before `expires` (Unix time)."""
     blocks = {
         (machine.place.region, machine.node.provisioning.name)
         for machine in machines

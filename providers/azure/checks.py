@@ -83,19 +83,22 @@ def check(
         lambda region: if_told(lambda: _quota(arm, skus, region, plan, missing), unless_short),
     )
     found += policies(arm, skus, plan, there)
-    found += _network(plan)
-    found += blobs.retention(arm, plan.config.artifacts.store)
+    return (*found, *_of_resources(arm, plan, regions))
+
+
+def _of_resources(arm: ArmClient, plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
+    """Yield the findings on the network, and on resources of the user's that the config names."""
+    yield from _network(plan)
+    yield from blobs.retention(arm, plan.config.artifacts.store)
     wanted = plan.config.network
     if wanted.ssh_proxy is not None and wanted.ssh_proxy.bastion:
-        found.append(finding("bastion", lambda: bastions.described(arm, wanted)))
-    subnet = wanted.subnet
-    if subnet is not None:
-        found.append(finding("subnet", lambda: _subnet(arm, subnet)))
+        yield finding("bastion", lambda: bastions.described(arm, wanted))
+    if wanted.subnet is not None:
+        yield finding("subnet", partial(_subnet, arm, wanted.subnet))
     if plan.config.disk_key is not None:
-        found += in_each("disk key", regions, lambda region: _disk_key(arm, region, plan))
-    if plan.config.network.firewall is not None:
-        found.append(finding("firewall", lambda: _firewall(arm, plan)))
-    return tuple(found)
+        yield from in_each("disk key", regions, lambda region: _disk_key(arm, region, plan))
+    if wanted.firewall is not None:
+        yield finding("firewall", lambda: _firewall(arm, plan))
 
 
 def _placement(services: ResourceProviders, plan: Plan, there: Sequence[Location]) -> str:
@@ -213,9 +216,7 @@ def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
 
 
 def _no_deadline(arm: ArmClient, services: ResourceProviders) -> str:
-    """Reason for which Microsoft.ComputeSchedule cannot end a VM; "" if, as far as the endpoint
-    reports, it can.
-    """
+    """Reason why Microsoft.ComputeSchedule cannot end a VM; "" if none is reported."""
     service = services.of(DEADLINES)
     if service is None:
         return f"this endpoint has no {DEADLINES}"

@@ -36,9 +36,7 @@ WITHIN = 300.0
 
 
 def dry_run(arm: ArmClient, skus: Skus, plan: Plan, there: Sequence[Location]) -> Iterator[Finding]:
-    """Yield one finding per region. It is enough if one region accepts the cluster, as `up` tries
-    them all.
-    """
+    """One finding per region. One that accepts the cluster is enough, as `up` tries all."""
     places = _first_in_regions(there)
 
     def ask(region: str) -> str:

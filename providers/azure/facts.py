@@ -42,22 +42,8 @@ PARTS = NodeParts(
     disks=(
         DiskPrice(
             kind="StandardSSD_LRS",
-            steps=(
-                (4, 0.30),
-                (8, 0.60),
-                (16, 1.20),
-                (32, 2.40),
-                (64, 4.80),
-                (128, 9.60),
-                (256, 19.20),
-                (512, 38.40),
-                (1024, 76.80),
-                (2048, 153.60),
-                (4096, 307.20),
-                (8192, 614.40),
-                (16384, 1228.80),
-                (32767, 2457.60),
-            ),
+            # $0.30 for 4 GiB, twice as much for twice the size; the largest has 32767 GiB
+            steps=tuple((min(size, 32767), size * 0.075) for size in (4 << n for n in range(14))),
         ),
     ),
     # A Standard static IPv4 address, which is billed whether its VM runs or not

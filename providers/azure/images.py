@@ -80,9 +80,7 @@ def path_of(arm: ArmClient, region: str, reference: Tree) -> str | None:
 
 
 def versions_at(arm: ArmClient, path: str) -> list[str] | None:
-    """The versions of an image; None if this endpoint does not report them, empty if the image does
-    not exist.
-    """
+    """The versions of an image: None if not reported, empty if it does not exist."""
     try:
         answer = arm.fact(path)
     except CloudError as error:

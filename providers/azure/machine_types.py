@@ -86,18 +86,14 @@ class Skus:
         self._lock = threading.Lock()
 
     def of(self, region: str) -> Mapping[str, Sku] | None:
-        """The machine types of a region by name in lower case; None if this endpoint does not list
-        them.
-        """
+        """The machine types of a region by name in lower case; None if they are not listed."""
         with self._lock:
             if region not in self._known:
                 self._known[region] = self._ask(region)
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
-        """The facts of each machine type, from the first region that has it; types with unknown
-        GPUs are omitted.
-        """
+        """The facts of each type, from the first region that has it, if its GPUs are known."""
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
         return tuple(s.facts() for s in found if s is not None and (s.accelerator or not s.gpus))

@@ -1,4 +1,4 @@
-"""Checks the managed identity of `identity`: it exists, may be attached, and may use the buckets.
+"""Check the managed identity of `identity`: it exists, may be attached, and may use the buckets.
 
 https://learn.microsoft.com/rest/api/managedidentity/user-assigned-identities/get and
 https://learn.microsoft.com/rest/api/authorization/role-assignments/list-for-scope, read 2026-11-22;

@@ -34,9 +34,7 @@ class Reservation:
     """IDs of the VMs in it, in lower case; more than `capacity` if it is overallocated."""
 
     def fits(self, node: NodePlan, place: Location) -> bool:
-        """True for this size; a VM in a zone needs a reservation of that zone, another one a
-        regional one.
-        """
+        """True for this size; a VM in a zone needs a zonal reservation, another a regional one."""
         zone = paths.zone_of(place.zone)
         return self.size.lower() == (node.machine or "").lower() and (
             zone in self.zones if zone else not self.zones
@@ -76,9 +74,7 @@ def find(arm: ArmClient, plan: Plan) -> Groups:
 
 
 def _id(arm: ArmClient, name: str) -> str:
-    """The ID of a group, given as its ID, as GROUP/NAME, or as a name that the subscription has
-    only once.
-    """
+    """The ID of a group, given as such, as GROUP/NAME, or as a name that is unique."""
     if "/" in name:
         return paths.reservation_group(arm.subscription, name)
     kind = f"{arm.path}/providers/{paths.RESERVATION_GROUPS}"
@@ -132,9 +128,7 @@ def _allocated(view: Tree) -> frozenset[str]:
 
 
 def fitting(groups: Groups, plan: Plan, places: Sequence[Location]) -> tuple[Location, ...]:
-    """The places in which every reserved node of the plan has a reservation. Raises
-    CloudConfigError if there is none.
-    """
+    """The places where every reserved node has a reservation. Raises CloudConfigError."""
     reserved = [node for node in plan.nodes if node.provisioning in groups]
     kept = tuple(
         place for place in places if all(_of(groups, node, place) is not None for node in reserved)

@@ -49,9 +49,7 @@ class ResourceProvider:
 
 
 def needed(lifetime: float | None) -> tuple[str, ...]:
-    """The namespaces that a plan with this lifetime needs; schedules are needed only if there is a
-    lifetime.
-    """
+    """The namespaces that a plan needs; SCHEDULES only if there is a lifetime."""
     return (COMPUTE, NETWORK) if lifetime is None else (COMPUTE, NETWORK, SCHEDULES)
 
 

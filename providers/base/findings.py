@@ -13,9 +13,7 @@ from cloudtrain.providers.base.words import NOT_REPORTED
 
 
 class NotChecked(CloudError):
-    """What could not be asked and `up` can do without: it fails nothing. Its message is the
-    finding's text.
-    """
+    """Answer that could not be had, which fails nothing; its message is the finding's text."""
 
 
 def finding(what: str, ask: Callable[[], str]) -> Finding:

@@ -1,4 +1,4 @@
-"""Pins a cluster's images: each is chosen once, so that a node recreated weeks later gets the same
+"""Pin a cluster's images: each is chosen once, so that a node recreated weeks later gets the same
 image.
 """
 

@@ -1,4 +1,4 @@
-"""Counts the machines that a quota leaves room for, in the same way on all clouds."""
+"""Count the machines that a quota leaves room for, in the same way on all clouds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ Quotas = Mapping[str, tuple[float, float]]
 
 
 def unless_short(error: CloudtrainError) -> str:
-    """Text of `check` on a quota that could not be asked. Raises QuotaError, the answer that there
-    is too little.
-    """
+    """Text on a quota that could not be asked. Raises QuotaError, which is an answer."""
     if isinstance(error, QuotaError):
         raise error
     return f"{NOT_REPORTED}: {error.message}"

@@ -1,4 +1,4 @@
-"""Searches for one cluster. Places that may contain the cluster must answer; others need not."""
+"""Search for one cluster. Places that may contain the cluster must answer; others need not."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from cloudtrain.providers.base.seen import SeenGenerations
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSearch:
-    """Search for one cluster in one account. If the cluster's places are unknown, every place must
-    answer.
-    """
+    """Search for a cluster in one account. Without known places, every place must answer."""
 
     account: CloudDriver[Any]
     where: Whereabouts
@@ -38,9 +36,7 @@ class ClusterSearch:
         return [each for each in unknown if not self.where.places or self.where.has(each.place)]
 
     def missed(self, not_asked: Iterable[NotAsked]) -> list[NotAsked]:
-        """The places of `not_asked` that may contain leftovers, even outside the cluster's current
-        placement.
-        """
+        """The places of `not_asked` that may hold leftovers, also outside the placement."""
         if self.where.complete:
             return self.counting(not_asked)
         return list(filter(self.where.leaves_unknown, not_asked))
@@ -48,7 +44,7 @@ class ClusterSearch:
 
 @dataclass
 class DeletionSearch:
-    """Lists the resources to delete, repeatedly: first in the cluster's places, then everywhere
+    """List the resources to delete, repeatedly: first in the cluster's places, then everywhere
     else.
 
     Machines in the places `spared` are not deleted, because it is unknown what they hold.
@@ -72,9 +68,7 @@ class DeletionSearch:
         return self._seen(machines, resources)
 
     def rest(self) -> tuple[Sequence[Vm], Sequence[Resource]]:
-        """List everywhere. If the record names every place of the cluster, only VMs are listed, as
-        only they are billed.
-        """
+        """List everywhere; if the record names every place, only VMs: they alone are billed."""
         account, where = self.search.account, self.search.where
         machines = account.machines(where.cluster)
         if where.complete and where.places:

@@ -1,4 +1,4 @@
-"""Orders the zones of a region by what the cloud says of spot capacity there."""
+"""Order the zones of a region by what the cloud says of spot capacity there."""
 
 from __future__ import annotations
 

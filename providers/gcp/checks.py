@@ -46,9 +46,7 @@ from cloudtrain.providers.gcp.permissions import (
 
 
 def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
-    """One finding per subject; only one in all if the credentials fail or the project cannot be
-    reached.
-    """
+    """One finding per subject; only one in all if the project cannot be reached."""
     details: Json = {}
     found: dict[str, tuple[Location, ...]] = {}
     images: dict[str, GcpImage] = {}
@@ -268,9 +266,7 @@ def of_disk_key(plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
 
 
 def _serves(key: str | None, region: str) -> bool:
-    """False if the key is certainly of another region; the locations of several regions are left to
-    Google.
-    """
+    """False if the key is of another region; locations of several are left to Google."""
     found = re.search(r"/locations/([^/]+)/", key or "")
     where = found[1] if found else ""
     return where == region or re.fullmatch(FACTS.region, where) is None

@@ -1,4 +1,4 @@
-"""Chooses a node's boot image and reads its requirements."""
+"""Choose a node's boot image and read its requirements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GcpImage:
 
 
 class Images:
-    """Looks up images, each only once."""
+    """Look up images, each only once."""
 
     def __init__(self, api: GcpClient) -> None:
         self._api = api
@@ -81,9 +81,7 @@ class Images:
         return second if second.reported else first
 
     def exactly(self, path: str) -> GcpImage:
-        """This very image. Raises CloudConfigError if it is obsolete, NotFoundError if it does not
-        exist.
-        """
+        """This very image. Raises CloudConfigError if it is obsolete, NotFoundError."""
         image = self._api.get(f"image {path}", path)
         state = str((image.get("deprecated") or {}).get("state") or "")
         if state in ("OBSOLETE", "DELETED"):
@@ -103,9 +101,7 @@ class Images:
         return self._known[wanted]
 
     def _deep_learning(self) -> GcpImage | None:
-        """The Deep Learning VM image with the newest CUDA and driver, on Ubuntu 22.04 or else
-        24.04; None if none is listed.
-        """
+        """The image with the newest CUDA and driver, of Ubuntu 22.04 or else 24.04; None."""
         if isinstance(self._newest, bool):
             self._newest = self._find_deep_learning()
         return self._newest
@@ -139,9 +135,7 @@ def _is_deprecated(image: Json) -> bool:
 
 
 def path_of(wanted: str, project: str) -> str:
-    """The image path for a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY`, or the name of a
-    custom image.
-    """
+    """The path for a URL, `projects/…`, `family/NAME`, `PROJECT/FAMILY` or an image's name."""
     if "://" in wanted:
         wanted = urlsplit(wanted).path
     found = re.search(r"projects/[^/]+/global/images/.+", wanted)

@@ -57,9 +57,7 @@ def _scratch_gb(name: str, answer: Json) -> int:
 
 
 def mismatch(node: NodePlan, answer: Json) -> str | None:
-    """Reason for which this node cannot have its machine type; None if nothing that Google reports
-    contradicts it.
-    """
+    """Reason why this node cannot have its machine type; None if none is reported."""
     if not answer or node.machine is None:
         return None
     has, wanted = parse(node.machine, answer), node.accelerator

@@ -1,4 +1,4 @@
-"""Checks the service account of `identity`: it exists, may be attached, and may use the buckets.
+"""Check the service account of `identity`: it exists, may be attached, and may use the buckets.
 
 https://iam.googleapis.com/$discovery/rest?version=v1 and
 https://storage.googleapis.com/$discovery/rest?version=v1, read 2026-11-22; not tried on a real
@@ -61,7 +61,7 @@ def _service(api: GcpClient, service: tuple[str, str, str]) -> GcpClient | None:
 
 
 def _account(iam: GcpClient | None, api: GcpClient, email: str) -> str:
-    """Raises PermissionsError if the account cannot be attached."""
+    """Text on the account. Raises PermissionsError if it cannot be attached."""
     if iam is None:
         raise NotChecked(f"{email}: {NOT_REPORTED}")
     path = f"projects/-/serviceAccounts/{quote(email)}"

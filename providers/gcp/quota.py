@@ -1,4 +1,4 @@
-"""Compares the quota that a plan needs with the project's remaining quota."""
+"""Compare the quota that a plan needs with the project's remaining quota."""
 
 from __future__ import annotations
 

@@ -139,9 +139,7 @@ def lacking(
 
 
 def bound(api: GcpClient, place: Location, plan: Plan) -> frozenset[str]:
-    """The reservations whose VMs end with them. One that cannot be read is judged by its nodes'
-    machines.
-    """
+    """The reservations whose VMs end with them, by the nodes' machines if unreadable."""
     found = find(api, [place], plan)
     names = set()
     for name, nodes in wanted(plan.nodes).items():

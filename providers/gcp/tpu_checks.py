@@ -44,9 +44,7 @@ def places(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Location, ...]:
 
 
 def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
-    """One finding per subject; only one in all if the credentials fail or the project cannot be
-    reached.
-    """
+    """One finding per subject; only one in all if the project cannot be reached."""
     found: list[Location] = []
 
     def project() -> str:

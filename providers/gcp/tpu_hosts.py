@@ -1,4 +1,4 @@
-"""Maps TPUs to our types: each host of a TPU is a node, worker 0 … N-1."""
+"""Map TPUs to our types: each host of a TPU is a node, worker 0 … N-1."""
 
 from __future__ import annotations
 

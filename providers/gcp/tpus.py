@@ -97,7 +97,7 @@ class Tpus:
     def _pages(self, what: str, path: str) -> Iterator[Json]:
         wanted = {"pageSize": "500"}
         while True:
-            page = self._call(what, "GET", path, wanted)
+            page = self._api.call(what, "GET", path, params=wanted)
             yield page
             token = page.get("nextPageToken")
             if not token:
@@ -105,10 +105,7 @@ class Tpus:
             wanted = {**wanted, "pageToken": str(token)}
 
     def find(self, zone: str, name: str) -> Json | None:
-        try:
-            return self._call(f"TPU {name}", "GET", path(zone, name))
-        except NotFoundError:
-            return None
+        return self._api.find(f"TPU {name}", path(zone, name))
 
     def create(self, zone: str, name: str, body: Json) -> None:
         """Create a TPU and wait until it is ready. Raises NameTakenError if that name exists."""
@@ -131,7 +128,7 @@ class Tpus:
         says of itself, such as that it has no TPUs, means the same.
         """
         try:
-            self._call(f"{name} in {zone}", "GET", f"locations/{zone}/{kind}/{name}")
+            self._api.get(f"{name} in {zone}", f"locations/{zone}/{kind}/{name}")
         except NotFoundError as error:
             return not faults.is_unknown_question(error, "Resource '")
         except (CapacityError, PermissionsError) as error:
@@ -139,16 +136,6 @@ class Tpus:
                 raise
             return True
         return False
-
-    def _call(
-        self,
-        what: str,
-        method: str,
-        where: str,
-        params: Mapping[str, str] | None = None,
-        body: Json | None = None,
-    ) -> Json:
-        return self._api.call(what, method, where, params=params, body=body)
 
     def _run(
         self,
@@ -160,7 +147,7 @@ class Tpus:
         *,
         new: bool = False,
     ) -> None:
-        operation = self._call(what, method, where, params, body)
+        operation = self._api.call(what, method, where, params=params, body=body)
         error = self._done(what, operation).get("error")
         if error:
             raise failure(what, error, new=new, path=self._api.path(where))
@@ -171,7 +158,7 @@ class Tpus:
         def ask() -> Json | None:
             nonlocal latest
             if not latest.get("done"):
-                latest = self._call(what, "GET", str(operation.get("name")))
+                latest = self._api.get(what, str(operation.get("name")))
             return latest if latest.get("done") else None
 
         done = self._api.timing.until(ask, within=OPERATION)

@@ -34,7 +34,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
 from cloudtrain.core.paths import shown, some
 from cloudtrain.core.protocols import Finding, Journal, Principal
-from cloudtrain.core.retry import AWAY
+from cloudtrain.core.retry import AWAY, Retry
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import (
@@ -117,9 +117,7 @@ class HostsProvider:
         return tuple(there[name] for name in names)
 
     def nodes(self, cluster: str) -> tuple[Node, ...]:
-        """List nodes. The node of a machine that does not answer is included with the reason, as it
-        may be running.
-        """
+        """List nodes, also those of machines that do not answer: they may be running."""
 
         def ask(slot: HostSlot) -> Node | None:
             try:
@@ -144,11 +142,8 @@ class HostsProvider:
         spared: Collection[str] = (),
         claimed: Collection[str] = (),
     ) -> tuple[NotAsked, ...]:
-        """Delete everything of ours on the machines, and end running tasks. The machines themselves
-        keep running.
-        """
+        """Delete all that is ours on the machines, and end tasks; the machines keep running."""
         left: dict[str, str] = {}
-        silent: dict[str, str] = {}
         homes: dict[str, list[HostSlot]] = {}
         """One machine of each home, since machines may share it."""
 
@@ -166,17 +161,8 @@ class HostsProvider:
             if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
                 left[slots[0].host.address] = "its folder still exists"
 
-        def each(machines: list[list[HostSlot]], work: _OnMachine) -> None:
-            def once_it_answers(slots: list[HostSlot]) -> None:
-                try:
-                    AWAY.call(lambda: _on_machine(slots, work), on=NodeUnreachable)
-                except CloudtrainError as error:
-                    silent[slots[0].host.address] = error.message
-
-            self._each(machines, once_it_answers)
-
-        each(self._by_machine(cluster), end_tasks)
-        each(list(homes.values()), clear)
+        silent = self._on_machines(self._by_machine(cluster), end_tasks, AWAY)
+        silent |= self._on_machines(list(homes.values()), clear, AWAY)
         if left or silent:
             lines = [
                 f"{state}: {_folders(cluster, hosts)}"
@@ -194,7 +180,6 @@ class HostsProvider:
         expected: Mapping[str, float] | None = None,
     ) -> None:
         """Remove nodes. A home without other nodes is cleared, as by `destroy`."""
-        left: dict[str, str] = {}
 
         def remove(slots: list[HostSlot], ssh: UserSsh) -> None:
             going = [slot for slot in slots if slot.name in names]
@@ -204,14 +189,8 @@ class HostsProvider:
                 journal(NodeDeletionBegun(node=slot.name))
                 _remove(ssh, cluster, slot, everything="yes")
 
-        def clear(slots: list[HostSlot]) -> None:
-            try:
-                _on_machine(slots, remove)
-            except CloudtrainError as error:
-                left[slots[0].host.address] = error.message
-
-        machines = self._by_machine(cluster)
-        self._each([each for each in machines if {slot.name for slot in each} & {*names}], clear)
+        machines = [each for each in self._by_machine(cluster) if {s.name for s in each} & {*names}]
+        left = self._on_machines(machines, remove, Retry(pause=0.0, tries=1))
         if left:
             text = f"not deleted: {_folders(cluster, left)}"
             raise LeftoverError(text, hint="run it again once they answer")
@@ -270,17 +249,33 @@ class HostsProvider:
             machines[slot.machine].append(slot)
         return list(machines.values())
 
+    def _on_machines(
+        self,
+        machines: list[list[HostSlot]],
+        work: Callable[[list[HostSlot], UserSsh], None],
+        tries: Retry,
+    ) -> dict[str, str]:
+        """Work on each machine; returns why it could not be done, by address."""
+        failures: dict[str, str] = {}
+
+        def in_session(slots: list[HostSlot]) -> None:
+            with slots[0].session() as ssh:
+                work(slots, ssh)
+
+        def once_it_answers(slots: list[HostSlot]) -> None:
+            try:
+                tries.call(lambda: in_session(slots), on=NodeUnreachable)
+            except CloudtrainError as error:
+                failures[slots[0].host.address] = error.message
+
+        self._each(machines, once_it_answers)
+        return failures
+
     def _each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
         return fan_out(items, work, name=_label)
 
 
 R = TypeVar("R")
-_OnMachine = Callable[[list[HostSlot], UserSsh], None]
-
-
-def _on_machine(slots: list[HostSlot], work: _OnMachine) -> None:
-    with slots[0].session() as ssh:
-        work(slots, ssh)
 
 
 def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "") -> None:
@@ -295,9 +290,7 @@ def _label(item: object) -> str:
 
 
 def _find_node(cluster: str, slot: HostSlot) -> Node | None:
-    """The slot's node; None if it does not exist. Raises an error if the machine cannot be
-    queried.
-    """
+    """The slot's node; None if there is none. Raises an error for a silent machine."""
     with slot.session() as ssh:
         return _enrolled(ssh, cluster, slot)
 
@@ -363,9 +356,7 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
 
 
 def _host_facts(name: str, answer: str) -> str:
-    """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises NodeError if its tools answer something
-    else.
-    """
+    """`Linux x86_64, Python 3.11.2, 48 GB free`. Raises NodeError for another answer."""
     facts = " ".join(answer.split())
     if re.fullmatch(r"\S+ \S+, Python 3\.\d+\S*, (.* )?\d+ GB free", facts) is None:
         raise NodeError(

@@ -213,9 +213,7 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
 
 
 def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
-    """The command that connects to the host, by `network.ssh_proxy` or ~/.ssh/config; () for
-    none.
-    """
+    """The command that connects to it, by `network.ssh_proxy` or ~/.ssh/config; or ()."""
     values = dict.fromkeys(PLACEHOLDERS, "") | {"address": way.address, "port": str(way.port)}
     return anywhere(proxy, values) if proxy is not None else way.through
 
@@ -229,11 +227,7 @@ def _connect(
 
     if way.keys:
         client._agent = NamedKeys(way.keys)  # type: ignore[attr-defined]  # else all that it has
-    try:
-        through = proxy_process.connect(proxy) if proxy else None
-    except ProxyFailed as error:
-        unreachable = NodeUnreachable(name, error.text, hint=error.hint)
-        raise unreachable.copy_with(lasting=error.lasting) from error
+    through = _through(name, proxy)
     try:
         client.connect(
             way.address,
@@ -270,6 +264,15 @@ def _connect(
     except (paramiko.SSHException, OSError, EOFError) as error:
         _raise_too_many_keys(client, name, way, error)
         raise NodeUnreachable(name, f"no answer from {_place(way)}: {in_words(error)}") from error
+
+
+def _through(name: str, proxy: tuple[str, ...]) -> object:
+    """The pipes of the command, in a socket's place; None without one."""
+    try:
+        return proxy_process.connect(proxy) if proxy else None
+    except ProxyFailed as error:
+        unreachable = NodeUnreachable(name, error.text, hint=error.hint)
+        raise unreachable.copy_with(lasting=error.lasting) from error
 
 
 def _raise_too_many_keys(

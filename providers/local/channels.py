@@ -75,9 +75,7 @@ class SessionChannel:
         threading.Thread(target=self._relay_output, args=(pid, ends), daemon=True).start()
 
     def hang_up(self) -> None:
-        """Close the process's pipes or terminal when the channel has closed, as all SSH
-        servers do.
-        """
+        """Close the process's pipes or terminal once the channel has closed, as sshd does."""
         self._tell(HUNG_UP)
 
     def _spawn(self, arguments: tuple[bytes | str, ...]) -> tuple[int, Pipes]:
@@ -251,9 +249,7 @@ Ended = Callable[[int], None]
 
 
 class Reaper:
-    """Reaps all children of a node server, including orphans re-parented to it
-    (PR_SET_CHILD_SUBREAPER).
-    """
+    """Reap a node server's children, and orphans that get it as parent."""
 
     def __init__(self) -> None:
         self._ended: dict[int, Ended] = {}

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from cloudtrain.core.errors import PermissionsError, UsageError
+from cloudtrain.core.errors import CloudtrainError, PermissionsError, UsageError
 from cloudtrain.core.protocols import Finding
 
 GB = 1024**3
@@ -20,39 +20,24 @@ TASK_MEMORY = 400 * 1024**2
 
 def system() -> Finding:
     linux = sys.platform == "linux"
-    return Finding(
-        what="system",
-        ok=linux,
-        text="Linux" if linux else f"`provider: local` needs Linux; this is {sys.platform}",
-        hint=None if linux else "run it in a Linux container or virtual machine",
-        error=None if linux else UsageError,
-    )
+    text = "Linux" if linux else f"`provider: local` needs Linux; this is {sys.platform}"
+    hint = "run it in a Linux container or virtual machine"
+    return _finding("system", linux, text, UsageError, hint)
 
 
 def writable(folder: Path) -> Finding:
     there = _existing(folder)
     good = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return Finding(
-        what="folder",
-        ok=good,
-        text=f"{folder} is writable" if good else f"{folder} is not writable",
-        hint=None
-        if good
-        else f"make {there} writable, or set CLOUDTRAIN_HOME or CLOUDTRAIN_CACHE to another folder",
-        error=None if good else PermissionsError,
-    )
+    text = f"{folder} is {'' if good else 'not '}writable"
+    hint = f"make {there} writable, or set CLOUDTRAIN_HOME or CLOUDTRAIN_CACHE to another folder"
+    return _finding("folder", good, text, PermissionsError, hint)
 
 
 def disk(folder: Path) -> Finding:
     free = shutil.disk_usage(_existing(folder)).free
-    good = free >= LEAST_DISK
-    return Finding(
-        what="disk",
-        ok=good,
-        text=f"{free / GB:.1f} GB free for {folder}",
-        hint=None if good else "a TensorFlow environment takes about 2 GB: free some space",
-        error=None if good else UsageError,
-    )
+    hint = "a TensorFlow environment takes about 2 GB: free some space"
+    text = f"{free / GB:.1f} GB free for {folder}"
+    return _finding("disk", free >= LEAST_DISK, text, UsageError, hint)
 
 
 def memory(nodes: int) -> Finding:
@@ -69,16 +54,20 @@ def loopback(address: str) -> Finding:
         try:
             probe.bind((address, 0))
         except OSError as error:
-            return Finding(
-                what="loopback",
-                ok=False,
-                text=f"cannot listen on {address}: {error.strerror}",
-                hint="give the loopback interface 127.0.0.0/8 (`ip addr show lo`)"
-                if error.errno == errno.EADDRNOTAVAIL
-                else None,
-                error=PermissionsError,
-            )
+            text = f"cannot listen on {address}: {error.strerror}"
+            hint = "give the loopback interface 127.0.0.0/8 (`ip addr show lo`)"
+            lacking = error.errno == errno.EADDRNOTAVAIL
+            return _finding("loopback", False, text, PermissionsError, hint if lacking else None)
     return Finding(what="loopback", ok=True, text=f"nodes listen on {address} and up")
+
+
+def _finding(
+    what: str, good: bool, text: str, error: type[CloudtrainError], hint: str | None
+) -> Finding:
+    """Finding with that error and hint unless it is good."""
+    if good:
+        return Finding(what=what, ok=True, text=text)
+    return Finding(what=what, ok=False, text=text, hint=hint, error=error)
 
 
 def _existing(folder: Path) -> Path:

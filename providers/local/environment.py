@@ -1,4 +1,4 @@
-"""Builds the environment of commands on a local node: only a few of this machine's variables, and
+"""Build the environment of commands on a local node: only a few of this machine's variables, and
 no credentials.
 """
 

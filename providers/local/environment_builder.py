@@ -1,4 +1,4 @@
-"""Creates an environment of the cache apart from all nodes: nodes only read environments.
+"""Create an environment of the cache apart from all nodes: nodes only read environments.
 
 What creates one runs code of packages. It is a server of its own with an empty home, which sees an
 empty folder in the place of all environments; what it leaves there is moved to the others here.

@@ -42,9 +42,7 @@ class NodeFolder:
         return self.meta().get("apart") is True
 
     def locked(self) -> bool:
-        """True while a server holds the lock. Unlike a pid file, a lock cannot outlive
-        its process.
-        """
+        """True while a server holds the lock, which cannot outlive its process."""
         try:
             descriptor = os.open(self.path / "lock", os.O_RDONLY)
         except OSError:

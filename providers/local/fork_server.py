@@ -107,9 +107,7 @@ def fork_server(
 
 
 def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
-    """Reserve the node's ports, if possible the same as before. The forked server inherits the
-    sockets.
-    """
+    """Reserve ports, if possible the same as before; the forked server inherits them."""
     if first is None:
         return ReservedPorts(None)
     return ReservedPorts(first, NodeFolder(folder).task_ports())

@@ -1,4 +1,4 @@
-"""Gives a process its own view of this machine in namespaces of its own: files, processes, devices.
+"""Give a process its own view of this machine in namespaces of its own: files, processes, devices.
 
 Nothing outside it changes, and the kernel removes all of it with the first process inside.
 
@@ -125,9 +125,7 @@ def same_for_all() -> tuple[int | None, Sequence[str], Sequence[int]]:
 
 
 def _owner_map() -> int | None:
-    """A user namespace in which root of a disk is the node's user, for `enter` as root; None if
-    there is none.
-    """
+    """A user namespace that maps a disk's root to the node's user; None if refused."""
     if os.geteuid() != 0:
         return None
     wait, ready = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""Finds a node's processes by the tag that each inherits, stops them, then kills them."""
+"""Find a node's processes by the tag that each inherits, stop them, then kill them."""
 
 from __future__ import annotations
 

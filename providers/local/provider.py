@@ -277,9 +277,7 @@ class LocalProvider:
         nodes: Sequence[NodePlan],
         before: Mapping[str, Node],
     ) -> list[spawn.ServerRequest]:
-        """The requests to the fork server. Host keys are sent to it through a pipe and never
-        written to disk.
-        """
+        """The requests to the fork server, through a pipe: host keys are not written to disk."""
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
         links = environment.datasets(os.environ)
@@ -383,9 +381,7 @@ class LocalProvider:
     def _roll_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
     ) -> BaseException:
-        """Roll back this call's nodes. Returns the error to raise: errors of the rollback never
-        hide `failure`.
-        """
+        """Roll back this call's nodes; returns the error to raise, which still has `failure`."""
         tags = {self._tag(cluster, name) for name in names}
         root = self._cluster_folder(cluster)
         try:

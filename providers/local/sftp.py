@@ -114,9 +114,7 @@ class Subsystem(paramiko.SFTPServer):
 
 
 def _change(target: str | int, attr: paramiko.SFTPAttributes) -> None:
-    """Set attributes without paramiko's `set_file_attr`, which truncates a file before it sets its
-    size.
-    """
+    """Set attributes; paramiko's `set_file_attr` truncates a file before it sets its size."""
     if attr.st_size is not None:
         os.truncate(target, attr.st_size)
     if attr.st_uid is not None and attr.st_gid is not None:

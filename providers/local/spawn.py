@@ -1,5 +1,5 @@
-"""Starts node servers through the fork server, at addresses of 127.0.0.0/8 by the cluster's name,
-and waits until they answer.
+"""Start node servers through the fork server, at addresses of 127.0.0.0/8 by the cluster's name,
+and wait until they answer.
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ def await_answers(nodes: Sequence[Node], root: Path) -> None:
 
 
 def _greets(probe: socket.socket) -> bool:
-    """True if the server sends its greeting. We send ours too, so that the server sees a client
-    that simply disconnects.
-    """
+    """True if the server greets. We greet, too: it sees a client that disconnects."""
     try:
         greeting = probe.recv(255)
         probe.send(b"SSH-2.0-probe\r\n")
@@ -174,9 +172,7 @@ ALL = 254 * 256 * 254
 
 
 def addresses(seed: str, number: int) -> list[tuple[str, int]]:
-    """Choices of (address, port) for node `number`; the later ones are used if the first are
-    taken.
-    """
+    """Choices of (address, port) for node `number`, the first ones first."""
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number
     candidates = [loopback_address(start + step * 1013) for step in range(8)]
     return [(candidate, port) for port in PORTS for candidate in candidates]

@@ -102,9 +102,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
             tunnel.start()
 
     def _unlink_channel(self, number: int) -> None:
-        """Hook that paramiko calls when the client closes a channel, and for all channels when the
-        connection ends.
-        """
+        """Hook of paramiko for a channel that the client closes, or whose connection ends."""
         super()._unlink_channel(number)  # type: ignore[misc]
         session = self.sessions.pop(number, None)
         if session:
@@ -127,7 +125,7 @@ class ClientConnection(SafeRekeying, paramiko.Transport):
 
 
 class SshServer(paramiko.ServerInterface):
-    """Decides which clients may log in and which requests are allowed."""
+    """Decide which clients may log in and which requests are allowed."""
 
     def __init__(self, connection: ClientConnection, settings: ServerSettings) -> None:
         self._connection = connection

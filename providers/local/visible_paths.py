@@ -1,4 +1,4 @@
-"""Chooses what a local node sees of this machine: its system, interpreters, caches; no more.
+"""Choose what a local node sees of this machine: its system, interpreters, caches; no more.
 
 Nothing here fails on a path that this user may not read: such a path is left out.
 """
@@ -149,9 +149,7 @@ def _unreadable_by_others() -> Iterator[Path]:
 
 
 def own_cache(config: ClusterConfig, cache: Path) -> Path:
-    """The cache of nodes of this config: what they write in it, only nodes of configs in the same
-    folder see.
-    """
+    """The cache of this config's nodes, which configs of the same folder share."""
     folder = os.fsencode(_resolved(config.folder))
     return cache / OWN / hashlib.sha256(folder).hexdigest()[:12]
 
@@ -199,9 +197,7 @@ def _programs(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def interpreter(program: Path) -> Iterator[Path]:
-    """A program by its path, and the installation or virtual environment around it, with the one
-    that this is based on.
-    """
+    """A program, the installation or virtual environment around it, and that one's base."""
     if not (os.path.isfile(program) and os.access(program, os.X_OK)):
         return
     for each in (program, _resolved(program)):
