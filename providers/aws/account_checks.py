@@ -84,8 +84,9 @@ def disk_keys(ec2: Ec2Client, regions: Sequence[str], plan: Plan) -> Iterator[Fi
 
 
 def _disk_key(ec2: Ec2Client, region: str, key: str) -> str:
-    """https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html: symmetric
-    keys that are enabled.
+    """Text on a key: disks need a symmetric one that is enabled.
+
+    https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html
     """
     client = quota.service(ec2, "kms", region)
     if client is None:

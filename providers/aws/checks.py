@@ -183,11 +183,11 @@ def _reserved(ec2: Ec2Client, region: str, plan: Plan) -> str:
         mine = [n for n in plan.nodes if n.provisioning == bought and n.name not in names]
         if found.available < len(mine):
             raise CapacityError(
-                f"{reservations.told(found)}, {len(mine)} needed",
+                f"{reservations.described(found)}, {len(mine)} needed",
                 hint="enlarge the reservation, or ask for fewer nodes",
                 scope="zone",
             )
-        texts.append(reservations.told(found) + _ends_early(ec2, found, plan))
+        texts.append(reservations.described(found) + _ends_early(ec2, found, plan))
     return "; ".join(texts)
 
 

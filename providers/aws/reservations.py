@@ -135,18 +135,11 @@ def refuse_unusable(ec2: Ec2Client, place: Location, plan: Plan, existing: Colle
 
 
 def _refuse_other(bought: Provisioning, found: Reservation, plan: Plan) -> None:
-    wants_block = bought.market == "capacity-block"
-    if found.block != wants_block:
-        kind, key = (
-            ("a Capacity Block", "capacity_block")
-            if found.block
-            else (
-                "a Capacity Reservation",
-                "reservation",
-            )
-        )
+    if found.block != (bought.market == "capacity-block"):
+        kind = "Capacity Block" if found.block else "Capacity Reservation"
+        key = "capacity_block" if found.block else "reservation"
         raise CloudConfigError(
-            f"{bought.name} is {kind}", hint=f"write `provisioning: {{{key}: {found.id}}}`"
+            f"{bought.name} is a {kind}", hint=f"write `provisioning: {{{key}: {found.id}}}`"
         )
     machines = {node.machine for node in plan.nodes if node.provisioning == bought}
     if machines != {found.machine}:
@@ -177,13 +170,8 @@ def latest_end(ec2: Ec2Client, regions: Iterable[str], plan: Plan) -> float | No
     """Unix time at which the first of the plan's blocks ends its nodes; None without blocks."""
     if not has_blocks(plan):
         return None
-    ends = [
-        found.nodes_end
-        for region in regions
-        for _, found in _named(ec2, region, plan)
-        if found.nodes_end is not None
-    ]
-    return min(ends, default=None)
+    ends = [found.nodes_end for region in regions for _, found in _named(ec2, region, plan)]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def refuse_later(ec2: Ec2Client, machines: Sequence[Vm], expires: float | None) -> None:
@@ -203,7 +191,7 @@ def refuse_later(ec2: Ec2Client, machines: Sequence[Vm], expires: float | None) 
             )
 
 
-def told(found: Reservation) -> str:
+def described(found: Reservation) -> str:
     """`cr-…: 2 of 4 p5.48xlarge free in us-east-1a, until 2026-12-01 11:00 UTC`"""
     own = "" if found.targeted else "; open: nodes on demand use it by themselves, too"
     return (

@@ -240,7 +240,7 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
             )
     for place in there:
         within = arm.group_for(plan.config.name, place.region)
-        texts.append(reservations.told(groups, plan, place))
+        texts.append(reservations.described(groups, plan, place))
         try:
             reservations.refuse_full(groups, plan, place, within)
             return "; ".join(texts)

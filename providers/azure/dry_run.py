@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from cloudtrain.core.errors import CloudError
-from cloudtrain.core.model import Plan
+from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import bastions, images, network, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.faults import refuses_boot
-from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.azure.machine_types import Sku, Skus
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.base.findings import in_each
@@ -171,43 +171,63 @@ def _inside(
     proximity = group.proximity(close) if network.uses_placement_group(plan) else None
     if proximity is not None:
         yield _resource(arm, proximity, requests.proximity(region, tags))
-    known, reserved = skus.of(region) or {}, reservations.find(arm, plan)
-    named = plan.config.identity
-    identity = None if named is None else paths.identity(arm.subscription, named)
+    reserved = {bought.name: one.id for bought, one in reservations.find(arm, plan).items()}
+    ground = network.ClusterNetwork(
+        group=group,
+        subnet=subnet,
+        firewall=firewall,
+        proximity=proximity,
+        fast=frozenset(),
+        reserved=reserved,
+    )
     for node in plan.nodes:
-        sku = known.get((node.machine or "").lower())
-        address = None if wanted.private else group.address(node.name, place.zone)
-        if address is not None:
-            yield _resource(arm, address, requests.address(region, place.zone, tags))
-        nic = requests.nic(
-            region,
-            tags,
-            subnet=subnet,
-            firewall=firewall,
-            address=address,
-            fast=sku is not None and sku.fast,
-        )
-        yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
-        names = requests.images_of(plan.config.image, node)
-        image = images.existing(arm, region, names)[0]
-        machine = requests.machine(
-            region,
-            place.zone,
-            labels.on_node(plan, node, None),
-            node=node,
-            image=image,
-            nic=group.nic(node.name),
-            user_data="#cloud-config\n",
-            public_key=_some_key(),
-            proximity=proximity,
-            identity=identity,
-            reservation=reserved[node.provisioning].id if node.provisioning in reserved else None,
-            nvme=sku is not None and sku.nvme_only,
-            plan=images.plans_of(arm, region, [(image,)]).get(image),
-            disk_key=paths.disk_key(arm.subscription, plan.config.disk_key_in(region)),
-        )
-        needs = [group.nic(node.name), *filter(None, [proximity])]
-        yield _resource(arm, group.vm(node.name), machine, *needs)
+        sku = (skus.of(region) or {}).get((node.machine or "").lower())
+        yield from _of_node(arm, plan, place, node, sku, ground, shared)
+
+
+def _of_node(
+    arm: ArmClient,
+    plan: Plan,
+    place: Location,
+    node: NodePlan,
+    sku: Sku | None,
+    ground: network.ClusterNetwork,
+    shared: Sequence[str],
+) -> Iterator[Mapping[str, Any]]:
+    """Yield a node's address, network interface and VM. `shared`: what the interface needs."""
+    region, zone, group = place.region, place.zone, ground.group
+    tags, config = labels.on_resources(plan), plan.config
+    address = None if config.network.private else group.address(node.name, zone)
+    if address is not None:
+        yield _resource(arm, address, requests.address(region, zone, tags))
+    nic = requests.nic(
+        region,
+        tags,
+        subnet=ground.subnet,
+        firewall=ground.firewall,
+        address=address,
+        fast=sku is not None and sku.fast,
+    )
+    yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
+    image = images.existing(arm, region, requests.images_of(config.image, node))[0]
+    machine = requests.machine(
+        region,
+        zone,
+        labels.on_node(plan, node, None),
+        node=node,
+        image=image,
+        nic=group.nic(node.name),
+        user_data="#cloud-config\n",
+        public_key=_some_key(),
+        proximity=ground.proximity,
+        identity=paths.identity(arm.subscription, config.identity) if config.identity else None,
+        reservation=ground.reserved.get(node.provisioning.name),
+        nvme=sku is not None and sku.nvme_only,
+        plan=images.plans_of(arm, region, [(image,)]).get(image),
+        disk_key=paths.disk_key(arm.subscription, config.disk_key_in(region)),
+    )
+    needs = [group.nic(node.name), *filter(None, [ground.proximity])]
+    yield _resource(arm, group.vm(node.name), machine, *needs)
 
 
 def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapping[str, Any]:

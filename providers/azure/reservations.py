@@ -184,7 +184,7 @@ def _needs(
         yield groups[bought], one, names
 
 
-def told(groups: Groups, plan: Plan, place: Location) -> str:
+def described(groups: Groups, plan: Plan, place: Location) -> str:
     """`capacity/t4: 2 of 4 Standard_NC4as_T4_v3 free in eastus-1`"""
     return "; ".join(
         f"{group.shown}: {_free(one)} free in {place}"

@@ -97,21 +97,25 @@ class LocalProvider:
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
-        _refuse_other_systems()
+        if not (system := checks.system()).ok:
+            raise UsageError(system.text, hint=system.hint)
         cluster = plan.config.name
         self._end_fork_server(cluster)
         before = {node.name: node for node in self.nodes(cluster)}
-        missing = [n for n in plan.nodes if not _runs(before.get(n.name))]
+        running = {node.name for node in before.values() if node.state == "running"}
+        missing = [node for node in plan.nodes if node.name not in running]
         new = {node.name for node in missing} - before.keys()
         try:
-            self._kill_remains({node.name for node in missing if node.name in before}, cluster)
+            # What a dead server left running ends, as at a reboot of a machine.
+            tags = {self._tag(cluster, node.name) for node in missing if node.name in before}
+            _kill(lambda tag: tag in tags)
             for node in missing:
                 NodeFolder(self._cluster_folder(cluster) / node.name).unmark_killed()
             self._make_cache()
             if missing:
                 _make_gpu_devices()
                 fork_server = spawn.ForkServer(
-                    self._tag(cluster, ""), longest=max(map(_length, missing))
+                    self._tag(cluster, ""), longest=max(len(node.name) for node in missing)
                 )
                 with fork_server:
                     for node in missing:
@@ -373,11 +377,6 @@ class LocalProvider:
         start, end = self._tag(cluster, ""), spawn.ROOM
         _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
 
-    def _kill_remains(self, names: set[str], cluster: str) -> None:
-        """Kill processes that a dead server left running, as a reboot of a machine would."""
-        tags = {self._tag(cluster, name) for name in names}
-        _kill(lambda tag: tag in tags)
-
     def _roll_back(
         self, names: set[str], cluster: str, journal: Journal, failure: BaseException
     ) -> BaseException:
@@ -438,24 +437,10 @@ def _make_gpu_devices() -> None:
         subprocess.run([program, "-u", "-c", "0"], check=False, stdin=subprocess.DEVNULL)
 
 
-def _refuse_other_systems() -> None:
-    finding = checks.system()
-    if not finding.ok:
-        raise UsageError(finding.text, hint=finding.hint)
-
-
 def _kill(matches: Callable[[str], bool]) -> None:
     left = processes.kill(matches)
     if left:
         raise _leftover(left, [])
-
-
-def _runs(node: Node | None) -> bool:
-    return node is not None and node.state == "running"
-
-
-def _length(node: NodePlan) -> int:
-    return len(node.name)
 
 
 def _leftover(left: Mapping[int, str], folders: Sequence[Path]) -> LeftoverError:
