@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from dataclasses import fields as fields_of
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtrain.config.record import from_json, to_json
-from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.cloud import cloud_of, providers
+from cloudtrain.core.codec import InvalidRecord, decode
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import Candidate, ClusterConfig, NodeGroup, Problem
 from cloudtrain.core.shell import Secret
@@ -49,33 +49,15 @@ def load(
     which fills in what this one leaves out; it need not exist. Raises ConfigError with every
     problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets.
     """
-    from cloudtrain.config import candidates
+    from cloudtrain.config.additions import written_tree
     from cloudtrain.config.as_written import texts_with_variables
-    from cloudtrain.config.exposed_keys import exposed_keys
-    from cloudtrain.config.hosts_ini import with_hosts
-    from cloudtrain.config.rules import broken_rules
-    from cloudtrain.config.validation import problem, validate
-    from cloudtrain.config.variable_rules import broken_variable_rules
+    from cloudtrain.config.candidates import readings
 
-    file = str(path)
     own = _file_variables(env_file)
-    data = _read(path)
-    written, problems, taken = written_tree(data, file, {**environ, **own}, overrides, defaults)
-    if problems and not written:
-        _refuse_other_tool(data, file)
-        raise ConfigError(problems)
-    tree, found = with_hosts(written, path.parent, file)
-    several = candidates.list_of(tree)
-    tree = tree if several else candidates.without_candidates(tree)
-    checked = validate(tree, file, broken=[("hosts",)] if found else [])
-    problems += [*found, *checked.problems, *broken_variable_rules(tree)]
-    problems += exposed_keys(tree, {each.field for each in problems})
-    broken = [] if several else [*broken_rules(checked.file)]
-    for at, text in [*broken, *_name(checked.file, path)]:
-        if not checked.shadows(at):
-            problems.append(problem(tree, file, at, text))
-    if several:
-        problems += candidates.problems_between(tree, file, checked.file)
+    data, file = _read(path), str(path)
+    tree, problems, taken = written_tree(data, file, {**environ, **own}, overrides, defaults)
+    if tree or not problems:
+        tree, checked, several, problems = _checked(tree, path, problems)
     if problems:
         _refuse_other_tool(data, file)
         lacks_hosts = any(p.field == "hosts" and p.text.startswith("is missing") for p in problems)
@@ -83,7 +65,7 @@ def load(
             sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line or 0)),
             hint=HOSTS_EXAMPLE if lacks_hosts else None,
         )
-    files = [read.file for read in candidates.readings(tree, file)] or [checked.file]
+    files = [read.file for read in readings(tree, file)] or [checked]
     configs = [with_environment_defaults(_config(each, path), environ) for each in files]
     return replace(
         configs[0],
@@ -96,36 +78,43 @@ def load(
     )
 
 
-def written_tree(
-    data: bytes,
-    file: str,
-    environ: Mapping[str, str],
-    overrides: Sequence[str],
-    defaults: Path | None,
-) -> tuple[Block, list[Problem], dict[str, str]]:
-    """The file's tree with the values of `--set`, then with the user's defaults; its problems; and
-    each default that was taken, with its place. The tree of a file that is not YAML is empty.
+def _checked(
+    tree: Block, path: Path, problems: list[Problem]
+) -> tuple[Block, ConfigFile, Literal["", "any_of", "ordered"], list[Problem]]:
+    """The tree with the hosts of an INI file, what it says, its list of candidates if it has one,
+    and its problems, with those of its fields and between them.
     """
-    from cloudtrain.config.overrides import with_overrides
-    from cloudtrain.config.yaml_source import parse
+    from cloudtrain.config import candidates
+    from cloudtrain.config.hosts_ini import with_hosts
+    from cloudtrain.config.rules import broken_rules
+    from cloudtrain.config.validation import exposed_keys, misused_variables, problem, validate
 
-    tree, problems = parse(data, file, environ)
-    if problems and not tree:
-        return tree, problems, {}
-    tree, wrong = with_overrides(tree, overrides, environ)
-    if defaults is None:
-        return tree, [*problems, *wrong], {}
-    from cloudtrain.config.user_defaults import with_defaults
-
-    filled = with_defaults(tree, defaults, environ)
-    return filled.tree, [*problems, *wrong, *filled.problems], filled.taken
+    file = str(path)
+    tree, wrong = with_hosts(tree, path.parent, file)
+    several = candidates.list_of(tree)
+    tree = tree if several else candidates.without_candidates(tree)
+    checked = validate(tree, file, broken=[("hosts",)] if wrong else [])
+    problems = [*problems, *wrong, *checked.problems, *misused_variables(tree)]
+    problems += exposed_keys(tree, {each.field for each in problems})
+    broken = [] if several else [*broken_rules(checked.file)]
+    for at, text in [*broken, *_name(checked.file, path)]:
+        if not checked.shadows(at):
+            problems.append(problem(tree, file, at, text))
+    if several:
+        problems += candidates.problems_between(tree, file, checked.file)
+    return tree, checked.file, several, problems
 
 
 def defaults_path() -> Path:
-    """The file of this user's own defaults, which need not exist."""
-    from cloudtrain.config import user_defaults
+    """The file of this user's own defaults, which need not exist: `$CLOUDTRAIN_CONFIG`, or
+    config.yaml in this user's folder for settings.
+    """
+    chosen = os.environ.get("CLOUDTRAIN_CONFIG")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_config_path
 
-    return user_defaults.defaults_path()
+    return user_config_path("cloudtrain") / "config.yaml"
 
 
 def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
@@ -314,3 +303,44 @@ def _config(file: ConfigFile, path: Path) -> ClusterConfig:
     )
     assert isinstance(config, ClusterConfig)
     return config
+
+
+# ── the record of a cluster's config ─────────────────────────────────────────
+
+
+def to_json(config: ClusterConfig) -> dict[str, Any]:
+    return asdict(config)
+
+
+def from_json(data: Any) -> ClusterConfig:
+    """Decode a recorded config, also of a newer version: its cluster can still be taken down.
+
+    Raises ConfigError.
+    """
+    try:
+        config = decode(ClusterConfig, _as_now(data))
+        if config.provider not in (row.name for row in providers()):
+            raise InvalidRecord("provider", "is not a provider of this version")
+    except InvalidRecord as error:
+        text = f"{error.fault}; the record is not what cloudtrain wrote"
+        problem = Problem(file="the recorded config", line=None, field=error.key, text=text)
+        raise ConfigError([problem]) from None
+    return config
+
+
+def _as_now(data: Any) -> Any:
+    """The record as written today: earlier versions wrote a role's `spot` as true or false."""
+    if not isinstance(data, dict):
+        return data
+    data = dict(data)
+    if isinstance(data.get("nodes"), dict):
+        data["nodes"] = {role: _bought(group) for role, group in data["nodes"].items()}
+    if isinstance(data.get("candidates"), list):
+        data["candidates"] = [_as_now(each) for each in data["candidates"]]
+    return data
+
+
+def _bought(group: Any) -> Any:
+    if isinstance(group, dict) and group.get("spot") is True:
+        return {"provisioning": {"market": "spot"}, **group}
+    return group

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from cloudtrain.config.variables import variables
-from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree
+from cloudtrain.config.yaml_source import Block, Items, Path, Scalar, Tree, variables
 from cloudtrain.core.model import Train
 
 

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from cloudtrain.config.variables import only_variable
-from cloudtrain.config.yaml_source import Block, Items, Scalar
+from cloudtrain.config.yaml_source import Block, Items, Scalar, only_variable
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.model import Accelerator, Market, Provisioning
 from cloudtrain.core.network import host_of, is_link_local
@@ -77,6 +76,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """The valid name that was probably meant; None if none is near."""
     found = difflib.get_close_matches(name.lower()[:60], list(names), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """The hint to the valid name that was probably meant; `otherwise` if none is near."""
+    meant = nearest(name, names)
+    return f"did you mean {meant!r}?" if meant else otherwise
 
 
 # ── Readers ──────────────────────────────────────────────────────────────────
@@ -267,9 +272,8 @@ def provisioning(node: Any) -> Provisioning:
     for key, named in _NAMED.items():
         if value in (key, named):
             raise InvalidValue(f"must have a name: {{{key}: NAME}}")
-    meant = nearest(value, _UNNAMED)
-    hint = (f"did you mean {meant!r}?",) if meant else ()
-    raise InvalidValue(f"must be one of {PROVISIONING}", *hint)
+    hint = did_you_mean(value, _UNNAMED)
+    raise InvalidValue(f"must be one of {PROVISIONING}", *filter(None, [hint]))
 
 
 def version(node: Any) -> str:
@@ -484,9 +488,8 @@ def _choice(*options: str) -> Reads:
     def read(node: Any) -> str:
         value = text(node)
         if value not in options:
-            meant = nearest(node.source, options)
-            hint = (f"did you mean {meant!r}?",) if meant else ()
-            raise InvalidValue(f"must be one of {', '.join(options)}", *hint)
+            hint = did_you_mean(node.source, options)
+            raise InvalidValue(f"must be one of {', '.join(options)}", *filter(None, [hint]))
         return value
 
     numbers = [int(option) for option in options if option.isdigit()]

@@ -29,10 +29,7 @@ def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Proble
         why = error.strerror if isinstance(error, OSError) else None
         own = str(error) if not isinstance(error, (UnicodeDecodeError, OSError)) else None
         reason = own or f"cannot read {shown(written.source)!r}: {why or 'it is not UTF-8 text'}"
-        missing = tree.without("hosts")
-        return missing, [
-            Problem(file=place.file, line=place.line or None, field="hosts", text=reason)
-        ]
+        return tree.without("hosts"), [place.problem(("hosts",), reason)]
     ini = Ini(shown(written.source, 200), text)
     hosts = ini.hosts(place)
     copy = tree.without("hosts")

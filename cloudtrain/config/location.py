@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloudtrain.config import candidate_number, defaults_path, load_again, written_tree
+from cloudtrain.config import candidate_number, load_again
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig, Problem
 
@@ -25,20 +24,15 @@ def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
 
     None if there is none, or the config's file can no longer be read.
     """
+    from cloudtrain.config.additions import tree_now
     from cloudtrain.config.yaml_source import place_of, value_at
 
-    path = Path(config.source)
-    try:
-        defaults = defaults_path() if config.defaults else None
-        tree, _, _ = written_tree(
-            path.read_bytes(), _shown(path), os.environ, config.overrides, defaults
-        )
-    except (OSError, CloudtrainError):
-        return None
+    file = _shown(Path(config.source))
+    tree = tree_now(config, file)
     if config.candidates:
         from cloudtrain.config.candidates import readings
 
-        read, number = readings(tree, _shown(path)), candidate_number(config)
+        read, number = readings(tree, file), candidate_number(config)
         tree = read[number].tree if number is not None and number < len(read) else tree
     parts = re.findall(r"[^.\[\]]+", field)
     at = tuple(int(part) if part.isdecimal() else part for part in parts)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cloudtrain.catalog import tpus
-from cloudtrain.config.access_rules import broken_access_rules
-from cloudtrain.config.account_rules import broken_account_rules
-from cloudtrain.config.command_rules import broken_command_rules
-from cloudtrain.config.data_rules import broken_data_rules
-from cloudtrain.config.endpoint_rules import broken_endpoint_rules
-from cloudtrain.config.fields import nearest
-from cloudtrain.config.provisioning_rules import broken_provisioning_rules
-from cloudtrain.config.sections import ConfigFile, NodesEntry
+from cloudtrain.config.cloud_rules import broken_cloud_rules
+from cloudtrain.config.fields import did_you_mean, nearest
+from cloudtrain.config.sections import ConfigFile, DataEntry, NodesEntry
 from cloudtrain.config.yaml_source import Path, shown
 from cloudtrain.core.cloud import cloud_of, clouds, facts_of
 from cloudtrain.core.store_kinds import KINDS, kind_of
@@ -78,12 +73,17 @@ def _required(file: ConfigFile) -> Found:
 
 
 def _code(file: ConfigFile) -> Found:
-    if file.code is not None and file.code.git and file.code.path:
+    code = file.code
+    if code is None:
+        return
+    if code.git and code.path:
         yield ("code", "path"), "conflicts with `git`: use one of the two"
-    if file.code is not None and file.code.ref and not file.code.git:
+    if code.ref and not code.git:
         yield ("code", "ref"), "requires `git`: it is a branch, tag or commit of it"
-    if file.code is not None:
-        yield from _token(file, file.code.git or "", file.code.token)
+    yield from _token(file, code.git or "", code.token)
+
+
+_ADD_TOKEN = "add `GIT_TOKEN: ${GIT_TOKEN}` there"
 
 
 def _token(file: ConfigFile, git: str, token: str | None) -> Found:
@@ -100,9 +100,7 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
     if token not in known:
         by_lower = {name.lower(): name for name in known}
         meant = nearest(token, by_lower)
-        hint = (
-            f"did you mean {by_lower[meant]!r}?" if meant else "add `GIT_TOKEN: ${GIT_TOKEN}` there"
-        )
+        hint = f"did you mean {by_lower[meant]!r}?" if meant else _ADD_TOKEN
         yield ("code", "token"), f"names no entry under `secrets`: {hint}"
     if not git:
         yield ("code", "token"), "requires `git`"
@@ -115,11 +113,11 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
 
 
 def _artifacts(file: ConfigFile) -> Found:
-    if file.artifacts is not None and file.artifacts.create and not file.artifacts.store:
+    given = file.artifacts
+    if given is not None and given.create and not given.store:
         yield ("artifacts", "store"), "is missing: `create` needs it"
-    asked = file.artifacts.encryption if file.artifacts is not None else None
-    store = kind_of((file.artifacts and file.artifacts.store) or "")
-    if asked and not (store and store.encrypts_on_request):
+    store = kind_of((given and given.store) or "")
+    if given is not None and given.encryption and not (store and store.encrypts_on_request):
         takes = " or ".join(f"{kind.scheme}://" for kind in KINDS if kind.encrypts_on_request)
         text = f"is for an {takes} `store`: others encrypt by themselves"
         yield ("artifacts", "encryption"), text
@@ -261,10 +259,6 @@ def _ports(file: ConfigFile) -> Found:
         )
 
 
-def _data(file: ConfigFile) -> Found:
-    return broken_data_rules(file, counts(file))
-
-
 def _estimator(file: ConfigFile) -> Found:
     """An Estimator's evaluator refuses a cluster without a chief; a chief of it evaluates alone."""
     roles = counts(file)
@@ -311,9 +305,136 @@ def _master(file: ConfigFile) -> Found:
         yield _at(file, "master"), "at most one master is allowed"
 
 
+def _no_such_role(strategy: Strategy, role: str) -> str:
+    known = strategy.roles
+    after = f"its roles are {', '.join(known)}"
+    if role not in ROLE_ORDER:
+        after = did_you_mean(role, known, after)
+    after = strategy.misplaced.get(role) or after
+    return f"strategy {strategy.name} has no such role: {after}"
+
+
+def _takes_hosts(file: ConfigFile) -> bool:
+    return file.provider is not None and facts_of(file.provider).takes_hosts
+
+
+def _at(file: ConfigFile, role: str) -> Path:
+    """Path to report for a role; a list of hosts has no line per role."""
+    return ("nodes", role) if file.nodes is not None else ("hosts",)
+
+
+# ── `train.command`: a line for each role, and the roles that `{ROLE.hosts}` names ────────────
+
+
+DEFAULT = "default"
+"""Key of the line of all roles that have none of their own."""
+
+_ROLE_HOSTS = re.compile(r"\{([^{}\s.]+)\.hosts\}")
+
+
 def _commands(file: ConfigFile) -> Found:
+    roles = counts(file)
+    if file.train is None or not roles:
+        return
+    lines = file.train.command or {}
+    if "" not in lines:
+        yield from _by_role(lines, roles)
+    for path, text in file.train.texts().items():
+        for role in dict.fromkeys(_ROLE_HOSTS.findall(text)):
+            if role not in roles:
+                yield (
+                    ("train", *path),
+                    f"names {{{shown(role)}.hosts}}, but {_no_role(role, roles)}",
+                )
+
+
+def _by_role(lines: Collection[str], roles: Collection[str]) -> Found:
+    for role in lines:
+        if role not in (*roles, DEFAULT):
+            yield ("train", "command", role), _no_role(role, (*roles, DEFAULT))
+    without = [role for role in roles if role not in lines]
+    if lines and without and DEFAULT not in lines:
+        names = ", ".join(without)
+        yield ("train", "command"), f"has no line for {names}: add one, or `{DEFAULT}`"
+
+
+def _no_role(role: str, roles: Collection[str]) -> str:
+    after = did_you_mean(role, roles, f"the roles are {', '.join(roles)}")
+    return f"no node has the role {shown(role)!r}: {after}"
+
+
+# ── `data:`: roles, shards, and the datasets that the command names ───────────────────────────
+
+
+NOT_TRAINING = ("ps", "evaluator")
+"""Roles that read no shard: they do not train on data."""
+
+TRAINING = ("chief", "worker")
+"""Roles that shards without a role are for."""
+
+_PLACEHOLDER = re.compile(r"\{data\.([^{}\s]*)\}")
+
+
+def _data(file: ConfigFile) -> Found:
+    roles = counts(file)
+    for name, entry in (file.data or {}).items():
+        yield from _dataset(("data", name), entry, roles)
     if file.train is not None:
-        yield from broken_command_rules(file.train, counts(file))
+        for path, text in file.train.texts().items():
+            for unknown in _no_dataset(text, file.data or {}):
+                yield ("train", *path), unknown
+            with_line = _roles_with(path, file.train.command or {}, roles)
+            for absent in _absent(text, file.data or {}, with_line):
+                yield ("train", *path), absent
+
+
+def _roles_with(path: Path, lines: Collection[str], roles: Collection[str]) -> list[str]:
+    """Roles whose tasks get the text at this path of `train:`."""
+    role = path[1] if path[0] == "command" and len(path) > 1 else None
+    if role == "default":
+        return [each for each in roles if each not in lines]
+    return [each for each in roles if role in (None, each)]
+
+
+def _absent(text: str, data: Mapping[str, DataEntry], roles: Collection[str]) -> Iterator[str]:
+    """Sentences on placeholders of datasets that tasks with this text do not get."""
+    for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
+        if name in data:
+            source, variable = data[name], f"CLOUDTRAIN_DATA_{name.upper()}"
+            to = [source.role] if source.role else TRAINING if source.shard else roles
+            without = [role for role in roles if role not in to]
+            if without:
+                yield (
+                    f"names {{data.{name}}}, which {' and '.join(without)} nodes do not get: "
+                    f"write a line for each role, or read {variable}, which is set where the data "
+                    "is"
+                )
+
+
+def _dataset(at: Path, entry: DataEntry, roles: Collection[str]) -> Found:
+    if entry.source is None:
+        yield (*at, "from"), "is missing: the URI of the data, such as gs://BUCKET/prefix"
+    role = entry.role
+    if role is not None and roles and role not in roles:
+        after = did_you_mean(role, roles, f"the roles are {', '.join(roles)}")
+        yield (*at, "role"), f"{shown(role)} is no role of this cluster: {after}"
+    elif entry.shard and role in NOT_TRAINING:
+        yield (*at, "shard"), f"is for nodes that train: {role} reads no shard of the data"
+    elif entry.shard and role is None and roles and not set(TRAINING) & set(roles):
+        yield (*at, "role"), "is missing: `shard` without it is for chief and workers"
+    if entry.rest is not None and not entry.shard:
+        yield (*at, "rest"), "requires `shard: true`"
+
+
+def _no_dataset(text: str, known: Collection[str]) -> Iterator[str]:
+    """Sentences on placeholders of datasets that `data:` does not have."""
+    for name in dict.fromkeys(_PLACEHOLDER.findall(text)):
+        if name in known:
+            continue
+        after = "add it, such as `data: {digits: gs://BUCKET/prefix}`"
+        if known:
+            after = did_you_mean(name, known, f"it has {', '.join(known)}")
+        yield f"names {{data.{shown(name)}}}, which `data:` does not have: {after}"
 
 
 _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
@@ -326,29 +447,10 @@ _RULES: tuple[Callable[[ConfigFile], Found], ...] = (
     _master,
     _hosts,
     _provider,
-    broken_provisioning_rules,
-    broken_account_rules,
-    broken_access_rules,
-    broken_endpoint_rules,
+    broken_cloud_rules,
     _tpus,
     _ports,
     _estimator,
     _data,
     _budget,
 )
-
-
-def _no_such_role(strategy: Strategy, role: str) -> str:
-    why, known = strategy.misplaced.get(role), strategy.roles
-    meant = None if role in ROLE_ORDER else nearest(role, known)
-    after = why or (f"did you mean {meant!r}?" if meant else f"its roles are {', '.join(known)}")
-    return f"strategy {strategy.name} has no such role: {after}"
-
-
-def _takes_hosts(file: ConfigFile) -> bool:
-    return file.provider is not None and facts_of(file.provider).takes_hosts
-
-
-def _at(file: ConfigFile, role: str) -> Path:
-    """Path to report for a role; a list of hosts has no line per role."""
-    return ("nodes", role) if file.nodes is not None else ("hosts",)

@@ -1,27 +1,33 @@
-"""Validates each field with pydantic and reports in plain sentences."""
+"""Validates each field, with pydantic and for keys in the wrong place; says so in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from cloudtrain.config.fields import nearest
+from cloudtrain.config.fields import did_you_mean, nearest
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.config.yaml_source import (
     Block,
     Items,
     Path,
     Scalar,
+    SourceLocation,
     Tree,
     dotted,
+    only_variable,
     place_of,
+    scalars,
     shown,
     value_at,
+    variables,
 )
 from cloudtrain.core.model import Problem
+from cloudtrain.node.key_shapes import given_keys, is_no_key, kind_of_key, looks_like_key_name
 
 _SENTENCES = {
     "missing": "is missing",
@@ -75,10 +81,7 @@ def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFi
 
 
 def problem(tree: Tree, file: str, path: Path, text: str) -> Problem:
-    place = place_of(tree, path)
-    if place is None:
-        return Problem(file=file, line=None, field=dotted(path), text=text)
-    return Problem(file=place.file, line=place.line or None, field=dotted(path), text=text)
+    return (place_of(tree, path) or SourceLocation(file, 0)).problem(path, text)
 
 
 def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -95,12 +98,10 @@ def _sentence(tree: Block, path: Path, found: Mapping[str, Any]) -> tuple[str, s
 
 
 def _unknown(path: Path) -> tuple[str, str | None]:
-    section = section_at(path[:-1])
+    section, name = section_at(path[:-1]), str(path[-1])
     names = sorted(section.by_key()) if section else []
-    meant = nearest(str(path[-1]), names)
-    if meant:
-        return f"unknown field: did you mean {meant!r}?", meant
-    return f"unknown field: the fields here are {', '.join(names)}", None
+    hint = did_you_mean(name, names, f"the fields here are {', '.join(names)}")
+    return f"unknown field: {hint}", nearest(name, names)
 
 
 def _as_written(node: Tree | None) -> str:
@@ -134,3 +135,92 @@ def _without(tree: Block, path: Path) -> Block:
 def _inside_item(items: Items, path: Path) -> bool:
     item = value_at(items, path[:1])
     return len(path) > 1 and isinstance(item, Block) and path[1] in item
+
+
+# ── `${VAR}`: a credential goes to tasks under `secrets`, and nowhere else ───
+
+
+def misused_variables(tree: Block) -> Iterator[Problem]:
+    """Uses of credentials outside `secrets`, by which they would be in names, addresses, records,
+    process lists and errors. No text has a value."""
+    section = tree.get("secrets")
+    values = section.values() if isinstance(section, Block) else ()
+    secret = {only_variable(value.source) for value in values if isinstance(value, Scalar)}
+    for path, value in scalars(tree.without("secrets")):
+        field = dotted(path)
+        for variable in sorted(variables(value.source)):
+            text = _misused(field, variable, value, variable in secret)
+            if text:
+                yield value.place.problem(path, text)
+
+
+def _misused(field: str, variable: str, value: Scalar, is_secret: bool) -> str:
+    if is_secret:
+        return f"{variable} is listed under `secrets`, and may be used only there"
+    kind = "" if looks_like_key_name(variable) else kind_of_key(value.environ.get(variable, ""))
+    if not kind and not looks_like_key_name(variable):
+        return ""
+    why = f"the value of {variable} looks like {kind}" if kind else f"{variable} is a credential"
+    way = f"write `token: {variable}` under `code`, and" if field == "code.git" else "there, write"
+    name = field.removeprefix("train.env.") if field.startswith("train.env.") else variable
+    line = f'`{name}: "${{{variable}}}"`'
+    return f"{why}, and may be used only under `secrets`: {way} {line}"
+
+
+# ── keys that stand elsewhere than under `secrets:`, where records and reports keep them ──────
+
+
+_KEPT = "which records, reports and process lists would keep"
+
+
+def exposed_keys(tree: Block, known: Collection[str]) -> Iterator[Problem]:
+    """One problem for each field with a key, by name or by value, without its text. `known`: fields
+    that have a problem already.
+    """
+    section = tree.get("secrets")
+    secrets = section if isinstance(section, Block) else {}
+    for path, value in scalars(tree.without("secrets")):
+        twice = path[:2] == ("train", "env") and path[-1] in secrets
+        text = "" if twice else _fault(path, value)
+        if text and dotted(path) not in known:
+            yield value.place.problem(path, text)
+
+
+def _fault(path: Path, value: Scalar) -> str:
+    try:
+        text = value.text()
+    except ValueError:
+        return ""  # reported with its field
+    if path[:2] == ("train", "env") and len(path) == 3:
+        fault = _of_variable(str(path[2]), value, text)
+        if fault:
+            return fault
+    kind = kind_of_key(text)
+    if path[:2] == ("train", "command"):
+        return f"has {kind} in it, {_KEPT}: {_in_line('NAME')}" if kind else _of_line(text)
+    return f"has {kind} in it, {_KEPT}: remove it" if kind else ""
+
+
+def _of_variable(name: str, value: Scalar, text: str) -> str:
+    if not looks_like_key_name(name):
+        kind = kind_of_key(text)
+        return f"has {kind} in it, {_KEPT}: {_way(name, value)}" if kind else ""
+    if not variables(value.source) and is_no_key(text):
+        return ""
+    return f"looks like a key, {_KEPT}: {_way(name, value)}"
+
+
+def _of_line(text: str) -> str:
+    for name, _ in given_keys(text):
+        return f"gives {name}, {_KEPT}: {_in_line(re.sub(r'[^A-Za-z0-9]', '_', name).upper())}"
+    return ""
+
+
+def _in_line(name: str) -> str:
+    return f"write `{name}: ${{{name}}}` under `secrets:`, and `$${{{name}}}` here"
+
+
+def _way(name: str, value: Scalar) -> str:
+    variable = only_variable(value.source)
+    export = "" if variable else f", and export {name}"
+    return f"write `{name}: ${{{variable or name}}}` under `secrets:` instead{export}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cloudtrain.config import requirements, with_candidate
-from cloudtrain.config.endpoint_rules import asked_at
+from cloudtrain.config.cloud_rules import asked_at
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig, Host

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cloudtrain.config import defaults_path, with_candidate, written_tree
-from cloudtrain.config.variables import variables
-from cloudtrain.config.yaml_source import scalars
+from cloudtrain.config import with_candidate
+from cloudtrain.config.yaml_source import scalars, variables
 from cloudtrain.core.cloud import cloud_of
-from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import ClusterConfig
 
 
@@ -42,15 +39,9 @@ def file_uses(config: ClusterConfig) -> FileUses:
 
 def _variables(config: ClusterConfig) -> Iterator[str]:
     """Of the file as it is now; none if it can no longer be read."""
-    path = Path(config.source)
-    try:
-        defaults = defaults_path() if config.defaults else None
-        tree, _, _ = written_tree(
-            path.read_bytes(), path.name, os.environ, config.overrides, defaults
-        )
-    except (OSError, CloudtrainError):
-        return
-    for _, value in scalars(tree):
+    from cloudtrain.config.additions import tree_now
+
+    for _, value in scalars(tree_now(config, Path(config.source).name)):
         yield from variables(value.source)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from cloudtrain.cluster import drift
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.config import additions, load, schema, sections
 from cloudtrain.config import fields as kinds
-from cloudtrain.config import load, schema, sections, user_defaults
 from cloudtrain.config.section import REPLACE, Fact, optional
 from cloudtrain.core import model
 from cloudtrain.core.errors import ConfigError
@@ -46,10 +46,10 @@ def with_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     for module in [module for name, module in sys.modules.items() if name.startswith("cloudtrain")]:
         if getattr(module, "ConfigFile", None) is old:
             monkeypatch.setattr(module, "ConfigFile", ConfigFile)
-    user_defaults.fields.cache_clear()
+    additions.fields.cache_clear()
     drift.compared.cache_clear()
     yield
-    user_defaults.fields.cache_clear()
+    additions.fields.cache_clear()
     drift.compared.cache_clear()
 
 

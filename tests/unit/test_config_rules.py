@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.config import load
-from cloudtrain.config.record import from_json, to_json
+from cloudtrain.config import from_json, load, to_json
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig, Host, NodeGroup
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import COMMANDS, cli, run
 from cloudtrain.cli.flag_variables import ONLY_TYPED, OWN, flag_of, names_of, options, variable_of
-from cloudtrain.config import user_defaults
+from cloudtrain.config import additions
 from cloudtrain.state import Records
 
 
@@ -86,7 +86,7 @@ def test_a_variable_for_a_flag_that_must_be_typed_is_refused_by_name(
 
 def test_each_flag_that_must_be_typed_exists_and_the_defaults_file_refuses_the_same() -> None:
     assert {flag_of(option) for _, option in TYPED} == set(ONLY_TYPED)
-    assert tuple(flag.lstrip("-") for flag in ONLY_TYPED) == user_defaults.ONLY_TYPED
+    assert tuple(flag.lstrip("-") for flag in ONLY_TYPED) == additions.ONLY_TYPED
     assert set(OWN) == {"--help", "--debug"}
 
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 import cloudtrain
 from cloudtrain.cli.app import cli
 from cloudtrain.config import defaults_path, from_json, load, to_json
+from cloudtrain.config.additions import ONLY_TYPED
 from cloudtrain.config.location import place_in_file
-from cloudtrain.config.user_defaults import ONLY_TYPED
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig
 
