@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +15,6 @@ from pydantic_core import CoreSchema, core_schema
 from cloudtrain.config.yaml_source import Block, Items, Scalar, only_variable
 from cloudtrain.core.cloud import providers
 from cloudtrain.core.model import Accelerator, Market, Provisioning
-from cloudtrain.core.network import host_of, is_link_local
-from cloudtrain.core.store_kinds import KINDS, kind_of
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.training.strategies import STRATEGIES
 
@@ -36,11 +33,14 @@ class InvalidValue(ValueError):
     """
 
 
+Reader = Callable[[Any], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Reads:
     """Metadata for pydantic. `read` parses the tree's node and raises InvalidValue."""
 
-    read: Callable[[Any], Any]
+    read: Reader
     schema: Mapping[str, Any]
 
     def __get_pydantic_core_schema__(
@@ -120,6 +120,18 @@ def line(node: Any) -> str:
     return value
 
 
+def matching(pattern: str, message: str, *hints: str, read: Reader = line) -> Reader:
+    """A reader of texts that match a pattern as a whole."""
+
+    def reads(node: Any) -> str:
+        value: str = read(node)
+        if not re.fullmatch(pattern, value):
+            raise InvalidValue(message, *hints)
+        return value
+
+    return reads
+
+
 def shell_line(node: Any) -> str:
     value = text(node)
     if not value.strip():
@@ -136,22 +148,18 @@ def boolean(node: Any) -> bool:
 
 def tf_config(node: Any) -> Any:
     value = text(node)
-    if value in ("auto", "estimator"):
-        return value
-    try:
-        return boolean(node)
-    except ValueError:
-        raise InvalidValue("must be auto, estimator, true or false") from None
+    found = value if value in ("auto", "estimator") else _BOOLEANS.get(value.lower())
+    if found is None:
+        raise InvalidValue("must be auto, estimator, true or false")
+    return found
 
 
 def close(node: Any) -> str:
     value = text(node)
-    if value == "auto":
-        return value
-    try:
-        return "on" if boolean(node) else "off"
-    except ValueError:
-        raise InvalidValue("must be auto, on or off") from None
+    found = _BOOLEANS.get(value.lower())
+    if value != "auto" and found is None:
+        raise InvalidValue("must be auto, on or off")
+    return "auto" if found is None else "on" if found else "off"
 
 
 def auto_or_off(node: Any) -> str:
@@ -217,18 +225,6 @@ def size(node: Any) -> int:
     return int(number * unit)
 
 
-def firewall(node: Any) -> tuple[str, ...] | None:
-    """`own`, `existing`, or one or several names."""
-    if isinstance(node, Items):
-        if not node:
-            raise InvalidValue("lists none: `existing` attaches none")
-        return tuple(line(each) for each in node)
-    value = line(node)
-    if value in ("own", "existing"):
-        return None if value == "own" else ()
-    return (value,)
-
-
 def tag_name(value: Any) -> Any:
     """Key of an entry of `tags`, as far as all clouds agree."""
     if not isinstance(value, str) or not value.strip() or value != value.strip():
@@ -274,22 +270,6 @@ def provisioning(node: Any) -> Provisioning:
             raise InvalidValue(f"must have a name: {{{key}: NAME}}")
     hint = did_you_mean(value, _UNNAMED)
     raise InvalidValue(f"must be one of {PROVISIONING}", *filter(None, [hint]))
-
-
-def version(node: Any) -> str:
-    value = line(node)
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?", value):
-        raise InvalidValue('must be a version such as "2.21" or "2.21.0"')
-    return value
-
-
-def python(node: Any) -> str:
-    value = line(node)
-    if value != "auto" and not re.fullmatch(r"3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*", value):
-        raise InvalidValue(
-            'must be auto, a version such as "3.11", or an absolute path on the node'
-        )
-    return value
 
 
 def name(node: Any) -> str:
@@ -389,83 +369,6 @@ def secret_variable(node: Any) -> str:
     return found
 
 
-def caller(node: Any) -> str:
-    value = text(node)
-    if value in ("auto", "none"):
-        return value
-    try:
-        return str(ipaddress.ip_network(value, strict=False))
-    except ValueError:
-        raise InvalidValue(
-            "must be auto, none, or an address or range such as 203.0.113.7/32"
-        ) from None
-
-
-def url(node: Any) -> str:
-    """Address of a service that gets credentials."""
-    value = line(node)
-    try:
-        host = host_of(value)
-    except ValueError as error:
-        raise InvalidValue(str(error)) from None
-    if is_link_local(host.name):
-        raise InvalidValue("is a metadata service, which is no service of a cloud's API")
-    return value
-
-
-def proxy(node: Any) -> str:
-    """URL of a proxy. Every process on a node can read it, so it has no credentials."""
-    value = line(node)
-    if "@" in value:
-        raise InvalidValue("contains a user: every process on a node could read the password")
-    if not re.fullmatch(r"https?://([\w.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}/?", value):
-        raise InvalidValue("must be http://HOST:PORT")
-    return value.rstrip("/")
-
-
-def host_name(node: Any) -> str:
-    """A host, domain, address or range, as `no_proxy` has it."""
-    value = line(node)
-    if not re.fullmatch(r"[\w.:*/-]+", value):
-        raise InvalidValue("must be a host, a domain such as .example.com, or an address")
-    return value
-
-
-_BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}(/|$)"
-_IN_ACCOUNT = r"[a-z0-9]{3,24}/[a-z0-9$][a-z0-9-]*(/|$)"
-
-
-def store(node: Any) -> str:
-    value = line(node)
-    scheme, _, rest = value.partition("://")
-    kind = kind_of(value)
-    if kind is None or kind.scheme != scheme:
-        *forms, last = (each.top for each in KINDS)
-        raise InvalidValue(f"must begin with {', '.join(forms)} or {last}")
-    if kind.on_this_machine:
-        if not rest.startswith("/") or not rest.strip("/"):
-            raise InvalidValue(
-                "must be file:// and an absolute path",
-                "for a folder below your home write file://${HOME}/artifacts",
-            )
-    elif not kind.in_account and re.match(r"[a-z0-9]{1,2}(/|$)", rest):
-        raise InvalidValue("must name a bucket of 3 to 63 characters: this name is too short")
-    elif not re.match(_IN_ACCOUNT if kind.in_account else _BUCKET, rest):
-        raise InvalidValue(f"must be {kind.top}, optionally with a prefix")
-    if ".." in rest.split("/"):
-        raise InvalidValue("must not contain ..")
-    return value
-
-
-def encryption(node: Any) -> str | None:
-    value = line(node)
-    if value == "none":
-        return None
-    if not re.fullmatch(r"AES256|aws:kms(:[\w:/-]+)?", value):
-        raise InvalidValue("must be none, AES256, aws:kms or aws:kms:KEY")
-    return value
-
-
 def _number(value: str) -> float | None:
     if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?|\.[0-9]{1,15}", value):
         return None
@@ -499,8 +402,19 @@ def _choice(*options: str) -> Reads:
     )
 
 
+def schema(title: str, *types: str) -> dict[str, Any]:
+    return {"title": title, "type": types[0] if len(types) == 1 else list(types)}
+
+
 def _texts(title: str) -> dict[str, Any]:
-    return {"title": title, "type": ["string", "number", "boolean"]}
+    return schema(title, "string", "number", "boolean")
+
+
+def one_or_list(title: str) -> dict[str, Any]:
+    return {
+        "title": title,
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    }
 
 
 def _or_variable(title: str, *kinds: Mapping[str, Any]) -> dict[str, Any]:
@@ -513,25 +427,11 @@ _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _WITH_UNIT = {"type": "string", "pattern": r"^[0-9.]+[smhd]?$"}
 
 EnvironmentValue = Annotated[
-    str,
-    Reads(
-        environment_value,
-        {"title": "text", "type": ["string", "number", "boolean", "null"]},
-    ),
+    str, Reads(environment_value, schema("text", "string", "number", "boolean", "null"))
 ]
 Line = Annotated[str, Reads(line, _texts("text"))]
 ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]
 Identity = Annotated[str | None, Reads(identity, _texts("none | identity"))]
-Firewall = Annotated[
-    tuple[str, ...] | None,
-    Reads(
-        firewall,
-        {
-            "title": "own | existing | firewall, or a list",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        },
-    ),
-]
 Boolean = Annotated[bool, Reads(boolean, _or_variable("true | false", {"type": "boolean"}))]
 Price = Annotated[float, Reads(positive, _or_variable("number > 0", _SECONDS))]
 Duration = Annotated[float, Reads(duration, _or_variable("duration", _SECONDS, _WITH_UNIT))]
@@ -551,7 +451,7 @@ AutoDurationOrOff = Annotated[
         ),
     ),
 ]
-GpuKind = Annotated[Accelerator, Reads(accelerator, {"title": "KIND:COUNT", "type": "string"})]
+GpuKind = Annotated[Accelerator, Reads(accelerator, schema("KIND:COUNT", "string"))]
 Provision = Annotated[
     Provisioning,
     Reads(
@@ -571,32 +471,36 @@ Provision = Annotated[
         ),
     ),
 ]
-Version = Annotated[str, Reads(version, {"title": "version", "type": ["string", "number"]})]
+Version = Annotated[
+    str,
+    Reads(
+        matching(
+            r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?",
+            'must be a version such as "2.21" or "2.21.0"',
+        ),
+        schema("version", "string", "number"),
+    ),
+]
 Python = Annotated[
-    str, Reads(python, {"title": "auto | version | path", "type": ["string", "number"]})
+    str,
+    Reads(
+        matching(
+            r"auto|3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*",
+            'must be auto, a version such as "3.11", or an absolute path on the node',
+        ),
+        schema("auto | version | path", "string", "number"),
+    ),
 ]
 Name = Annotated[str, Reads(name, _texts("name"))]
 Inside = Annotated[str, Reads(inside, _texts("relative path"))]
 Requirements = Annotated[str, Reads(requirements, _texts("path or code:path"))]
 Folders = Annotated[
     tuple[Inside, ...],
-    Reads(
-        one_or_more,
-        {
-            "title": "relative path, or a list",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        },
-    ),
+    Reads(one_or_more, one_or_list("relative path, or a list")),
 ]
 Globs = Annotated[
     tuple[Inside, ...],
-    Reads(
-        one_or_more,
-        {
-            "title": "auto | glob, or a list",
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        },
-    ),
+    Reads(one_or_more, one_or_list("auto | glob, or a list")),
 ]
 Size = Annotated[
     int,
@@ -610,22 +514,12 @@ Size = Annotated[
     ),
 ]
 FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
-Package = Annotated[str, Reads(package, {"title": "package", "type": "string"})]
-Git = Annotated[str, Reads(git, {"title": "git URL", "type": "string"})]
-SecretName = Annotated[str, Reads(secret_name, {"title": "name of a secret", "type": "string"})]
-Caller = Annotated[str, Reads(caller, {"title": "auto | none | address/bits", "type": "string"})]
-Url = Annotated[str, Reads(url, {"title": "URL", "type": "string"})]
-Proxy = Annotated[str, Reads(proxy, {"title": "http://HOST:PORT", "type": "string"})]
-HostName = Annotated[str, Reads(host_name, {"title": "host", "type": "string"})]
-Encryption = Annotated[
-    str | None, Reads(encryption, {"title": "none | AES256 | aws:kms[:KEY]", "type": "string"})
-]
-Store = Annotated[str, Reads(store, {"title": "store URI", "type": "string"})]
+Package = Annotated[str, Reads(package, schema("package", "string"))]
+Git = Annotated[str, Reads(git, schema("git URL", "string"))]
+SecretName = Annotated[str, Reads(secret_name, schema("name of a secret", "string"))]
 EnvironmentName = Annotated[str, Reads(environment_name, {"type": "string"})]
 TagName = Annotated[str, Reads(tag_name, {"type": "string"})]
-TagValue = Annotated[
-    str, Reads(tag_value, {"title": "text", "type": ["string", "number", "boolean", "null"]})
-]
+TagValue = Annotated[str, Reads(tag_value, schema("text", "string", "number", "boolean", "null"))]
 SecretVariable = Annotated[
     str,
     Reads(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from cloudtrain.config import access_fields, data_fields
+from cloudtrain.config import address_fields as addresses
 from cloudtrain.config import fields as kinds
 from cloudtrain.config.section import (
     DOWN_FIRST,
@@ -82,7 +82,7 @@ class SshProxySection(Section):
     `ssh_proxy: ssm` are short for `{iap: true}` and `{ssm: true}`."""
 
     of = model.SshProxy
-    jump: access_fields.JumpHosts | None = optional(
+    jump: addresses.JumpHosts | None = optional(
         "A jump host, as for `ssh -J`: `[user@]host[:port]`, several separated by commas. Your own "
         "OpenSSH config and agent log in there."
     )
@@ -90,10 +90,10 @@ class SshProxySection(Section):
         "GCP: Identity-Aware Proxy, by `gcloud compute start-iap-tunnel`."
     )
     ssm: kinds.Boolean | None = optional("AWS: Session Manager, by `aws ssm start-session`.")
-    bastion: access_fields.Bastion | None = optional(
+    bastion: addresses.Bastion | None = optional(
         "Azure: a Bastion, by `az network bastion tunnel`: `GROUP/NAME` or its resource ID."
     )
-    command: access_fields.ProxyCommand | None = optional(
+    command: addresses.ProxyCommand | None = optional(
         "A command whose stdin and stdout are the connection, run without a shell. `{address}`, "
         "`{port}`, `{name}`, `{id}`, `{zone}`, `{region}` and `{project}` are filled in."
     )
@@ -130,7 +130,7 @@ class NetworkSection(Section):
         default="one cloud",
         fact=Fact(form="vpc {}", words={None: "cloudtrain's own choice of network"}),
     )
-    firewall: kinds.Firewall | None = optional(
+    firewall: addresses.Firewall | None = optional(
         "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used as "
         "they are, never changed or deleted: "
         + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
@@ -139,20 +139,20 @@ class NetworkSection(Section):
         default="one cloud",
         fact=Fact(form="firewall {}", words={None: "cloudtrain's own firewall"}, empty="existing"),
     )
-    http_proxy: kinds.Proxy | None = optional(
+    http_proxy: addresses.Proxy | None = optional(
         "Proxy by which the nodes reach the internet (apt, pip, uv, git, uploads, tasks), without "
         "a user in it ([companies.md](companies.md#proxies)). This machine uses its own "
         "`HTTPS_PROXY`.",
         default="clouds",
         fact=Fact(key="proxy", form="proxy {}", words={None: "no proxy"}),
     )
-    no_proxy: tuple[kinds.HostName, ...] | None = optional(
+    no_proxy: tuple[addresses.HostName, ...] | None = optional(
         "Hosts, domains or addresses that nodes reach without `http_proxy`, besides each other, "
         "private addresses and the metadata service.",
         default="clouds",
         fact=Fact(words={"": "none"}),
     )
-    ssh_from: kinds.Caller | None = optional(
+    ssh_from: addresses.Caller | None = optional(
         "Source addresses that may use SSH: `auto` is the caller's own address/32, or what "
         "`ssh_proxy` connects from; `none` opens nothing.",
         Effect("live", "each `up` updates the firewall"),
@@ -356,7 +356,7 @@ class ArtifactsSection(Section):
 
     of = model.ArtifactRules
     change = NEXT_RUN
-    store: kinds.Store | None = optional(
+    store: addresses.Store | None = optional(
         "`gs://BUCKET/prefix`, `s3://BUCKET/prefix`, `az://ACCOUNT/CONTAINER/prefix` or "
         "`file:///path`.",
         default="any",
@@ -365,7 +365,7 @@ class ArtifactsSection(Section):
         "`up` and `run` create the bucket or container if it does not exist, near the first "
         "placement if that is in the same cloud. cloudtrain never deletes it."
     )
-    encryption: kinds.Encryption | None = optional(
+    encryption: addresses.Encryption | None = optional(
         "`s3://` only: the server-side encryption that each upload asks for, also those of nodes, "
         "for a bucket whose policy demands it: `AES256`, `aws:kms` (the account's key) or "
         "`aws:kms:KEY` (an id, ARN or alias)."
@@ -391,7 +391,7 @@ class DataEntry(Section):
     of = model.DataSource
     below = ".NAME"
     change = Effect("next run", "nodes download what they lack")
-    source: data_fields.DataUri | None = optional(
+    source: addresses.DataUri | None = optional(
         "`gs://`, `s3://`, `az://`, `file://`: a prefix (folder) or one object; `https://`: one "
         "object. Required.",
         key="from",
@@ -414,13 +414,13 @@ class DataEntry(Section):
 def _dataset(node: Any) -> Any:
     """A dataset's short form: its URI alone."""
     if isinstance(node, Scalar):
-        return DataEntry.model_construct({"source"}, source=data_fields.data_uri(node))
+        return DataEntry.model_construct({"source"}, source=addresses.data_uri(node))
     return node
 
 
 Data = Annotated[
     dict[
-        data_fields.DataName,
+        addresses.DataName,
         Annotated[DataEntry, BeforeValidator(_dataset), kinds.Also("URI", type="string")],
     ],
     BeforeValidator(_mapping),
@@ -431,11 +431,13 @@ class EndpointsSection(Section):
     """Service addresses for sovereign clouds, private endpoints and S3-compatible stores."""
 
     of = model.Endpoints
-    compute: kinds.Url | None = optional("Of the compute service.", DOWN_FIRST, default="one cloud")
-    storage: kinds.Url | None = optional(
+    compute: addresses.Url | None = optional(
+        "Of the compute service.", DOWN_FIRST, default="one cloud"
+    )
+    storage: addresses.Url | None = optional(
         "Of the object storage service.", NEXT_RUN, default="one cloud"
     )
-    auth: kinds.Url | None = optional(
+    auth: addresses.Url | None = optional(
         "Of the token service.", Effect("live", "every command reads it"), default="one cloud"
     )
 
@@ -510,9 +512,9 @@ class HostsItem(Section):
     of = model.Host
     below = "[]"
     change = _HOST
-    address: access_fields.Address = required("Host name or address for SSH from this machine.")
+    address: addresses.Address = required("Host name or address for SSH from this machine.")
     role: kinds.Line = required("Role of the machine; indexes follow the order of the list.")
-    user: access_fields.User | None = optional("User to log in as.")
+    user: addresses.User | None = optional("User to log in as.")
     key: kinds.Line | None = optional(
         "Private key file; relative paths start in this file's folder.",
         Effect("live", "every command reads it"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.config.data_fields import data_name, data_uri
+from cloudtrain.config.address_fields import data_name, data_uri
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
 from cloudtrain.core.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 import cloudtrain
 from cloudtrain.commands.ssh import shell_command
 from cloudtrain.commands.ssh_config import ssh_config
-from cloudtrain.config.access_fields import address, user
+from cloudtrain.config.address_fields import address, user
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
 from cloudtrain.core.errors import UsageError
