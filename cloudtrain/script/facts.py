@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class ScriptFacts:
     own_addresses: tuple[Use, ...] = ()
     """`localhost:PORT` that the script gives to its own tasks."""
     written: tuple[Use, ...] = ()
-    """Absolute paths that calls write to (`script/written`)."""
+    """Absolute paths that calls write to (`script/saving`)."""
     saves: tuple[Use, ...] = ()
     """Calls by which TensorFlow writes checkpoints from where the variables are
     (`script/saving`)."""
@@ -102,28 +102,29 @@ def together(programs: Sequence[ScriptFacts]) -> ScriptFacts:
     first, *others = programs
     if not others:
         return first
-    names: dict[str, Use] = {}
-    for use in (use for facts in programs for use in facts.names):
-        if use.name not in names or (use.sure and not names[use.name].sure):
-            names[use.name] = use
+    once = ("names", "libraries", "reads_back", "arguments")
+    lists = [each.name for each in fields(ScriptFacts) if each.name not in once]
     return ScriptFacts(
-        files=tuple(dict.fromkeys(path for facts in programs for path in facts.files)),
-        names=tuple(names.values()),
+        names=first_uses(programs),
         libraries=frozenset().union(*(facts.libraries for facts in programs)),
-        uris=tuple(dict.fromkeys(use for facts in programs for use in facts.uris)),
-        chief_only=tuple(use for facts in programs for use in facts.chief_only),
-        master_only=tuple(use for facts in programs for use in facts.master_only),
-        tf_config=tuple(dict.fromkeys(use for facts in programs for use in facts.tf_config)),
-        by_index=tuple(dict.fromkeys(use for facts in programs for use in facts.by_index)),
-        own_addresses=tuple(
-            dict.fromkeys(use for facts in programs for use in facts.own_addresses)
-        ),
-        written=tuple(dict.fromkeys(use for facts in programs for use in facts.written)),
-        saves=tuple(dict.fromkeys(use for facts in programs for use in facts.saves)),
         reads_back=any(facts.reads_back for facts in programs),
-        default_collectives=tuple(
-            dict.fromkeys(use for facts in programs for use in facts.default_collectives)
-        ),
         arguments=first.arguments,
-        unreadable=tuple(dict.fromkeys(use for facts in programs for use in facts.unreadable)),
+        **{
+            name: tuple(dict.fromkeys(use for facts in programs for use in getattr(facts, name)))
+            for name in lists
+        },
     )
+
+
+class _HasNames(Protocol):
+    @property
+    def names(self) -> Iterable[Use]: ...
+
+
+def first_uses(parts: Iterable[_HasNames]) -> tuple[Use, ...]:
+    """Each name at its first place, of those where it is sure if there is one."""
+    found: dict[str, Use] = {}
+    for use in (use for part in parts for use in part.names):
+        if use.name not in found or (use.sure and not found[use.name].sure):
+            found[use.name] = use
+    return tuple(found.values())

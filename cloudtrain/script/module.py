@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cloudtrain.script import addresses, decides, roles, saving, written
-from cloudtrain.script.facts import Option, Use
-from cloudtrain.script.names import absolute, aliases
-from cloudtrain.script.options import OptionReader
+from cloudtrain.script import roles, saving
+from cloudtrain.script.arguments import OptionReader
+from cloudtrain.script.facts import Use
+from cloudtrain.script.names import absolute, aliases, last_name
 from cloudtrain.script.releases import METHODS
 from cloudtrain.training.strategies import STRATEGIES
 
@@ -65,11 +65,7 @@ class ModuleFacts:
     saves: list[Use] = field(default_factory=list)
     reads_back: bool = False
     default_collectives: list[Use] = field(default_factory=list)
-    options: list[Option] = field(default_factory=list)
-    computed: bool = False
-    tolerant: bool = False
-    parsed: bool = False
-    abbreviations: bool = True
+    options: OptionReader
 
 
 def parse(source: bytes) -> ast.Module:
@@ -101,12 +97,11 @@ class _Reader(ast.NodeVisitor):
     def __init__(self, tree: ast.Module, file: str, package: str, is_main: bool) -> None:
         self.aliases = aliases(tree, package)
         self.package, self.is_main = package, is_main
-        self.facts = ModuleFacts(file=file)
+        self.facts = ModuleFacts(file=file, options=OptionReader(file, self.aliases))
         self.unsure = 0
         """Depth of `try:` and of `if` on what is there."""
         self.quiet = 0
         """Depth of texts for people."""
-        self.options = OptionReader(file, self.aliases)
         self.tf_config = roles.TfConfigReader(file)
         self.seen: dict[str, Use] = {}
         self.without_effect: set[ast.AST] = set()
@@ -118,13 +113,9 @@ class _Reader(ast.NodeVisitor):
         self.literals: dict[str, ast.expr] = {}
 
     def finished(self) -> ModuleFacts:
-        facts, options = self.facts, self.options
-        facts.names = list(self.seen.values())
-        facts.options, facts.computed = options.options, options.computed
-        facts.tolerant, facts.parsed = options.tolerant, options.parsed
-        facts.abbreviations = options.abbreviations
-        facts.tf_config = self.tf_config.required
-        return facts
+        self.facts.names = list(self.seen.values())
+        self.facts.tf_config = self.tf_config.required
+        return self.facts
 
     @contextmanager
     def _in(self, *, unsure: bool = False, quiet: bool = False) -> Iterator[None]:
@@ -170,10 +161,10 @@ class _Reader(ast.NodeVisitor):
         if is_main_guard(node.test) and not self.is_main:
             self._all(node.orelse)
             return
-        if not decides.branch(node.body):
-            self.without_effect |= decides.comparisons(node.test)
+        if not roles.acts(node.body):
+            self.without_effect |= roles.comparisons(node.test)
         else:
-            self.tests |= decides.comparisons(node.test)
+            self.tests |= roles.comparisons(node.test)
         with self._in(unsure=_asks_what_is_there(node.test)):
             self.visit(node.test)
             with self.tf_config.guarded_by(node.test):
@@ -181,15 +172,15 @@ class _Reader(ast.NodeVisitor):
                 self._all(node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        if not decides.value(node.body):
-            self.without_effect |= decides.comparisons(node.test)
+        if not roles.calls_act(node.body):
+            self.without_effect |= roles.comparisons(node.test)
         self.visit(node.test)
         with self.tf_config.guarded_by(node.test):
             self._all([node.body, node.orelse])
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        if isinstance(node.op, ast.Or) and any(map(decides.is_zero, node.values)):
-            self.without_effect |= decides.comparisons(node)  # some task of index 0 there always is
+        if isinstance(node.op, ast.Or) and any(map(roles.is_zero, node.values)):
+            self.without_effect |= roles.comparisons(node)  # some task of index 0 there always is
         for number, value in enumerate(node.values):
             with self.tf_config.guarded_by(*node.values[:number]):
                 self.visit(value)
@@ -223,14 +214,14 @@ class _Reader(ast.NodeVisitor):
         self._function(node)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self.options.decorated(node)
+        self.facts.options.decorated(node)
         self._all(node.decorator_list)
         self._all([*node.args.defaults, *filter(None, node.args.kw_defaults)])
-        with self.facts.roles.function(), self._deciding(decides.name(node.name)):
+        with self.facts.roles.function(), self._deciding(roles.names_decider(node.name)):
             self._all(node.body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.options.extended(node)
+        self.facts.options.extended(node)
         self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -242,9 +233,9 @@ class _Reader(ast.NodeVisitor):
         self.tf_config.assigned(node.targets, node.value)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             self.literals[node.targets[0].id] = node.value
-        if any(addresses.is_tf_config(target) for target in node.targets):
+        if any(roles.is_tf_config(target) for target in node.targets):
             self._own_addresses(node.value)
-        with self._deciding(any(decides.name(decides.shown(each)) for each in node.targets)):
+        with self._deciding(any(map(roles.is_decider, node.targets))):
             self.generic_visit(node)
 
     @contextmanager
@@ -259,7 +250,7 @@ class _Reader(ast.NodeVisitor):
         """Addresses of this machine that the script gives to its tasks."""
         if self.unsure or self.tf_config.is_guarded:
             return
-        for text, line in addresses.own(value, self.literals):
+        for text, line in roles.own_addresses(value, self.literals):
             self.facts.own_addresses.append(Use(name=text, file=self.facts.file, line=line))
 
     def _all(self, nodes: Sequence[ast.stmt] | Sequence[ast.expr]) -> None:
@@ -300,14 +291,14 @@ class _Reader(ast.NodeVisitor):
         return bool(name)
 
     def visit_Call(self, node: ast.Call) -> None:
-        name = called(node)
+        name = last_name(node.func)
         if name == "isinstance":
             return
-        self.options.call(node)
+        self.facts.options.call(node)
         self.tf_config.asks(node)
         self._collectives(node)
         self._saving(node, name)
-        for path, line in written.written(node, name, self.literals):
+        for path, line in saving.written(node, name, self.literals):
             self.facts.written.append(Use(name=path, file=self.facts.file, line=line))
         if name == "ClusterSpec":
             for value in node.args[:1]:
@@ -401,14 +392,8 @@ def _leaves(body: Sequence[ast.stmt]) -> bool:
     """True if nothing after these statements of a block is reached."""
     last = body[-1] if body else None
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return called(last.value) in ("exit", "_exit", "abort", "quit")
+        return last_name(last.value.func) in ("exit", "_exit", "abort", "quit")
     return isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break)
-
-
-def called(node: ast.Call) -> str:
-    """`fit` of `model.fit(…)`."""
-    function = node.func
-    return getattr(function, "attr", getattr(function, "id", ""))
 
 
 def is_main_guard(test: ast.expr) -> bool:
@@ -421,10 +406,5 @@ def is_main_guard(test: ast.expr) -> bool:
 
 def _asks_what_is_there(test: ast.expr) -> bool:
     """True for `hasattr(…)`, `tf.__version__ < …` and the like."""
-    asks: Callable[[str], bool] = lambda name: "version" in name.lower() or name == "hasattr"  # noqa: E731
-    names = (
-        getattr(node, "attr", getattr(node, "id", ""))
-        for node in ast.walk(test)
-        if isinstance(node, ast.Attribute | ast.Name)
-    )
-    return any(asks(name) for name in names)
+    names = [last_name(node) for node in ast.walk(test)]
+    return any("version" in name.lower() or name == "hasattr" for name in names)

@@ -63,6 +63,11 @@ def aliases(tree: ast.Module, package: str) -> Aliases:
     return found
 
 
+def last_name(node: ast.AST) -> str:
+    """`fit` of `model.fit` or `fit`; "" of what is no name."""
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
 def absolute(node: ast.ImportFrom, package: str) -> str:
     """Module of a `from … import`; `package` is the one that a relative import starts in."""
     if not node.level:

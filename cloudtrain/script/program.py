@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloudtrain.script.facts import Arguments, ScriptFacts, Use
+from cloudtrain.script.arguments import OptionReader
+from cloudtrain.script.facts import Arguments, ScriptFacts, Use, first_uses
 from cloudtrain.script.module import LARGEST, ModuleFacts, Unreadable, read_module
 
 MOST = 100
@@ -90,48 +91,39 @@ def _together(
     *,
     complete: bool,
 ) -> ScriptFacts:
-    names: dict[str, Use] = {}
-    for use in (use for module in modules for use in module.names):
-        if use.name not in names or (use.sure and not names[use.name].sure):
-            names[use.name] = use
     keys: dict[str, Use] = {}
     for use in (use for module in modules for use in module.tf_config):
         keys.setdefault(use.name, use)
     roles = [module.roles for module in modules]
+    first_worker = any(each.first_worker for each in roles)
     spoken = {role for each in roles for role in each.spoken}
     chiefs = [use for each in roles for use in each.only.get("chief", ())]
     masters = [use for each in roles for use in each.only.get("master", ())]
     return ScriptFacts(
         files=tuple(module.file for module in modules),
-        names=tuple(names.values()),
+        names=first_uses(modules),
         libraries=libraries,
-        uris=tuple(use for module in modules for use in module.uris),
         by_index=() if spoken else tuple(use for each in roles for use in each.by_index),
-        own_addresses=tuple(use for module in modules for use in module.own_addresses),
-        written=tuple(use for module in modules for use in module.written),
-        saves=tuple(use for module in modules for use in module.saves),
         reads_back=any(module.reads_back for module in modules),
-        chief_only=() if any(each.first_worker for each in roles) else tuple(chiefs),
-        master_only=()
-        if "chief" in spoken or any(each.first_worker for each in roles)
-        else tuple(masters),
+        chief_only=() if first_worker else tuple(chiefs),
+        master_only=() if "chief" in spoken or first_worker else tuple(masters),
         tf_config=tuple(keys.values()),
-        default_collectives=tuple(use for module in modules for use in module.default_collectives),
-        arguments=_arguments(modules, complete and not unreadable),
+        arguments=_arguments([module.options for module in modules], complete and not unreadable),
         unreadable=tuple(unreadable),
+        **{
+            name: tuple(use for module in modules for use in getattr(module, name))
+            for name in ("uris", "own_addresses", "written", "saves", "default_collectives")
+        },
     )
 
 
-def _arguments(modules: list[ModuleFacts], complete: bool) -> Arguments:
-    options = tuple(option for module in modules for option in module.options)
+def _arguments(readers: list[OptionReader], complete: bool) -> Arguments:
+    options = tuple(option for reader in readers for option in reader.options)
     one_library = len({option.library for option in options}) == 1
-    computed = any(module.computed for module in modules)
+    known = complete and one_library and not any(reader.computed for reader in readers)
     return Arguments(
         options=options,
-        all_known=complete
-        and one_library
-        and not computed
-        and any(module.parsed for module in modules),
-        tolerant=any(module.tolerant for module in modules),
-        abbreviations=all(module.abbreviations for module in modules),
+        all_known=known and any(reader.parsed for reader in readers),
+        tolerant=any(reader.tolerant for reader in readers),
+        abbreviations=all(reader.abbreviations for reader in readers),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cloudtrain.script.facts import Use
+from cloudtrain.script.names import last_name
 
 
 @dataclass(kw_only=True)
@@ -21,7 +23,7 @@ class Roles:
     by_index: list[Use] = field(default_factory=list)
     """What is decided by the task's index alone: that it is 0."""
     first_worker: bool = False
-    """Whether some function compares with 'worker' and with the index 0, or asks if there is a
+    """True if some function compares with 'worker' and with the index 0, or asks if there is a
     chief: worker 0 may take its place."""
     _workers: bool = False
     _zeros: bool = False
@@ -39,18 +41,16 @@ class Roles:
         """`decides`: something of consequence follows; `of_index`: a side is the task's index."""
         sides = [node.left, *node.comparators]
         values = {value for side in sides for value in _constants(side)}
-        named = {value for value in values if isinstance(value, str)} & {
-            *("chief", "master", "worker"),
-        }
+        named = {value for value in values if value in ("chief", "master", "worker")}
         self.spoken |= named
         operator = node.ops[0]
         if isinstance(node.left, ast.Constant) and isinstance(operator, ast.In | ast.NotIn):
             self.first_worker = self.first_worker or "chief" in named
             return
         self._workers = self._workers or "worker" in named
-        self._zeros = self._zeros or any(value == 0 and value is not False for value in values)
+        zero = _has_zero(values)
+        self._zeros = self._zeros or zero
         self.first_worker = self.first_worker or (self._workers and self._zeros)
-        zero = any(value == 0 and value is not False for value in values)
         if isinstance(operator, ast.Eq) and of_index and zero and decides:
             self.by_index.append(Use(name="index", file=file, line=node.lineno))
         if isinstance(operator, ast.Eq) and len(named) == 1 and decides:
@@ -178,7 +178,7 @@ class TfConfigReader:
             return None
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get":
             return _below(self._path(node.func.value), _key(node.args[0]))
-        if getattr(node.func, "attr", getattr(node.func, "id", "")) == "loads":
+        if last_name(node.func) == "loads":
             text = node.args[0]
             return () if _names_it(text) or _shown(text) in self._texts else None
         return None
@@ -220,3 +220,91 @@ def _shown(node: ast.expr) -> str:
 
 def _names_it(node: ast.expr) -> bool:
     return any(isinstance(n, ast.Constant) and n.value == "TF_CONFIG" for n in ast.walk(node))
+
+
+# ── what of consequence follows a comparison: who saves, not who is logged ───
+
+
+_NAME = re.compile(r"chief|master|main|primary|leader|lead|first|should|save", re.IGNORECASE)
+_CALL = re.compile(
+    r"save|write|export|dump|checkpoint|ckpt|mkdir|makedirs|open|copy|upload|summary|train|fit|run"
+    r"|evaluate|eval|session|restore|load|callback|manager|append|join|serve|start",
+    re.IGNORECASE,
+)
+
+
+def acts(body: Sequence[ast.stmt]) -> bool:
+    """True unless the statements only set values: device filters, names for a log."""
+    for node in (each for statement in body for each in ast.walk(statement)):
+        if isinstance(node, ast.Call) and _CALL.search(last_name(node.func)):
+            return True
+        if isinstance(node, ast.Assign) and any(map(is_decider, node.targets)):
+            return True
+        if isinstance(node, ast.Return) and not _is_setting(node.value):
+            return True
+        if isinstance(node, ast.Yield | ast.Raise):
+            return True
+    return False
+
+
+def _is_setting(value: ast.expr | None) -> bool:
+    """True for a list, and for `ConfigProto(device_filters=[…])` of the AI Platform samples."""
+    if isinstance(value, ast.Call):
+        return any(keyword.arg == "device_filters" for keyword in value.keywords)
+    return isinstance(value, ast.List | ast.Tuple)
+
+
+def is_zero(node: ast.expr) -> bool:
+    """True for `index == 0`."""
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Eq):
+        return False
+    sides = (node.left, *node.comparators)
+    return _has_zero(each.value for each in sides if isinstance(each, ast.Constant))
+
+
+def _has_zero(values: Iterable[object]) -> bool:
+    return any(value == 0 and value is not False for value in values)
+
+
+def calls_act(node: ast.expr) -> bool:
+    """True unless it is made of constants and names alone: `[...] if … else [...]`."""
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return any(_CALL.search(last_name(each.func)) for each in calls)
+
+
+def names_decider(text: str) -> bool:
+    """True for a name such as `is_chief` or `should_save`."""
+    return _NAME.search(text) is not None
+
+
+def comparisons(test: ast.expr) -> set[ast.AST]:
+    return {node for node in ast.walk(test) if isinstance(node, ast.Compare)}
+
+
+def is_decider(node: ast.expr) -> bool:
+    return names_decider(last_name(node))
+
+
+# ── addresses of this machine in what a script gives to its tasks ────────────
+
+
+_OWN = re.compile(r"(?:\w+://)?(?:localhost|127\.0\.0\.1):\d+")
+
+
+def own_addresses(value: ast.expr, literals: Mapping[str, ast.expr]) -> Iterator[tuple[str, int]]:
+    """Each `localhost:PORT` in a value, with its line; `literals`: what names were assigned."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if _OWN.fullmatch(node.value):
+                yield node.value, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(literals.get(node.id), ast.Dict | ast.List):
+            yield from own_addresses(literals[node.id], {})
+
+
+def is_tf_config(target: ast.expr) -> bool:
+    """True for `os.environ["TF_CONFIG"]`."""
+    return (
+        isinstance(target, ast.Subscript)
+        and isinstance(target.slice, ast.Constant)
+        and target.slice.value == "TF_CONFIG"
+    )
