@@ -27,7 +27,7 @@ from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.node_hours import KEPT_FOR
 from cloudtrain.money.prices import per_hour
-from cloudtrain.training.custom import CUSTOM
+from cloudtrain.training.strategies import CUSTOM
 
 ROLE = "desk"
 MARGIN = 3600.0

@@ -39,7 +39,7 @@ from cloudtrain.core.model import (
 from cloudtrain.core.paths import work_folder
 from cloudtrain.core.protocols import Console, Finding, RentsMachines
 from cloudtrain.money.estimate import estimate
-from cloudtrain.training.one_device import ONE_DEVICE
+from cloudtrain.training.strategies import ONE_DEVICE
 
 LIFETIME = 900.0
 """Seconds after which the cloud ends the machine if this program does not; a cloud that cannot set

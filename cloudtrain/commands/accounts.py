@@ -27,7 +27,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.protocols import Console, Provider
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.training.custom import CUSTOM
+from cloudtrain.training.strategies import CUSTOM
 
 
 @dataclass(frozen=True, kw_only=True)

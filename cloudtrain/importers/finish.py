@@ -23,8 +23,7 @@ from cloudtrain.core.task_id import ROLE_ORDER
 from cloudtrain.importers.draft import Draft, Entry, Options, Plain
 from cloudtrain.importers.values import Value
 from cloudtrain.playbooks import tensorflow
-from cloudtrain.training.choice import strategy_for
-from cloudtrain.training.strategies import STRATEGIES
+from cloudtrain.training.strategies import STRATEGIES, strategy_for
 
 TENSORFLOW = "2.21"
 """Version of the templates, where the source names none."""

@@ -9,7 +9,7 @@ from cloudtrain.cluster.creations import PROGRAM
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.core.model import ClusterConfig, Code, Node, NodeGroup
 from cloudtrain.state import Records
-from cloudtrain.training.custom import CUSTOM
+from cloudtrain.training.strategies import CUSTOM
 from tests.support.nodes_here import node
 
 
