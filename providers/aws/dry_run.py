@@ -64,7 +64,8 @@ def permissions(
         if later and all(map(is_of_place, refused)):
             with suppress(CloudError):
                 return permissions(ec2, later, plan, has_profile=has_profile)
-        raise refused[0].copy_with(message="; ".join(dict.fromkeys(e.message for e in refused)))
+        texts = dict.fromkeys(error.message for error in refused)
+        raise refused[0].copy_with(what="", text="; ".join(texts))
     allowed = [what for what, error in answers.items() if _is_consent(error)]
     rest = [what for what, error in answers.items() if what not in allowed and error not in late]
     parts = [f"{', '.join(allowed)} allowed"] if allowed else []

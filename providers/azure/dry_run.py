@@ -43,7 +43,7 @@ def dry_run(arm: ArmClient, skus: Skus, plan: Plan, there: Sequence[Location]) -
         place, number = places[region], len(plan.nodes)
         refusal = _refusal(arm, skus, plan, place)
         if refusal is not None:
-            raise refusal.copy_with(message=f"{place}: {refusal.message}")
+            raise refusal.copy_with(what="", text=f"{place}: {refusal.message}")
         return (
             f"{place}: Azure validated all that `up` creates ({number} "
             f"node{'s' if number > 1 else ''}); nothing was created or billed. Only `up` shows "
