@@ -56,8 +56,12 @@ GROUPS = {
 }
 """Every command, by what it is for: those with a line of their own on the help page, which fits 24
 lines of 80 columns, and the others."""
-MODULES = {"import": "import_file"}
-"""Modules that cannot be named as their command."""
+MODULES = {
+    **{"import": "import_file", "docs": "init", "completion": "init", "forget": "cache"},
+    **dict.fromkeys(("exec", "ssh-config"), "ssh"),
+    **dict.fromkeys(("attend", "desk", "idle"), "background"),
+}
+"""Modules that are not named as their command."""
 LINES = frozenset({"logs"})
 """Commands whose --json is one object a line."""
 HIDDEN = frozenset({"attend", "desk", "idle"})
@@ -155,9 +159,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
-        name = MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        module = importlib.import_module(f"cloudtrain.cli.{name}")
-        command = module.command
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"cloudtrain.cli.{MODULES.get(cmd_name, name)}")
+        command = getattr(module, f"{name}_command")
         assert isinstance(command, click.Command)
         return with_variables(command, cmd_name)
 

@@ -1,4 +1,4 @@
-"""`cloudtrain cache`"""
+"""`cloudtrain cache` and `forget`: what this machine keeps for later."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.confirm import confirm
-from cloudtrain.cli.options import debug_option, json_option, print_json, shown, yes_option
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import confirm, print_json, shown
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cache import Kept
+from cloudtrain.state import resolve
 
 
-@click.command(
-    short_help=COMMANDS["cache"],
-    epilog="\b\nExample:\n  cloudtrain cache\n  cloudtrain cache prune",
-)
+@options.command("cache", "cloudtrain cache", "cloudtrain cache prune")
 @click.argument("action", type=click.Choice(["ls", "prune"]), default="ls", metavar="[ls|prune]")
-@yes_option
-@json_option
-@debug_option
-def command(action: str, yes: bool, as_json: bool) -> int:
+@options.yes
+@options.as_json
+def cache_command(action: str, yes: bool, as_json: bool) -> int:
     """List what this machine keeps for later runs: environments, Pythons, input data, folders of
     local nodes; with their sizes, their last use, and what uses them now.
 
@@ -90,3 +86,20 @@ def document(kept: Kept) -> dict[str, Any]:
         "last_use": kept.last_use or None,
         "used_by": kept.used_by or None,
     }
+
+
+@options.command("forget", "cloudtrain forget mnist")
+@options.name(required=True, known="down")
+@click.option("--discard", is_flag=True, help="Also delete artifacts that only this machine holds.")
+@options.as_json
+def forget_command(name: str, discard: bool, as_json: bool) -> None:
+    """Remove the record of a cluster that is down: its runs, their logs, its events. Refused
+    while the cluster is up. Artifacts in a store stay there.
+    """
+    cluster = resolve(name)
+    from cloudtrain.commands.cache import forget
+
+    with shown(as_json=as_json) as screen:
+        forget(cluster, discard=discard, console=screen)
+    if as_json:
+        print_json({"name": cluster})

@@ -126,7 +126,7 @@ def _groups_of_file(argument: str | None) -> Mapping[str, Any]:
 
 def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Pages of the documentation."""
-    from cloudtrain.commands.docs import paths
+    from cloudtrain.commands.init import paths
 
     return _starting(start, list(paths()))
 

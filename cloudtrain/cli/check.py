@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    events_option,
-    file_argument,
-    ignore_option,
-    json_option,
-    print_json,
-    record_option,
-    shown,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, print_lines, shown
 from cloudtrain.cli.target import plan_of
 from cloudtrain.console.lines import quoted
 
@@ -32,8 +22,8 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 """Findings of which nobody doubts that they are good."""
 
 
-@click.command(short_help=COMMANDS["check"], epilog="\b\nExample:\n  cloudtrain check gcp.yaml")
-@file_argument(required=False)
+@options.command("check", "cloudtrain check gcp.yaml")
+@options.file(required=False)
 @click.option(
     "--deep",
     is_flag=True,
@@ -48,12 +38,11 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
     is_flag=True,
     help="Only print the least policy or role for this file, to paste; asks nobody.",
 )
-@ignore_option
-@events_option
-@json_option
-@record_option
-@debug_option
-def command(
+@options.ignore
+@options.events
+@options.as_json
+@options.record
+def check_command(
     file: str | None,
     deep: bool,
     every: bool,

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, json_option, name_argument, print_json
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import name_of
 from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
@@ -24,11 +21,10 @@ BASIS = (
 )
 
 
-@click.command(short_help=COMMANDS["cost"], epilog="\b\nExample:\n  cloudtrain cost mnist")
-@name_argument()
-@json_option
-@debug_option
-def command(name: str | None, as_json: bool) -> None:
+@options.command("cost", "cloudtrain cost mnist")
+@options.name()
+@options.as_json
+def cost_command(name: str | None, as_json: bool) -> None:
     """Show what was spent, by cluster, run, role and month, over the history on record here.
     Computed from the prices agreed at `up` and the hours on record: not the cloud's bill. Offline.
     """

@@ -6,22 +6,9 @@ from pathlib import Path
 
 import click
 
+from cloudtrain.cli import options
 from cloudtrain.cli.accounts import provider_options
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.confirm import confirm, on_terminal
-from cloudtrain.cli.options import (
-    adopt_option,
-    debug_option,
-    events_option,
-    json_option,
-    name_argument,
-    order_key_option,
-    print_json,
-    record_option,
-    shown,
-    yes_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.printing import confirm, on_terminal, print_json, print_lines, shown
 from cloudtrain.cli.target import ClusterTarget, is_file, target_to_end
 from cloudtrain.console.lines import printable, quoted
 from cloudtrain.core.cloud import facts_of
@@ -29,24 +16,23 @@ from cloudtrain.core.errors import CloudtrainError, ConfigError, LeasedError, Us
 from cloudtrain.state import Records
 
 
-@click.command(short_help=COMMANDS["down"], epilog="\b\nExample:\n  cloudtrain down mnist --yes")
-@name_argument(known="up")
+@options.command("down", "cloudtrain down mnist --yes")
+@options.name(known="up")
 @click.option("--discard", is_flag=True, help="Also destroy data that only the nodes hold.")
-@yes_option
-@adopt_option
+@options.yes
+@options.adopt
 @click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
 @click.option(
     "--break-lease",
     metavar="ID",
     help="Go on although another machine's command holds this lease (`any`: whichever).",
 )
-@order_key_option
+@options.order_key
 @provider_options
-@events_option
-@json_option
-@record_option
-@debug_option
-def command(
+@options.events
+@options.as_json
+@options.record
+def down_command(
     name: str | None,
     discard: bool,
     yes: bool,

@@ -6,26 +6,15 @@ from pathlib import Path
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    events_option,
-    is_yaml,
-    json_option,
-    name_argument,
-    print_json,
-    run_option,
-    shown,
-    store_option,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.options import is_yaml
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import landed_target
 from cloudtrain.core.errors import UsageError
 
 
-@click.command(
-    short_help=COMMANDS["fetch"], epilog="\b\nExample:\n  cloudtrain fetch mnist results"
-)
-@name_argument()
+@options.command("fetch", "cloudtrain fetch mnist results")
+@options.name()
 @click.argument("folder", required=False, metavar="[DIR]")
 @click.option(
     "--from-nodes",
@@ -35,12 +24,11 @@ from cloudtrain.core.errors import UsageError
 @click.option(
     "--overwrite", is_flag=True, help="Replace files in DIR that no earlier fetch wrote, too."
 )
-@run_option("Run to download")
-@store_option
-@events_option
-@json_option
-@debug_option
-def command(
+@options.run("Run to download")
+@options.store
+@options.events
+@options.as_json
+def fetch_command(
     name: str | None,
     folder: str | None,
     from_nodes: bool,

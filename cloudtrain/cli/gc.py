@@ -6,21 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtrain.cli import options
 from cloudtrain.cli.accounts import accounts_of, provider_options
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.confirm import confirm
 from cloudtrain.cli.nodes import alarmed
-from cloudtrain.cli.options import (
-    debug_option,
-    events_option,
-    json_option,
-    name_argument,
-    print_json,
-    record_option,
-    shown,
-    yes_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.printing import confirm, print_json, print_lines, shown
 from cloudtrain.cli.target import is_file
 from cloudtrain.core.errors import CloudtrainError, NodesError
 from cloudtrain.state import Records
@@ -29,8 +18,8 @@ if TYPE_CHECKING:
     from cloudtrain.commands.accounts import AccountRef
 
 
-@click.command(short_help=COMMANDS["gc"], epilog="\b\nExample:\n  cloudtrain gc --provider gcp")
-@name_argument()
+@options.command("gc", "cloudtrain gc --provider gcp")
+@options.name()
 @provider_options
 @click.option("--owner", metavar="WHO", help="Owner, by displayed name or id (default: you).")
 @click.option(
@@ -42,12 +31,11 @@ if TYPE_CHECKING:
     help="Also delete environments in stores that no cluster has used for DAYS days.",
 )
 @click.option("--running", is_flag=True, help="Also delete clusters with time left.")
-@yes_option
-@events_option
-@json_option
-@record_option
-@debug_option
-def command(
+@options.yes
+@options.events
+@options.as_json
+@options.record
+def gc_command(
     name: str | None,
     provider: str | None,
     project: str | None,

@@ -5,32 +5,32 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli import candidates
+from cloudtrain.cli import candidates, options
 from cloudtrain.cli.accounts import CLOUDS, accounts_of, project_option
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, json_option, print_json, refresh_prices_option
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.console.wrapping import terminal_width
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.paths import some
 
 if TYPE_CHECKING:
     from cloudtrain.catalog.offers import Offer
-    from cloudtrain.commands.gpu_quota import AccountQuota
+    from cloudtrain.commands.accounts import AccountQuota
     from cloudtrain.commands.gpus import GpuKind, GpuMachine, GpuReport, Place
-    from cloudtrain.core.model import Market
+    from cloudtrain.core.model import Accelerator, Market
+    from cloudtrain.core.protocols import Allowance
 
 RENEWED_BY = "`cloudtrain gpus --refresh-prices` renews them"
 NOT_SOLD = "-"
 
 
-@click.command(short_help=COMMANDS["gpus"], epilog="\b\nExample:\n  cloudtrain gpus A100:8 --spot")
+@options.command("gpus", "cloudtrain gpus A100:8 --spot")
 @click.argument("kind", required=False, metavar="[KIND[:COUNT]]", shell_complete=candidates.gpus)
 @click.option("--cloud", is_flag=True, help="Query the accounts: what their quotas allow.")
 @click.option("--provider", type=click.Choice(CLOUDS), help="Only this cloud's machines.")
@@ -44,10 +44,9 @@ NOT_SOLD = "-"
 )
 @click.option("--spot", is_flag=True, help="Only machines sold as spot, by that price.")
 @click.option("--all", "every", is_flag=True, help="Show each region, and every n1 machine of GCP.")
-@refresh_prices_option
-@json_option
-@debug_option
-def command(
+@options.refresh_prices
+@options.as_json
+def gpus_command(
     kind: str | None,
     cloud: bool,
     provider: str | None,
@@ -76,7 +75,7 @@ def command(
     report = gpus(name, count, spot=spot, provider=provider, regions=regions)
     answers = asked(report, provider, project, known=bool(regions), every=every) if cloud else ()
     if as_json:
-        accounts = {"accounts": quota_json(answers)} if cloud else {}
+        accounts = {"accounts": quota_document(answers)} if cloud else {}
         print_json({**as_document(report), **accounts})
     else:
         width = terminal_width(sys.stdout)
@@ -90,16 +89,10 @@ def asked(
     """Quotas of the accounts for the machines that are shown. `known`: ask only regions that are
     known to have them.
     """
-    from cloudtrain.commands.gpu_quota import account_quotas
+    from cloudtrain.commands.accounts import account_quotas
 
     accounts = accounts_of(None, provider, project)
     return account_quotas(shown(report, every=every), accounts, only_known=known)
-
-
-def quota_json(answers: Sequence[AccountQuota]) -> list[dict[str, Any]]:
-    from cloudtrain.cli.gpu_quota import document
-
-    return document(answers)
 
 
 def parsed(kind: str | None) -> tuple[str | None, int | None]:
@@ -162,14 +155,13 @@ def shown(report: GpuReport, *, every: bool) -> Sequence[GpuMachine]:
 
 def quota_lines(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[str]:
     """Table of how many more machines the quotas of the accounts allow, and remarks on it."""
-    from cloudtrain.cli import gpu_quota
 
-    rows = list(gpu_quota.cells(answers, every=every))
+    rows = list(quota_cells(answers, every=every))
     yield ""
     yield "how many more of each machine your quotas of GPUs and vCPUs allow"
     if rows:
-        yield from table([gpu_quota.HEAD, *rows])
-    yield from gpu_quota.remarks(answers)
+        yield from table([QUOTA_HEAD, *rows])
+    yield from quota_remarks(answers)
 
 
 KIND_HEAD = ("GPU", "GB", "CUDA", "in a machine", "clouds", "$/hour", "spot")
@@ -350,4 +342,92 @@ def _place_json(place: Place) -> dict[str, Any]:
         "price_per_hour": place.on_demand.price if place.on_demand else None,
         "spot_price_per_hour": place.spot.price if place.spot else None,
         "price_date": min(dates).isoformat() if dates else None,
+    }
+
+
+QUOTA_HEAD = ("cloud", "machine", "GPUs", "on demand", "spot", "region")
+
+
+def quota_cells(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[tuple[str, ...]]:
+    """A row for each machine and all regions that allow the same of it; `every`: for each region.
+
+    Regions are in order of price, those that allow none last.
+    """
+    names = Counter(answer.account.config.provider for answer in answers)
+    for answer in answers:
+        provider = answer.account.config.provider
+        name = provider if names[provider] == 1 else str(answer.account)
+        for machine, accelerator, regions in _allowed_machines(answer.allowances):
+            groups: dict[tuple[str, str, str], list[str]] = {}
+            for region, pair in regions.items():
+                on_demand, spot = (_number(pair.get(market)) for market in (False, True))
+                groups.setdefault((on_demand, spot, region if every else ""), []).append(region)
+            for (on_demand, spot, _), places in sorted(groups.items(), key=_allows_none):
+                where = places[0] if len(places) == 1 else f"{places[0]} +{len(places) - 1}"
+                yield name, machine, f"{accelerator.count}", on_demand, spot, where
+
+
+def _allows_none(group: tuple[tuple[str, str, str], list[str]]) -> bool:
+    return set(group[0][:2]) <= {"0", "-"}
+
+
+def _allowed_machines(
+    allowances: Sequence[Allowance],
+) -> Iterator[tuple[str, Accelerator, dict[str, dict[bool, Allowance]]]]:
+    """Each machine with its regions, and in these its markets."""
+    found: dict[tuple[str, Accelerator], dict[str, dict[bool, Allowance]]] = {}
+    for each in allowances:
+        regions = found.setdefault((each.machine, each.accelerator), {})
+        regions.setdefault(each.region, {})[each.spot] = each
+    for (machine, accelerator), regions in found.items():
+        yield machine, accelerator, regions
+
+
+def _number(allowance: Allowance | None) -> str:
+    if allowance is None:
+        return "-"
+    return "?" if allowance.machines is None else f"{allowance.machines}"
+
+
+def quota_remarks(answers: Sequence[AccountQuota]) -> Iterator[str]:
+    """Remarks on quotas that allow no machine or are not known, and on accounts and regions that
+    did not answer.
+    """
+    for answer in answers:
+        name = str(answer.account)
+        if answer.error is not None:
+            yield f"{name}: not checked: {' '.join(answer.error.message.split())}"
+            if answer.error.hint and (answer.exit_code or isinstance(answer.error, UsageError)):
+                yield f"  hint: {answer.error.hint}"
+        elif not answer.allowances:
+            yield f"{name}: no region answered that is known to have these machines"
+        none = [each.quota.partition(":")[0] for each in answer.allowances if each.machines == 0]
+        if none:
+            yield f"{name}: used up or 0: {', '.join(dict.fromkeys(none))}"
+        yield from dict.fromkeys(
+            f"{name}: {each.quota}" for each in answer.allowances if each.machines is None
+        )
+        for place in answer.not_asked:
+            if not place.denied:
+                yield f"{name}: not checked: {place}".replace("\n", " ")
+        if denied := [place.place for place in answer.not_asked if place.denied]:
+            yield f"{name}: not checked, access denied: {', '.join(denied)}"
+
+
+def quota_document(answers: Sequence[AccountQuota]) -> list[dict[str, Any]]:
+    return [_quota_json(answer) for answer in answers]
+
+
+def _quota_json(answer: AccountQuota) -> dict[str, Any]:
+    error = answer.error
+    return {
+        "provider": answer.account.config.provider,
+        "project": answer.account.config.project,
+        "allowances": [
+            {**vars(each), "accelerator": str(each.accelerator)} for each in answer.allowances
+        ],
+        "not_asked": [vars(each) for each in answer.not_asked],
+        "error": None
+        if error is None
+        else {"message": error.message, "hint": error.hint, "exit_code": answer.exit_code},
     }

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import debug_option, json_option, print_json
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, print_lines
 
 if TYPE_CHECKING:
     from cloudtrain.importers import Imported
 
 
-@click.command(
-    short_help=COMMANDS["import"],
-    epilog="\b\nExample:\n  cloudtrain import config.yaml --output mnist.yaml \\\n"
-    '    --submit "$(cat submit.sh)"',
+@options.command(
+    "import",
+    "cloudtrain import config.yaml --output mnist.yaml \\",
+    '  --submit "$(cat submit.sh)"',
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @click.option(
@@ -41,9 +40,8 @@ if TYPE_CHECKING:
 @click.option(
     "--strategy", metavar="STRATEGY", help="TensorFlow's strategy (default: by the code or roles)."
 )
-@json_option
-@debug_option
-def command(
+@options.as_json
+def import_command(
     file: Path | None,
     submit: str | None,
     output: Path | None,

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    full_log_option,
-    name_argument,
-    role_option,
-    run_option,
-    shown,
-    store_option,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import shown
 from cloudtrain.cli.target import landed_target
 from cloudtrain.core import moments
 
@@ -55,14 +47,14 @@ def _pattern(
         raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from None
 
 
-@click.command(
-    short_help=COMMANDS["logs"],
-    epilog="\b\nExample:\n  cloudtrain logs mnist -f --role worker --tail 20\n"
-    "  cloudtrain logs mnist --since 10m --grep 'loss|Error'",
+@options.command(
+    "logs",
+    "cloudtrain logs mnist -f --role worker --tail 20",
+    "cloudtrain logs mnist --since 10m --grep 'loss|Error'",
 )
-@name_argument()
+@options.name()
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
-@role_option
+@options.role
 @click.option(
     "--tail",
     type=click.IntRange(min=0),
@@ -80,9 +72,9 @@ def _pattern(
     help="Only lines in which this regular expression is found.",
 )
 @click.option("--timestamps", is_flag=True, help="Show when each line arrived.")
-@run_option("Run to show")
-@store_option
-@full_log_option
+@options.run("Run to show")
+@options.store
+@options.full_log
 @click.option(
     "--json",
     "as_json",
@@ -90,8 +82,7 @@ def _pattern(
     envvar="CLOUDTRAIN_JSON",
     help="Print one JSON object for each line.",
 )
-@debug_option
-def command(
+def logs_command(
     name: str | None,
     follow: bool,
     roles: tuple[str, ...],

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import click
 
+from cloudtrain.cli import options
 from cloudtrain.cli.accounts import accounts_of, provider_options
-from cloudtrain.cli.app import COMMANDS
 from cloudtrain.cli.nodes import alarmed
-from cloudtrain.cli.options import (
-    debug_option,
-    json_option,
-    name_argument,
-    print_json,
-    record_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.console.lines import printable
 from cloudtrain.core import moments
 from cloudtrain.core.errors import UsageError
 
 
-@click.command(short_help=COMMANDS["ls"], epilog="\b\nExample:\n  cloudtrain ls --cloud")
-@name_argument()
+@options.command("ls", "cloudtrain ls --cloud")
+@options.name()
 @click.option("--cloud", is_flag=True, help="Query the accounts instead of the local records.")
 @provider_options
-@json_option
-@record_option
-@debug_option
-def command(
+@options.as_json
+@options.record
+def ls_command(
     name: str | None, cloud: bool, provider: str | None, project: str | None, as_json: bool
 ) -> int:
     """List the clusters known on this machine; with --cloud, everything in the accounts that has

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from cloudtrain.cli import candidates
+from cloudtrain.cli.app import COMMANDS
 from cloudtrain.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from cloudtrain.console.event_stream import EventStream
-    from cloudtrain.console.screen import Screen
-
+EVENTS = f"{__name__}.events"
+"""Key of the PATH of --events in the context's `meta`."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -28,7 +24,7 @@ def is_yaml(path: str) -> bool:
     return path.endswith((".yaml", ".yml"))
 
 
-def name_argument(
+def name(
     *, required: bool = False, known: candidates.Known = "all"
 ) -> Callable[[Decorated], Decorated]:
     """A cluster's name or its config file; optional if only one cluster is known. `known`: the
@@ -38,9 +34,7 @@ def name_argument(
     return _file_or_name("name", required, metavar, known)
 
 
-def file_argument(
-    *, required: bool = True, trusts: bool = True
-) -> Callable[[Decorated], Decorated]:
+def file(*, required: bool = True, trusts: bool = True) -> Callable[[Decorated], Decorated]:
     """A config file; or a known cluster's name, for the config of its last `up`. `trusts`: with
     --trust."""
     metavar = "FILE" if required else "[FILE]"
@@ -161,22 +155,19 @@ def given_settings() -> GivenSettings:
     )
 
 
-json_option = click.option(
+as_json = click.option(
     "--json",
     "as_json",
     is_flag=True,
     envvar="CLOUDTRAIN_JSON",
     help="Print one JSON document on stdout, nothing else.",
 )
-yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
-debug_option = click.option(
-    "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
-)
-events_option = click.option(
+yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
+events = click.option(
     "--events",
     metavar="PATH",
     expose_value=False,
-    callback=lambda context, parameter, value: context.meta.update({f"{__name__}.events": value}),
+    callback=lambda context, parameter, value: context.meta.update({EVENTS: value}),
     help="Append every message and step to PATH as JSON lines; - is stdout.",
 )
 
@@ -189,7 +180,7 @@ def _recorded(context: click.Context, _parameter: click.Parameter, value: Path |
         context.with_resource(recorded_to(value, on_stderr))
 
 
-record_option = click.option(
+record = click.option(
     "--record",
     metavar="PATH",
     envvar="CLOUDTRAIN_RECORD",
@@ -198,10 +189,10 @@ record_option = click.option(
     callback=_recorded,
     help="Append what the cloud answers to PATH, keys and names replaced, for a bug report.",
 )
-adopt_option = click.option(
+adopt = click.option(
     "--adopt", is_flag=True, help="Take over a cluster created from a FILE in another folder."
 )
-role_option = click.option(
+role = click.option(
     "--role",
     "roles",
     multiple=True,
@@ -211,7 +202,7 @@ role_option = click.option(
 )
 
 
-resume_option = click.option(
+resume = click.option(
     "--resume",
     metavar="RUN",
     shell_complete=candidates.resumable,
@@ -219,7 +210,7 @@ resume_option = click.option(
 )
 
 
-def run_option(meaning: str) -> Callable[[Decorated], Decorated]:
+def run(meaning: str) -> Callable[[Decorated], Decorated]:
     """--run, of a command that reads a run."""
     return click.option(
         "--run",
@@ -230,25 +221,25 @@ def run_option(meaning: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-order_key_option = click.option(
+order_key = click.option(
     "--order-key",
     metavar="PATH",
     envvar="CLOUDTRAIN_ORDER_KEY",
     type=click.Path(path_type=Path),
     help="Key with which a run that is away is ended from another machine.",
 )
-refresh_prices_option = click.option(
+refresh_prices = click.option(
     "--refresh-prices",
     is_flag=True,
     help="Fetch the clouds' current prices first (needs the extra `prices` and a network).",
 )
-store_option = click.option(
+store = click.option(
     "--store",
     metavar="URI",
     envvar="CLOUDTRAIN_STORE",
     help="Read landed runs from this store; needs no local record or FILE.",
 )
-full_log_option = click.option(
+full_log = click.option(
     "--full-log",
     is_flag=True,
     help="Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
@@ -256,7 +247,33 @@ full_log_option = click.option(
 )
 
 
-class PassThroughCommand(click.Command):
+def command(
+    name: str, *example: str, epilog: str = "", passes_on: bool = False
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command of `app.COMMANDS`, with the lines of its example, and with --debug. `passes_on`:
+    what follows `--` is the user's program's own.
+    """
+
+    def decorated(function: Callable[..., Any]) -> click.Command:
+        made = click.command(
+            cls=_PassesOn if passes_on else click.Command,
+            short_help=COMMANDS[name],
+            epilog=epilog or "\n".join(["\b", "Example:", *(f"  {line}" for line in example)]),
+        )(function)
+        text = "Show the traceback of an error."
+        made.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help=text))
+        return made
+
+    return decorated
+
+
+def passed_on() -> tuple[str, ...]:
+    """The words after `--`."""
+    words: tuple[str, ...] = click.get_current_context().meta["passed_on"]
+    return words
+
+
+class _PassesOn(click.Command):
     """Command that passes on everything after `--` unchanged, in `ctx.meta["passed_on"]`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -299,7 +316,7 @@ def _findings(_context: click.Context, _parameter: click.Parameter, value: str) 
     return names
 
 
-ignore_option = click.option(
+ignore = click.option(
     "--ignore",
     default="",
     metavar="WHAT,…",
@@ -321,75 +338,10 @@ def _seconds(
     return seconds
 
 
-wait_option = click.option(
+wait = click.option(
     "--wait",
     metavar="DURATION",
     callback=_seconds,
     help="While nothing has capacity or quota for all nodes, try again for this long, such as 6h. "
     "Nothing is billed for a cluster that does not exist yet.",
 )
-
-
-@contextmanager
-def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
-    """Yield the command's console, and flush it at the end."""
-    from cloudtrain.console import console
-    from cloudtrain.core.moments import MOMENTS
-    from cloudtrain.core.retry import waits_reported_to
-
-    screen = console(json=as_json or events_path() == "-", full_log=full_log)
-    events = event_stream(screen)
-    try:
-        heard = events or screen
-        with waits_reported_to(heard.say), MOMENTS.said_to(heard.warn):
-            yield events or screen
-    except BaseException as error:
-        if events is not None:
-            from cloudtrain.cli.errors import failure_of
-
-            events.flush()
-            events.write("end", ok=False, error=failure_of(error))
-        raise
-    else:
-        if events is not None:
-            events.flush()
-            events.write("end", ok=True)
-    finally:
-        screen.flush()
-
-
-def events_path() -> str | None:
-    """The PATH of --events; None without it."""
-    context = click.get_current_context(silent=True)
-    return context.meta.get(f"{__name__}.events") if context else None
-
-
-def event_stream(screen: Screen) -> EventStream | None:
-    """The stream of `--events`, open to the end of the command; None without the flag.
-
-    With `-` it is stdout, on which nothing else is printed then.
-    """
-    path = events_path()
-    if path is None:
-        return None
-    context = click.get_current_context()
-    from cloudtrain.console.event_stream import EventStream
-
-    if path != "-":
-        return EventStream(screen, context.with_resource(_appended(path)))
-    if context.params.get("as_json"):
-        raise click.UsageError("--events - and --json exclude each other: both print on stdout")
-    stream, sys.stdout = sys.stdout, sys.stderr
-    context.call_on_close(lambda: setattr(sys, "stdout", stream))
-    return EventStream(screen, stream)
-
-
-def _appended(path: str) -> TextIO:
-    try:
-        return open(path, "a", encoding="utf-8")  # noqa: PTH123
-    except OSError as error:
-        raise click.UsageError(f"--events {path}: {error.strerror}") from None
-
-
-def print_json(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    file_argument,
-    ignore_option,
-    json_option,
-    print_json,
-    refresh_prices_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import plan_of, read_target
 from cloudtrain.core.paths import size_text
 
@@ -28,16 +20,13 @@ if TYPE_CHECKING:
     from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
 
 
-@click.command(
-    short_help=COMMANDS["plan"], epilog="\b\nExample:\n  cloudtrain plan gcp.yaml --json"
-)
-@file_argument()
-@refresh_prices_option
+@options.command("plan", "cloudtrain plan gcp.yaml --json")
+@options.file()
+@options.refresh_prices
 @click.option("--all", "every", is_flag=True, help="Show every node, even of a large cluster.")
-@ignore_option
-@json_option
-@debug_option
-def command(
+@options.ignore
+@options.as_json
+def plan_command(
     file: str, refresh_prices: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
 ) -> None:
     """Show what `up` and `train` would create and run: every node, TF_CONFIG and command, and

@@ -1,22 +1,32 @@
-"""Prints what a command has to say: whole lines in a pipe, broken at words on a terminal."""
+"""Shows what a command has to say, and asks: lines, JSON, progress, events, confirmations."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import TextIO
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from cloudtrain.cli.options import EVENTS
 from cloudtrain.console.lines import printable
 from cloudtrain.console.wrapping import terminal_width, wrapped
+from cloudtrain.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from cloudtrain.console.event_stream import EventStream
+    from cloudtrain.console.screen import Screen
 
 
 def print_lines(
     lines: Iterable[str], *, err: bool = False, painted: Callable[[str], str] | None = None
 ) -> None:
-    """Print lines on stdout, or stderr. `painted` adds colours, for a terminal that shows them."""
+    """Print lines on stdout, or stderr: whole in a pipe, broken at words on a terminal. `painted`
+    adds colours, for a terminal that shows them.
+    """
     stream = sys.stderr if err else sys.stdout
     text = wrapped(printable("\n".join(lines)), terminal_width(stream))
     click.echo(painted(text) if painted is not None and _shows_colours(stream) else text, err=err)
@@ -25,3 +35,84 @@ def print_lines(
 def _shows_colours(stream: TextIO) -> bool:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
     return stream.isatty() and not plain
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the answer is yes. Raises UsageError without a terminal."""
+    if yes:
+        return
+    if not on_terminal():
+        raise UsageError(
+            f"confirmation required, but this is not a terminal: {question}",
+            hint="pass --yes to confirm",
+        )
+    click.confirm(question, abort=True, err=True)
+
+
+def on_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+@contextmanager
+def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
+    """Yield the command's console, and flush it at the end."""
+    from cloudtrain.console import console
+    from cloudtrain.core.moments import MOMENTS
+    from cloudtrain.core.retry import waits_reported_to
+
+    screen = console(json=as_json or events_path() == "-", full_log=full_log)
+    events = event_stream(screen)
+    try:
+        heard = events or screen
+        with waits_reported_to(heard.say), MOMENTS.said_to(heard.warn):
+            yield events or screen
+    except BaseException as error:
+        if events is not None:
+            from cloudtrain.cli.errors import failure_of
+
+            events.flush()
+            events.write("end", ok=False, error=failure_of(error))
+        raise
+    else:
+        if events is not None:
+            events.flush()
+            events.write("end", ok=True)
+    finally:
+        screen.flush()
+
+
+def events_path() -> str | None:
+    """The PATH of --events; None without it."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(EVENTS) if context else None
+
+
+def event_stream(screen: Screen) -> EventStream | None:
+    """The stream of `--events`, open to the end of the command; None without the flag.
+
+    With `-` it is stdout, on which nothing else is printed then.
+    """
+    path = events_path()
+    if path is None:
+        return None
+    context = click.get_current_context()
+    from cloudtrain.console.event_stream import EventStream
+
+    if path != "-":
+        return EventStream(screen, context.with_resource(_appended(path)))
+    if context.params.get("as_json"):
+        raise click.UsageError("--events - and --json exclude each other: both print on stdout")
+    stream, sys.stdout = sys.stdout, sys.stderr
+    context.call_on_close(lambda: setattr(sys, "stdout", stream))
+    return EventStream(screen, stream)
+
+
+def _appended(path: str) -> TextIO:
+    try:
+        return open(path, "a", encoding="utf-8")  # noqa: PTH123
+    except OSError as error:
+        raise click.UsageError(f"--events {path}: {error.strerror}") from None
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

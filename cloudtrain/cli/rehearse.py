@@ -7,26 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    PassThroughCommand,
-    debug_option,
-    events_option,
-    file_argument,
-    json_option,
-    print_json,
-    role_option,
-    shown,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, print_lines, shown
 from cloudtrain.cli.process import go_on_in_child
 from cloudtrain.cli.target import ClusterTarget, config_of, target_of
-
-EPILOG = """\b
-Example:
-  cloudtrain rehearse gcp.yaml
-  cloudtrain rehearse gcp.yaml --faults kill,disk --seed 7
-"""
 
 
 def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> float | None:
@@ -38,8 +22,13 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     raise click.BadParameter(f"{value!r} is neither `random` nor a percentage like 50%")
 
 
-@click.command(cls=PassThroughCommand, short_help=COMMANDS["rehearse"], epilog=EPILOG)
-@file_argument()
+@options.command(
+    "rehearse",
+    "cloudtrain rehearse gcp.yaml",
+    "cloudtrain rehearse gcp.yaml --faults kill,disk --seed 7",
+    passes_on=True,
+)
+@options.file()
 @click.option(
     "--faults",
     default="",
@@ -48,7 +37,7 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     "but `lid`, which takes five minutes, as `away` does a job of one node.",
 )
 @click.option("--times", type=click.IntRange(1, 100), default=1, help="Runs of each fault.")
-@role_option
+@options.role
 @click.option(
     "--at",
     "share",
@@ -60,12 +49,9 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--seed", type=int, help="Repeats the random choices of another rehearsal.")
 @click.option("--store", metavar="URI", help="Where the artifacts land (default: a local folder).")
 @click.option("--setup-run", is_flag=True, help="Also run the lines of `setup.run` here.")
-@events_option
-@json_option
-@debug_option
-@click.pass_context
-def command(
-    ctx: click.Context,
+@options.events
+@options.as_json
+def rehearse_command(
     file: str,
     faults: str,
     times: int,
@@ -106,7 +92,7 @@ def command(
             seed=seed,
             store=store,
             setup_run=setup_run,
-            arguments=ctx.meta["passed_on"],
+            arguments=options.passed_on(),
             console=screen,
         )
     if as_json:

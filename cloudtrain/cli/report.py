@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    json_option,
-    name_argument,
-    print_json,
-    run_option,
-    store_option,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json
 from cloudtrain.cli.target import landed_target
 from cloudtrain.core.errors import UsageError
 
@@ -29,11 +22,9 @@ AGAIN_AFTER = 30.0
 """Seconds between two pages of a run that goes on."""
 
 
-@click.command(
-    short_help=COMMANDS["report"], epilog="\b\nExample:\n  cloudtrain report mnist --open"
-)
-@name_argument()
-@run_option("Run to report on")
+@options.command("report", "cloudtrain report mnist --open")
+@options.name()
+@options.run("Run to report on")
 @click.option(
     "--output",
     metavar="FILE",
@@ -44,10 +35,9 @@ AGAIN_AFTER = 30.0
     "--watch", is_flag=True, help="Write it again every 30 seconds until the run has ended."
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
-@store_option
-@json_option
-@debug_option
-def command(
+@options.store
+@options.as_json
+def report_command(
     name: str | None,
     run_id: str | None,
     output: Path | None,

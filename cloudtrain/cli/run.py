@@ -6,47 +6,32 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    adopt_option,
-    debug_option,
-    events_option,
-    file_argument,
-    full_log_option,
-    ignore_option,
-    json_option,
-    print_json,
-    record_option,
-    resume_option,
-    shown,
-    wait_option,
-    yes_option,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import plan_of
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import Plan
 
 
-@click.command(short_help=COMMANDS["run"], epilog="\b\nExample:\n  cloudtrain run local.yaml")
-@file_argument()
+@options.command("run", "cloudtrain run local.yaml")
+@options.file()
 @click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
 @click.option(
     "--away",
     is_flag=True,
     help="Run it from a small machine in the cloud that deletes itself last.",
 )
-@resume_option
-@wait_option
-@adopt_option
-@yes_option
-@ignore_option
-@full_log_option
-@events_option
-@json_option
-@record_option
-@debug_option
-def command(
+@options.resume
+@options.wait
+@options.adopt
+@options.yes
+@options.ignore
+@options.full_log
+@options.events
+@options.as_json
+@options.record
+def run_command(
     file: str,
     keep_on_failure: bool,
     away: bool,

@@ -1,35 +1,31 @@
-"""`cloudtrain ssh`"""
+"""`cloudtrain ssh`, `exec` and `ssh-config`: the nodes, from a shell."""
 
 from __future__ import annotations
 
 import os
+import shlex
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.candidates import nodes
-from cloudtrain.cli.options import PassThroughCommand, debug_option, name_argument
+from cloudtrain.cli import candidates, options
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import name_of
 from cloudtrain.core.errors import UsageError
 
 
-@click.command(
-    cls=PassThroughCommand,
-    short_help=COMMANDS["ssh"],
-    epilog="\b\nExample:\n  cloudtrain ssh mnist worker0\n  cloudtrain ssh mnist chief -- df -h",
+@options.command(
+    "ssh", "cloudtrain ssh mnist worker0", "cloudtrain ssh mnist chief -- df -h", passes_on=True
 )
-@name_argument(required=True, known="up")
-@click.argument("node", required=False, metavar="[ROLE[INDEX]]", shell_complete=nodes)
-@debug_option
-@click.pass_context
-def command(ctx: click.Context, name: str, node: str | None) -> None:
+@options.name(required=True, known="up")
+@click.argument("node", required=False, metavar="[ROLE[INDEX]]", shell_complete=candidates.nodes)
+def ssh_command(name: str, node: str | None) -> None:
     """Open a shell on a node (default: the first one), or run the command after `--`. Uses
     OpenSSH's own ssh, with the cluster's key and its pinned host keys.
     """
     cluster = name_of(name)
     from cloudtrain.commands.ssh import shell_command
 
-    arguments = shell_command(cluster, node, ctx.meta["passed_on"])
+    arguments = shell_command(cluster, node, options.passed_on())
     try:
         os.execvp(arguments[0], arguments)
     except FileNotFoundError:
@@ -37,3 +33,67 @@ def command(ctx: click.Context, name: str, node: str | None) -> None:
             f"{arguments[0]} is not installed",
             hint="install the OpenSSH client, or use `cloudtrain exec`",
         ) from None
+
+
+EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
+
+
+@options.command("exec", EXAMPLE, passes_on=True)
+@options.name(required=True, known="up")
+@click.argument("first", nargs=-1, metavar="")
+@options.role
+@options.as_json
+def exec_command(name: str, first: tuple[str, ...], roles: tuple[str, ...], as_json: bool) -> int:
+    """Run a command on the nodes in parallel, each word passed as written, without a shell. The
+    exit code is the highest of all nodes, and not 0 if a node was skipped.
+    """
+    words = (*first, *options.passed_on())
+    if not words:
+        raise UsageError("no command given", hint=f"for example: {EXAMPLE}")
+    if len(words) == 1 and len(words[0].split()) > 1:
+        line = f"`cloudtrain exec {name} -- sh -c {shlex.quote(words[0])}`"
+        raise UsageError(
+            "the quoted line is one word, so it would be a program's name",
+            hint=f"for a shell: {line}; without one, leave out the quotes",
+        )
+    cluster = name_of(name)
+    from cloudtrain.commands.ssh import execute
+    from cloudtrain.console.quiet import CollectingConsole
+
+    with shown(as_json=as_json) as screen:
+        console = CollectingConsole(screen) if as_json else screen
+        done = execute(cluster, roles=roles, command=words, console=console)
+    if isinstance(console, CollectingConsole):
+        nodes = [
+            {"task": task, "exit_code": code, "output": console.texts.get(task, "")}
+            for task, code in done.exit_codes.items()
+        ]
+        document = {"name": cluster, "nodes": nodes, "skipped": list(done.skipped)}
+        print_json({**document, "exit_code": done.exit_code})
+    return done.exit_code
+
+
+CONFIG_EPILOG = """\b
+Example:
+  cloudtrain ssh-config mnist > ~/.ssh/cloudtrain-mnist
+  ssh -F ~/.ssh/cloudtrain-mnist mnist-worker0
+
+With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mnist-worker0` works.
+"""
+
+
+@options.command("ssh-config", epilog=CONFIG_EPILOG)
+@options.name(known="up")
+@options.as_json
+def ssh_config_command(name: str | None, as_json: bool) -> None:
+    """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
+    by name, with the cluster's key and its pinned host keys.
+    """
+    cluster = name_of(name)
+    from cloudtrain.commands.ssh import ssh_config
+
+    text = ssh_config(cluster)
+    if as_json:
+        print_json({"name": cluster, "ssh_config": text})
+        return
+    click.echo(text, nl=False)

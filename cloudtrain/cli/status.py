@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.checks.node_notes import overdue
-from cloudtrain.cli.app import COMMANDS
+from cloudtrain.cli import options
 from cloudtrain.cli.flag_variables import typed
 from cloudtrain.cli.nodes import alarmed, node_json
-from cloudtrain.cli.options import (
-    debug_option,
-    json_option,
-    name_argument,
-    print_json,
-    record_option,
-    store_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
@@ -32,17 +24,16 @@ if TYPE_CHECKING:
     from cloudtrain.money.budget import BudgetState
 
 
-@click.command(
-    short_help=COMMANDS["status"], epilog="\b\nExample:\n  cloudtrain status mnist --watch"
-)
-@name_argument()
+@options.command("status", "cloudtrain status mnist --watch")
+@options.name()
 @click.option("--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
 @click.option("--offline", is_flag=True, help="Show local records only; query no provider.")
-@store_option
-@json_option
-@record_option
-@debug_option
-def command(name: str | None, watch: bool, offline: bool, store: str | None, as_json: bool) -> int:
+@options.store
+@options.as_json
+@options.record
+def status_command(
+    name: str | None, watch: bool, offline: bool, store: str | None, as_json: bool
+) -> int:
     """Show clusters: their nodes as the provider lists them now, their runs, cost so far and
     expiry. Without NAME, all known clusters. With --store, or a FILE without a local record, shows
     the landed runs.

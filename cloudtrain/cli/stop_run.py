@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    events_option,
-    json_option,
-    name_argument,
-    order_key_option,
-    print_json,
-    shown,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import (
     ClusterTarget,
     desk_target,
@@ -24,13 +14,12 @@ from cloudtrain.cli.target import (
 )
 
 
-@click.command(short_help=COMMANDS["stop-run"], epilog="\b\nExample:\n  cloudtrain stop-run mnist")
-@name_argument(known="up")
-@order_key_option
-@events_option
-@json_option
-@debug_option
-def command(name: str | None, order_key: Path | None, as_json: bool) -> None:
+@options.command("stop-run", "cloudtrain stop-run mnist")
+@options.name(known="up")
+@options.order_key
+@options.events
+@options.as_json
+def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay up. A run that is away is
     ended by its controller, with its nodes.
     """

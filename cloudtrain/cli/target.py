@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.cli.options import given_settings, is_yaml
+from cloudtrain.cli.printing import on_terminal
 from cloudtrain.core.errors import ConfigError, UntrustedError, UsageError
 from cloudtrain.state import Records, known_clusters, resolve
 
@@ -18,8 +19,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
-
-from cloudtrain.cli.confirm import on_terminal
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import ClusterConfig

@@ -8,28 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    debug_option,
-    json_option,
-    name_argument,
-    print_json,
-    run_option,
-    shown,
-    store_option,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import landed_target
 
 if TYPE_CHECKING:
     from cloudtrain.commands.tensorboard import ServedRun
 
 
-@click.command(
-    short_help=COMMANDS["tensorboard"], epilog="\b\nExample:\n  cloudtrain tensorboard mnist --open"
-)
-@name_argument()
-@run_option("Run to show")
-@store_option
+@options.command("tensorboard", "cloudtrain tensorboard mnist --open")
+@options.name()
+@options.run("Run to show")
+@options.store
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -37,9 +27,8 @@ if TYPE_CHECKING:
     help="Port on 127.0.0.1 (default: a free one).",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-@json_option
-@debug_option
-def command(
+@options.as_json
+def tensorboard_command(
     name: str | None, run_id: str | None, store: str | None, port: int, opens: bool, as_json: bool
 ) -> int:
     """Serve TensorBoard on this machine over the event files of the latest run, until Ctrl-C: of a

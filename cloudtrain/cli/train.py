@@ -4,41 +4,23 @@ from __future__ import annotations
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.options import (
-    PassThroughCommand,
-    adopt_option,
-    debug_option,
-    events_option,
-    full_log_option,
-    json_option,
-    name_argument,
-    print_json,
-    record_option,
-    resume_option,
-    shown,
-)
+from cloudtrain.cli import options
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import target_of
 
-EPILOG = """\b
-Example:
-  cloudtrain train mnist -- --epochs 3 --learning-rate 0.01
-"""
 
-
-@click.command(cls=PassThroughCommand, short_help=COMMANDS["train"], epilog=EPILOG)
-@name_argument(known="up")
+@options.command(
+    "train", "cloudtrain train mnist -- --epochs 3 --learning-rate 0.01", passes_on=True
+)
+@options.name(known="up")
 @click.option("--detach", is_flag=True, help="Return once the run has started.")
-@resume_option
-@adopt_option
-@full_log_option
-@events_option
-@json_option
-@record_option
-@debug_option
-@click.pass_context
-def command(
-    ctx: click.Context,
+@options.resume
+@options.adopt
+@options.full_log
+@options.events
+@options.as_json
+@options.record
+def train_command(
     name: str | None,
     detach: bool,
     resume: str | None,
@@ -55,7 +37,7 @@ def command(
     from cloudtrain.commands.train import train
     from cloudtrain.core.run_record import published, run_to_json
 
-    arguments = ctx.meta["passed_on"]
+    arguments = options.passed_on()
     panel = list if detach else run_panel(target)
     with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
         run = train(

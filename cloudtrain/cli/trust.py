@@ -6,17 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.confirm import confirm
-from cloudtrain.cli.options import (
-    debug_option,
-    file_argument,
-    given_settings,
-    json_option,
-    print_json,
-    yes_option,
-)
-from cloudtrain.cli.printing import print_lines
+from cloudtrain.cli import options
+from cloudtrain.cli.options import given_settings
+from cloudtrain.cli.printing import confirm, print_json, print_lines
 from cloudtrain.cli.target import read_target
 from cloudtrain.core.errors import UsageError
 
@@ -24,13 +16,12 @@ if TYPE_CHECKING:
     from cloudtrain.commands.trust import TrustReport
 
 
-@click.command(short_help=COMMANDS["trust"], epilog="\b\nExample:\n  cloudtrain trust gcp.yaml")
-@file_argument(trusts=False)
+@options.command("trust", "cloudtrain trust gcp.yaml")
+@options.file(trusts=False)
 @click.option("--forget", is_flag=True, help="Ask about FILE again, whatever was agreed to.")
-@yes_option
-@json_option
-@debug_option
-def command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
+@options.yes
+@options.as_json
+def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
     """List what FILE would do with your rights, and ask once whether it may: send credentials to
     hosts that are none of the clouds' own, run programs on this machine, hand identities and
     credentials of your account to its nodes, use files outside of its project. A FILE that does

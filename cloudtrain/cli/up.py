@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cloudtrain.checks.node_notes import without_end
-from cloudtrain.cli.app import COMMANDS
-from cloudtrain.cli.confirm import confirm
+from cloudtrain.cli import options
 from cloudtrain.cli.nodes import node_json
-from cloudtrain.cli.options import (
-    adopt_option,
-    debug_option,
-    events_option,
-    file_argument,
-    ignore_option,
-    json_option,
-    print_json,
-    record_option,
-    shown,
-    wait_option,
-    yes_option,
-)
+from cloudtrain.cli.printing import confirm, print_json, shown
 from cloudtrain.cli.target import plan_of
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import facts_of
@@ -32,8 +19,8 @@ if TYPE_CHECKING:
     from cloudtrain.core.model import Plan
 
 
-@click.command(short_help=COMMANDS["up"], epilog="\b\nExample:\n  cloudtrain up gcp.yaml --yes")
-@file_argument()
+@options.command("up", "cloudtrain up gcp.yaml --yes")
+@options.file()
 @click.option(
     "--shrink",
     is_flag=True,
@@ -49,15 +36,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="On failure, delete the nodes that this call created, and no others.",
 )
-@wait_option
-@yes_option
-@adopt_option
-@ignore_option
-@events_option
-@json_option
-@record_option
-@debug_option
-def command(
+@options.wait
+@options.yes
+@options.adopt
+@options.ignore
+@options.events
+@options.as_json
+@options.record
+def up_command(
     file: str,
     shrink: bool,
     replace: bool,

@@ -37,6 +37,7 @@ from cloudtrain.core.errors import (
     NodesError,
     NotLanded,
     RunFailed,
+    StoreError,
     UsageError,
     raise_all,
 )
@@ -48,6 +49,7 @@ from cloudtrain.core.retry import CLOCK, Clock, Retry
 from cloudtrain.core.wait_limits import IDLE_DOWN, OUTAGE
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import ensure_idle_process
+from cloudtrain.runs.budget import recorded_budget
 from cloudtrain.runs.cluster_seen import cluster_seen
 from cloudtrain.runs.landing_steps import land_everything
 from cloudtrain.runs.lost_run import end_lost_run
@@ -363,3 +365,38 @@ def unlandable(
         f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",
         hint=hint,
     )
+
+
+@contextmanager
+def down_when_spent(handle: Handle, console: Console, *, clock: Clock = CLOCK) -> Iterator[None]:
+    """After the block, however it ended, take the cluster down if its budget is spent.
+
+    The holder of the cluster's lock calls it. Nodes whose artifacts could not be landed are kept
+    until their lifetime ends. A second error never replaces the first.
+    """
+    try:
+        yield
+    except (NotLanded, StoreError):
+        raise
+    except CloudtrainError as error:
+        try:
+            _go_down_if_spent(handle, console, clock)
+        except CloudtrainError as second:
+            raise NodesError({"run": error, "down": second}) from error
+        raise
+    _go_down_if_spent(handle, console, clock)
+
+
+def is_spent(records: Records, clock: Clock = CLOCK) -> bool:
+    """True once the rest of the budget pays for landing and going down alone."""
+    now = clock.now()
+    found = recorded_budget(records, now)
+    return found is not None and found.is_spent(now)
+
+
+def _go_down_if_spent(handle: Handle, console: Console, clock: Clock) -> None:
+    now = clock.now()
+    found = recorded_budget(handle.records, now)
+    if found is not None and found.is_spent(now):
+        console.warn(f"limits.budget: {found} are spent: taking {handle.config.name} down")
+        destroy_at_last(handle, console=console, clock=clock)

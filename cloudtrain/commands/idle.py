@@ -1,22 +1,25 @@
-"""`cloudtrain idle`: background process that takes a cluster down after `limits.idle`, or when
-`limits.budget` is spent; users see it in `status`.
+"""Processes in the background: `cloudtrain idle` takes a cluster down after `limits.idle`, or when
+`limits.budget` is spent, and `cloudtrain attend` supervises a detached run.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cluster.lease import holding_cluster
-from cloudtrain.cluster.session import Handle, recorded_config
-from cloudtrain.commands.attend import attend
-from cloudtrain.commands.down import destroy_cluster
-from cloudtrain.commands.spent_budget import is_spent
+from cloudtrain.cluster.billing_notice import report_billed_on_failure
+from cloudtrain.cluster.lease import holding_cluster, holding_lease
+from cloudtrain.cluster.session import Handle, open_session, recorded_config
+from cloudtrain.commands.down import destroy_cluster, down_when_spent, is_spent
 from cloudtrain.core.errors import CloudtrainError, LockedError, RunFailed
 from cloudtrain.core.events import DownFailed
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.run_record import Run
+from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
 from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, last_use
+from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records
+from cloudtrain.state.lock import ATTEND
 
 POLL = 5.0
 """Seconds between polls of the records; less if the limit is short."""
@@ -108,3 +111,20 @@ def finish(
             why = "is to go down, which a command could not do"
         console.say(f"{records.name} {why}: taking it down")
         destroy_cluster(handle, discard=False, console=console)
+
+
+def attend(name: str, *, console: Console, wait: float = LOCK_HANDED_OVER) -> Run | None:
+    """Supervise the cluster's active run to its end and return it; None if there is none."""
+    records = Records(name)
+    with records.lock(ATTEND, wait=wait):
+        run = records.active_run()
+        if run is None:
+            return None
+        handle = Handle(recorded_config(records))
+        with (
+            holding_lease(handle, ATTEND, console, must=False),
+            down_when_spent(handle, console),
+            open_session(handle, console) as session,
+            report_billed_on_failure(session),
+        ):
+            return supervise_run(session, run)

@@ -17,8 +17,7 @@ from cloudtrain.cluster.session import (
     record_cluster,
     refuse_other_use,
 )
-from cloudtrain.commands.down import destroy_at_last
-from cloudtrain.commands.spent_budget import is_spent
+from cloudtrain.commands.down import destroy_at_last, is_spent
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
 from cloudtrain.core.errors import (

@@ -1,13 +1,25 @@
-"""`cloudtrain ssh`: the system's own ssh, with the cluster's keys and pinned host keys."""
+"""`cloudtrain ssh`, `exec` and `ssh-config`: the nodes, by this machine's ssh or by our own."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from cloudtrain.cluster.session import open_provider, recorded_config, write_ssh_config
+from cloudtrain.cluster.session import (
+    Handle,
+    open_provider,
+    open_session,
+    recorded_config,
+    write_ssh_config,
+)
 from cloudtrain.core.errors import UsageError
-from cloudtrain.runs.background import ensure_idle_process
+from cloudtrain.core.model import Node, NodePlan
+from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.shell import Command
+from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
+from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import is_known, load_identity
 from cloudtrain.state import Records
 
@@ -38,3 +50,84 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
     path = write_ssh_config(records, identity, nodes)
     remote = [shlex.join(command)] if command else []
     return ["ssh", "-F", str(path), "--", one.name, *remote]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """Result of a command on the nodes."""
+
+    exit_codes: Mapping[str, int]
+    """By task; as a shell has it, 128 and more for one that a signal ended."""
+    skipped: tuple[str, ...] = ()
+    """Selected nodes on which it was not run, with their state."""
+
+    @property
+    def exit_code(self) -> int:
+        """The highest of all nodes, not 0 if a node was skipped."""
+        return max([int(bool(self.skipped)), *self.exit_codes.values()])
+
+
+def execute(
+    name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
+) -> Executed:
+    """Run the command with each argument as written and show every node's output. Skipped nodes
+    are reported last.
+    """
+    records = Records(name)
+    with (
+        starting_idle_process(records),
+        records.in_use(),
+        open_session(Handle(recorded_config(records)), console) as session,
+    ):
+        meant = [node for node in session.nodes if is_meant(node, roles)]
+        nodes = [node for node in meant if node.state == "running"]
+        if not nodes:
+            raise UsageError(
+                f"{name} has no running node" + (f" of {', '.join(roles)}" if roles else ""),
+                hint=f"its nodes: {', '.join(map(node_words, session.nodes)) or 'none'}",
+            )
+
+        def run(node: Node) -> int:
+            done = session.transport.run(
+                node,
+                Command(tuple(command)),
+                on_stdout=lambda data: console.task_output(node.task, data),
+                on_stderr=lambda data: console.task_output(node.task, data),
+            )
+            return done.exit_code
+
+        codes = fan_out(nodes, run, name=lambda node: node.name)
+        skipped = [node_words(node) for node in meant if node not in nodes]
+        there = {node.name for node in session.nodes}
+        planned = [node for node in session.plan.nodes if is_meant(node, roles)]
+        skipped += [f"{node.task} (gone)" for node in planned if node.name not in there]
+    for node in skipped:
+        console.warn(f"skipped: {node}")
+    ended = {
+        node.task: code if code >= 0 else 128 - code
+        for node, code in zip(nodes, codes, strict=True)
+    }
+    return Executed(exit_codes=ended, skipped=tuple(skipped))
+
+
+def is_meant(node: Node | NodePlan, roles: Sequence[str]) -> bool:
+    return not roles or bool({node.role, node.task} & set(roles))
+
+
+def node_words(node: Node) -> str:
+    """Format `worker0 (stopped)`."""
+    if node.state == "running":
+        return node.task
+    return f"{node.task} ({node.state}{': ' if node.fault else ''}{node.fault})"
+
+
+def ssh_config(name: str) -> str:
+    """Entries for the nodes that exist now. Pins their host keys, too."""
+    records = Records(name)
+    there = open_provider(recorded_config(records)).nodes(name)
+    if not there:
+        raise UsageError(f"{name} has no nodes", hint=f"`cloudtrain up {name}` creates them")
+    identity = keys.load_identity(records.folder)
+    nodes = [node for node in there if keys.is_known(identity, node)]
+    keys.write_known_hosts(identity, nodes)
+    return keys.ssh_config(identity, nodes)

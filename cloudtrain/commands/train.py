@@ -24,7 +24,7 @@ from cloudtrain.cluster.session import (
     recorded_config,
     refuse_other_use,
 )
-from cloudtrain.commands.spent_budget import down_when_spent
+from cloudtrain.commands.down import down_when_spent
 from cloudtrain.config.as_written import written_lines
 from cloudtrain.core import moments
 from cloudtrain.core.errors import UsageError

@@ -22,9 +22,9 @@ from cloudtrain.cluster.place_choice import budget_since, continue_budget
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.provision import create_nodes
 from cloudtrain.cluster.session import Handle, recorded_config
+from cloudtrain.commands import down as down_command
 from cloudtrain.commands import idle as idle_command
-from cloudtrain.commands import spent_budget
-from cloudtrain.commands.spent_budget import down_when_spent, is_spent
+from cloudtrain.commands.down import down_when_spent, is_spent
 from cloudtrain.commands.status import on_record
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.core.cloud import Cloud, cloud_of
@@ -477,7 +477,7 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
     world: World, hours: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down: list[str] = []
-    monkeypatch.setattr(spent_budget, "destroy_at_last", lambda handle, **_: down.append("down"))
+    monkeypatch.setattr(down_command, "destroy_at_last", lambda handle, **_: down.append("down"))
     handle = SimpleNamespace(records=world.records, config=SimpleNamespace(name="mnist"))
     clock = Clock(now=lambda: world.begun + hours * HOUR)
 
@@ -497,7 +497,7 @@ def test_a_command_whose_run_has_spent_the_budget_takes_the_cluster_down(
     def broken(*_: object, **__: object) -> None:
         raise LeftoverError("a node is left")
 
-    monkeypatch.setattr(spent_budget, "destroy_at_last", broken)
+    monkeypatch.setattr(down_command, "destroy_at_last", broken)
     expected = NodesError if hours > 2 else RunFailed
     with pytest.raises(expected) as both, spending():
         raise RunFailed("a task failed")

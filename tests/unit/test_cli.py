@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain import __version__
-from cloudtrain.cli import confirm
+from cloudtrain.cli import printing
 from cloudtrain.cli.app import COMMANDS, GROUPS, HIDDEN, LINES, cli, run
 from cloudtrain.cli.check import painted
-from cloudtrain.commands.execute import Executed
+from cloudtrain.commands.ssh import Executed
 from cloudtrain.core import errors
 from cloudtrain.core.model import Cluster, Node, Problem
 from cloudtrain.core.protocols import Finding
@@ -279,7 +279,7 @@ def test_bad_usage_is_two_lines_and_exit_code_2(arguments: list[str], error: str
 def test_what_stands_after_the_dashes_reaches_the_command_as_written(verbs: Verbs) -> None:
     known("mnist")
     verbs.answer("train", "train", RUN)
-    verbs.answer("execute", "execute", Executed(exit_codes={"worker0": 7, "ps0": 0}))
+    verbs.answer("ssh", "execute", Executed(exit_codes={"worker0": 7, "ps0": 0}))
     assert cloudtrain("train", "--", "--epochs", "3", "--", "a b").exit_code == 0
     assert cloudtrain("train", "mnist", "--detach", "--", "--json").exit_code == 0
     done = cloudtrain(
@@ -613,7 +613,7 @@ def test_what_costs_money_is_never_done_unasked(verbs: Verbs) -> None:
 
 
 def test_a_terminal_is_asked_and_no_is_no(verbs: Verbs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirm, "on_terminal", lambda: True)
+    monkeypatch.setattr(printing, "on_terminal", lambda: True)
     monkeypatch.setattr("cloudtrain.cli.down.on_terminal", lambda: True)
     verbs.answer("up", "up", Cluster(name="gcp", nodes=()))
     verbs.answer("down", "down", None)
@@ -680,7 +680,7 @@ def test_the_shell_completes_commands_flags_clusters_and_files(
 def test_exec_prints_what_each_node_answered_as_one_document(verbs: Verbs) -> None:
     known("mnist")
     done = Executed(exit_codes={"chief0": 0, "worker0": 3}, skipped=("worker1 (gone)",))
-    verbs.answer("execute", "execute", done)
+    verbs.answer("ssh", "execute", done)
     result = cloudtrain("exec", "mnist", "--json", "--", "hostname")
     assert result.exit_code == 3
     assert json.loads(result.stdout) == {
@@ -704,7 +704,7 @@ def test_init_and_ssh_config_print_a_document_too(
         "script": "train.py",
     }
     known("mnist")
-    verbs.answer("ssh_config", "ssh_config", "Host mnist-chief0\n")
+    verbs.answer("ssh", "ssh_config", "Host mnist-chief0\n")
     assert json.loads(cloudtrain("ssh-config", "mnist", "--json").stdout) == {
         "name": "mnist",
         "ssh_config": "Host mnist-chief0\n",

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from cloudtrain.cli.gpu_quota import cells, document, remarks
-from cloudtrain.commands.accounts import AccountRef, account_of
-from cloudtrain.commands.gpu_quota import AccountQuota
+from cloudtrain.cli.gpus import quota_cells as cells
+from cloudtrain.cli.gpus import quota_document as document
+from cloudtrain.cli.gpus import quota_remarks as remarks
+from cloudtrain.commands.accounts import AccountQuota, AccountRef, account_of
 from cloudtrain.core.errors import CredentialsError
 from cloudtrain.core.model import Accelerator, MachineType
 from cloudtrain.core.partial_list import NotAsked

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain
-from cloudtrain.commands.ssh import shell_command
-from cloudtrain.commands.ssh_config import ssh_config
+from cloudtrain.commands.ssh import shell_command, ssh_config
 from cloudtrain.config.address_fields import address, user
 from cloudtrain.config.fields import InvalidValue
 from cloudtrain.config.yaml_source import Scalar, SourceLocation
@@ -73,9 +72,8 @@ def test_ssh_reaches_only_nodes_whose_host_key_is_on_record(
         def nodes(self, cluster: str) -> PartialList[Node]:
             return PartialList(nodes)
 
-    for module in ("ssh", "ssh_config"):
-        monkeypatch.setattr(f"cloudtrain.commands.{module}.open_provider", lambda _: Listing())
-        monkeypatch.setattr(f"cloudtrain.commands.{module}.recorded_config", lambda _: None)
+    monkeypatch.setattr("cloudtrain.commands.ssh.open_provider", lambda _: Listing())
+    monkeypatch.setattr("cloudtrain.commands.ssh.recorded_config", lambda _: None)
     monkeypatch.setattr("cloudtrain.commands.ssh.ensure_idle_process", lambda _: None)
     words = shell_command("mnist", None, ["-oProxyCommand=touch x"])
     assert words[:2] == ["ssh", "-F"]

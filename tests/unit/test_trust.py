@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import cloudtrain
 from cloudtrain.checks.rights_notes import open_notes
-from cloudtrain.cli import confirm, target
+from cloudtrain.cli import printing, target
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
@@ -75,7 +75,7 @@ def refused(done: Result) -> list[str]:
 
 
 def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (confirm, target):
+    for module in (printing, target):
         monkeypatch.setattr(module, "on_terminal", lambda: True)
 
 

@@ -147,7 +147,7 @@ def test_one_that_its_provider_still_has_is_not_forgotten(
 ) -> None:
     record_cluster(file_in(tmp_path / "pa"), Records("same"))
     cloud = FakeProvider()
-    monkeypatch.setattr("cloudtrain.commands.forget.open_provider", lambda config: cloud)
+    monkeypatch.setattr("cloudtrain.commands.cache.open_provider", lambda config: cloud)
     plan = make_plan("same", workers=0)
     cloud.create(plan, None, lambda *_, **__: None)  # type: ignore[arg-type]
     done = run("forget", "same")
