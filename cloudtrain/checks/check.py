@@ -5,35 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from cloudtrain import catalog
 from cloudtrain.catalog import reported
-from cloudtrain.checks.bucket_notes import bucket_notes, unusable
-from cloudtrain.checks.commands import placeholder_notes
-from cloudtrain.checks.data_check import CheckedData, checked_data, egress_finding
-from cloudtrain.checks.fill_in import marked
-from cloudtrain.checks.findings import found_ahead
-from cloudtrain.checks.import_notes import import_notes
-from cloudtrain.checks.node_notes import without_end
-from cloudtrain.checks.offline_checks import (
-    access_note,
-    evaluator_note,
-    launched,
-    too_long,
+from cloudtrain.checks.findings import (
+    CheckedData,
+    access_findings,
+    checked_data,
+    egress_finding,
+    found_ahead,
+    refusal,
+    spot_finding,
 )
-from cloudtrain.checks.path_notes import path_notes
+from cloudtrain.checks.node_notes import without_end
+from cloudtrain.checks.offline_checks import launched, notes, too_long
+from cloudtrain.checks.path_notes import unusable
 from cloudtrain.checks.price import price
-from cloudtrain.checks.program_notes import program_notes
-from cloudtrain.checks.rights_notes import rights_notes
 from cloudtrain.checks.script_code import missing_script
-from cloudtrain.checks.script_notes import script_notes
-from cloudtrain.checks.setup import setup_notes
-from cloudtrain.checks.spot_finding import spot_finding
-from cloudtrain.checks.ssh_access import access_findings
 from cloudtrain.checks.trial_machine import try_machine
 from cloudtrain.cluster.cluster_offers import each_candidate
 from cloudtrain.cluster.drift import refuse_drift
-from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle, open_provider
@@ -51,14 +43,8 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.parallel import ask_all
-from cloudtrain.core.protocols import (
-    Console,
-    Finding,
-    RentsMachines,
-    WritesPolicies,
-)
+from cloudtrain.core.protocols import Console, Finding, RentsMachines, WritesPolicies
 from cloudtrain.core.retry import CLOCK
-from cloudtrain.playbooks import tensorflow
 
 
 def check(
@@ -75,54 +61,34 @@ def check(
     read = each_candidate(plan.config)
     if len(read) == 1:
         found = findings(handle, deep=deep, ignore=ignore)
-        there = (*drift_finding(handle.plan), *end_findings(handle))
-        return (*found, *spot_finding(handle, found), *offline, *there)
-
-    def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
-        place = f"{config.provider} {', '.join(config.placement)}"
-        here = Handle(config)
-        try:
-            found = findings_of_place(here, deep=deep, ignore=ignore)
-            found = (*found, *spot_finding(here, found))
-        except CloudtrainError as error:
-            kind, text, hint = type(error), error.message, error.hint
-            found = (Finding(what="provider", ok=False, text=text, hint=hint, error=kind),)
-        return tuple(replace(each, place=place) for each in found)
-
+        existing = (*drift_finding(handle.plan), *end_findings(handle))
+        return (*found, *spot_finding(handle, found), *offline, *existing)
     for config in read:  # in this thread, where an MFA code may be asked for
         with suppress(CloudtrainError):
             open_provider(config)
     data = checked_data(handle.plan, priced=False)
-    asked = ask_all(read, of_place, name=lambda config: config.provider)
-    places = [
-        replace(each, place=found[0].place) if found else each
-        for config, found in zip(read, asked, strict=True)
-        for each in (*found, *egress_finding(config, data.traffic))
-    ]
-    return (*findings_of_all(handle, ignore=ignore, data=data), *offline, *places)
+
+    def of_place(config: ClusterConfig) -> tuple[Finding, ...]:
+        handle = Handle(config)
+        try:
+            found = findings_of_place(handle, deep=deep, ignore=ignore)
+            found = (*found, *spot_finding(handle, found))
+        except CloudtrainError as error:
+            found = (Finding.of("provider", error),)
+        place = f"{config.provider} {', '.join(config.placement)}"
+        found = (*found, *(egress_finding(config, data.traffic) if found else ()))
+        return tuple(replace(each, place=place) for each in found)
+
+    places = ask_all(read, of_place, name=lambda config: config.provider)
+    of_all = findings_of_all(handle, ignore=ignore, data=data)
+    return (*of_all, *offline, *chain.from_iterable(places))
 
 
 def noted(config: ClusterConfig) -> tuple[Finding, ...]:
-    """Notes on configs that work, but hardly as intended."""
-    missing = missing_script(config)  # a finding of its own
-    about_script = [note for note in script_notes(config) if note != missing]
-    refused = unusable(config)
-    found = (
-        *rights_notes(config),
-        access_note(config),
-        open_ports_note(config),
-        evaluator_note(config),
-        tensorflow.keras_warning(config),
-        *setup_notes(config),
-        *marked(config),
-        *placeholder_notes(config),
-        *about_script,
-        *import_notes(config),
-        *program_notes(config),
-        *(note for note in bucket_notes(config) if note not in refused),
-        *path_notes(config),
-    )
-    return tuple(Finding(what="note", ok=True, text=note) for note in found if note)
+    """Notes on configs that work, but hardly as intended; not what is a finding of its own."""
+    refused = (missing_script(config), *unusable(config))
+    found = (note for note in notes(config, "check") if note not in refused)
+    return tuple(Finding(what="note", ok=True, text=note) for note in found)
 
 
 def least_policy(config: ClusterConfig) -> str:
@@ -146,8 +112,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
     try:
         refuse_drift(recorded_drift(plan), plan.config)
     except UsageError as error:
-        text, hint = error.message, error.hint
-        return (Finding(what="cluster", ok=False, text=text, hint=hint, error=UsageError),)
+        return (Finding.of("cluster", error),)
     text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
     return (Finding(what="cluster", ok=True, text=text),)
 
@@ -164,7 +129,7 @@ def end_findings(handle: Handle) -> tuple[Finding, ...]:
     if lacking:
         text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
         hint = "`cloudtrain up` gives them one where the cloud can, `cloudtrain down` deletes them"
-        return (Finding(what="end", ok=False, text=text, hint=hint, error=LeftoverError),)
+        return refusal("end", [text], hint, LeftoverError)
     if not any(node.expires and node.state == "running" for node in nodes):
         return ()
     return (Finding(what="end", ok=True, text="the cloud will end its running nodes"),)
@@ -186,8 +151,8 @@ def findings_of_place(
     If the cloud describes a machine otherwise than the plan has it, the cluster is planned and
     checked again.
     """
-    refusal, news = learn_machines(handle)
-    fitting, asked = fitting_findings(handle, refusal, ignore)
+    refused, news = learn_machines(handle)
+    fitting, asked = fitting_findings(handle, refused, ignore)
     for _ in range(PLANNED_AGAIN):
         told, changed = compare_machines(handle, asked)
         news = (*news, *told)
@@ -218,13 +183,15 @@ PLANNED_AGAIN = 3
 
 
 def fitting_findings(
-    handle: Handle, refusal: tuple[Finding, ...], ignore: Collection[str]
+    handle: Handle, refused: tuple[Finding, ...], ignore: Collection[str]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...] | None]:
     """Findings on the plan's machines, and those of them that came from the cloud; None if it was
     not asked, as the plan itself is refused.
     """
     plan = handle.plan
-    fitting = ignored((*(refusal or machines(plan)), *gpu_support(plan)), ignore)
+    fitting = ignored(
+        (*(refused or machines(plan)), *refusal("gpus", without_code(plan), OTHER_GPUS)), ignore
+    )
     if not all(finding.ok for finding in fitting):
         return fitting, None
     queried = ignored(handle.provider.check(plan), ignore)
@@ -255,8 +222,7 @@ def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]
     except CloudError as error:
         if not plan_errors(handle.plan):
             return (), ()
-        text, hint = error.message, error.hint
-        return (Finding(what="machines", ok=False, text=text, hint=hint, error=type(error)),), ()
+        return (Finding.of("machines", error),), ()
     news = reported.learn(config.provider, facts)
     handle.plan_again()
     return (), news
@@ -349,51 +315,26 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
     """Finding on machine types, before any cloud is queried; none if no machine is rented."""
     if not is_cloud(plan.config.provider):
         return ()
-    wrong = plan_errors(plan)
-    if wrong:
-        return (
-            Finding(
-                what="machines",
-                ok=False,
-                text="\n".join(wrong),
-                hint=CHOOSES,
-                error=UsageError,
-            ),
-        )
     chosen = dict.fromkeys(f"{node.machine}" for node in plan.nodes)
     text = "; ".join(plan_notes(plan)) or ", ".join(chosen)
-    return (Finding(what="machines", ok=True, text=text),)
-
-
-def gpu_support(plan: Plan) -> tuple[Finding, ...]:
-    """Finding if TensorFlow has no code for the GPUs."""
-    wrong = without_code(plan)
-    if not wrong:
-        return ()
-    text = "\n".join(wrong)
-    return (Finding(what="gpus", ok=False, text=text, hint=OTHER_GPUS, error=UsageError),)
+    wrong = refusal("machines", plan_errors(plan), CHOOSES)
+    return wrong or (Finding(what="machines", ok=True, text=text),)
 
 
 def command(plan: Plan) -> tuple[Finding, ...]:
     """Return a finding if the command cannot be started, otherwise none."""
-    wrong = too_long(plan.config, launched(plan))
-    text = "\n".join(str(problem) for problem in wrong)
-    return (Finding(what="command", ok=False, text=text, error=UsageError),) if wrong else ()
+    return refusal("command", [str(each) for each in too_long(plan.config, launched(plan))])
 
 
 def script(config: ClusterConfig) -> tuple[Finding, ...]:
     """Finding if the file that the command names is not delivered."""
     missing = missing_script(config)
-    return (
-        (Finding(what="script", ok=False, text=missing, error=PreflightError),) if missing else ()
-    )
+    return refusal("script", [missing] if missing else [], kind=PreflightError)
 
 
 def buckets(config: ClusterConfig) -> tuple[Finding, ...]:
     """Finding on URIs that no program on the nodes can open."""
-    found = unusable(config)
-    text = "\n".join(found)
-    return (Finding(what="buckets", ok=False, text=text, error=UsageError),) if found else ()
+    return refusal("buckets", unusable(config))
 
 
 def store(handle: Handle) -> Finding:
@@ -407,7 +348,5 @@ def store(handle: Handle) -> Finding:
         if isinstance(error, NoBucketError) and config.artifacts.create:
             text = f"{config.artifacts.store}: does not exist yet: `up` creates it"
             return Finding(what="store", ok=True, text=text)
-        return Finding(
-            what="store", ok=False, text=error.message, hint=error.hint, error=type(error)
-        )
+        return Finding.of("store", error)
     return Finding(what="store", ok=True, text=config.artifacts.store)

@@ -1,19 +1,42 @@
-"""Findings of `check`, `up`, `run` and `train` on this machine, before anything is created."""
+"""Findings of `check` on what this machine, the data and the account have, before anything is
+created.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from cloudtrain.checks.commands import command_problems
-from cloudtrain.checks.fill_in import unfilled
+from cloudtrain.checks.commands import command_problems, unfilled
 from cloudtrain.checks.setup import setup
+from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
 from cloudtrain.config.location import placed
-from cloudtrain.core.errors import CloudtrainError, ConfigError, UsageError
-from cloudtrain.core.model import ClusterConfig, Problem
-from cloudtrain.core.protocols import Finding
+from cloudtrain.core.cloud import SshService, cloud_of, facts_of
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    ConfigError,
+    CredentialsError,
+    UsageError,
+    if_told,
+    text_of,
+)
+from cloudtrain.core.model import ClusterConfig, Plan, Problem
+from cloudtrain.core.own_python import NEUTRAL
+from cloudtrain.core.partial_list import evidence_text
+from cloudtrain.core.paths import size_text
+from cloudtrain.core.protocols import Finding, RentsMachines
+from cloudtrain.datasets.dataset import DataFile, Dataset, parts
+from cloudtrain.datasets.fit import too_small
+from cloudtrain.datasets.listing import DataSigner, list_dataset, opened_source
+from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import git
+from cloudtrain.ssh.proxy_process import connect, is_installed
+from cloudtrain.ssh.ssh_proxy import ProxyFailed, jump_command, own_command, where_to_get
 
 
 def found_ahead(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -38,21 +61,29 @@ def secrets(config: ClusterConfig) -> str:
     return ", ".join(config.secrets) or "none"
 
 
-def _of(what: str, ask: Callable[[ClusterConfig], str], config: ClusterConfig) -> Iterator[Finding]:
+def _of(what: str, ask: Callable[[ClusterConfig], str], config: ClusterConfig) -> Sequence[Finding]:
     try:
-        yield Finding(what=what, ok=True, text=ask(config))
+        return (Finding(what=what, ok=True, text=ask(config)),)
     except ConfigError as error:
-        yield from _refused(what, config, error.problems, error.hint)
+        return _refused(what, config, error.problems, error.hint)
     except CloudtrainError as error:
-        yield Finding.of(what, error)
+        return (Finding.of(what, error),)
 
 
 def _refused(
-    what: str, config: ClusterConfig, problems: Sequence[Problem], hint: str | None = None
-) -> Iterator[Finding]:
-    if problems:
-        text = "\n".join(str(placed(config, problem)) for problem in problems)
-        yield Finding(what=what, ok=False, text=text, hint=hint, error=UsageError)
+    what: str, config: ClusterConfig, problems: Iterable[Problem], hint: str | None = None
+) -> tuple[Finding, ...]:
+    return refusal(what, [str(placed(config, problem)) for problem in problems], hint)
+
+
+def refusal(
+    what: str,
+    wrong: Collection[str],
+    hint: str | None = None,
+    kind: type[CloudtrainError] = UsageError,
+) -> tuple[Finding, ...]:
+    """One bad finding with all these texts; none without any."""
+    return (Finding.of(what, kind("\n".join(wrong), hint=hint)),) if wrong else ()
 
 
 # ── the code ───────────────────────────────────────────────────────────────────
@@ -72,3 +103,217 @@ def code(config: ClusterConfig) -> str:
         git.refuse_unreadable(config, source.url, source.digest)
         return f"{config.code.git} at {source.digest[:10]}, fetched by each node"
     return "none"
+
+
+# ── spot capacity: evidence, which stops nothing ───────────────────────────────
+
+
+def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return where the cloud expects spot machines to be had; none without spot nodes, if the cloud
+    says nothing, or if `others`, the findings on the same place, would stop `up`.
+    """
+    if not any(node.spot for node in handle.plan.nodes) or not all(each.ok for each in others):
+        return ()
+    provider = handle.provider
+    if not isinstance(provider, RentsMachines):
+        return ()
+
+    def ask() -> tuple[Finding, ...]:
+        found = provider.spot_evidence(handle.plan)
+        text = f"{evidence_text(found)}; `up` tries the zones of a region in this order"
+        return (Finding(what="spot", ok=True, text=text),) if found else ()
+
+    return if_told(
+        ask,
+        lambda error: (
+            Finding(what="spot", ok=True, text=f"not known: {error.message}", told=False),
+        ),
+    )
+
+
+# ── how SSH reaches the nodes (`network.ssh_proxy`) ────────────────────────────
+
+
+VERSION_SECONDS = 30.0
+
+
+def access_findings(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Findings on the programs of `ssh_proxy`, and on the login to a jump host; none without it."""
+    proxy = config.network.ssh_proxy
+    if proxy is None:
+        return ()
+    if proxy.jump:
+        return _not_installed("ssh") or (_jump_host(proxy.jump),)
+    if proxy.command:
+        program = own_command(proxy.command, {})[0]
+        return _not_installed(program) or (Finding(what="ssh", ok=True, text=proxy.command),)
+    cloud = cloud_of(config.provider)
+    service = cloud.ssh_proxy if cloud is not None else None
+    if service is None:
+        return ()
+    missing = tuple(finding for name in service.programs for finding in _not_installed(name))
+    return missing or (_installed(service),)
+
+
+def _not_installed(program: str) -> tuple[Finding, ...]:
+    if is_installed(program) or Path(program).is_file():
+        return ()
+    return refusal("ssh", [f"{program} is not installed"], where_to_get(program))
+
+
+def _installed(service: SshService) -> Finding:
+    """Ask for a version; a program that cannot tell it may lack a part of itself."""
+    try:
+        done = subprocess.run(
+            service.versions,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            cwd=NEUTRAL,
+            timeout=VERSION_SECONDS,
+            check=False,
+        )
+        text, told = (done.stdout or done.stderr), done.returncode == 0
+    except (OSError, subprocess.TimeoutExpired) as error:
+        text, told = str(error), False
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    words = f"{service.field} by {' '.join(service.programs)}: {first}"
+    return Finding(what="ssh", ok=True, text=words, told=told)
+
+
+def _jump_host(jump: str) -> Finding:
+    """Log in to the jump host as connections to nodes do, and ask it for its own SSH port.
+
+    That it refuses this port proves the login, too.
+    """
+    try:
+        connect(jump_command(jump, "localhost", 22)).close()
+    except ProxyFailed as error:
+        if "open failed" not in error.text and "stdio forwarding failed" not in error.text:
+            kind = CredentialsError if error.lasting else UsageError
+            return Finding.of("ssh", kind(error.text, hint=error.hint))
+        if "administratively prohibited" in error.text:
+            text = f"{jump} lets you in; it allows no forwarding to itself, perhaps to the nodes"
+            return Finding(what="ssh", ok=True, text=text, told=False)
+    return Finding(what="ssh", ok=True, text=f"{jump} lets you in")
+
+
+# ── `data:`: what is there, how large, what its transfer costs ─────────────────
+
+
+AT_ONCE = 8
+"""Datasets that are listed in parallel."""
+
+
+RELAYED = "nodes cannot read it themselves: it goes through this machine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Data of one dataset that all nodes together read."""
+
+    name: str
+    uri: str
+    location: str
+    """Region of its store; "" if not known."""
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedData:
+    """Findings on all datasets, and what is read of those that could be listed."""
+
+    findings: tuple[Finding, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+
+
+def egress_finding(config: ClusterConfig, traffic: Sequence[Traffic]) -> tuple[Finding, ...]:
+    """Finding on the cost, in one candidate's place, of reading this data and landing artifacts."""
+    texts = [
+        f"data.{each.name}: {cost}"
+        for each in traffic
+        if (cost := transfer_cost(config, each.uri, each.location, each.size))
+    ]
+    rate = landing_rate(config)
+    if rate is not None:
+        texts.append(f"artifacts: {rate} (estimate)")
+    return (Finding(what="egress", ok=True, text="; ".join(texts)),) if texts else ()
+
+
+def checked_data(plan: Plan, *, priced: bool = True) -> CheckedData:
+    """A finding for each dataset, listed and read with this machine's credentials, one on the disks
+    if they are too small, and what is read; nothing without `data:`.
+
+    `priced`: with the cost of its transfer to the plan's place, in the dataset's finding; for
+    several places there is `egress_finding`.
+    """
+    names = tuple(plan.config.data)
+    if not names:
+        return CheckedData()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        checked = list(pool.map(lambda name: _checked(plan, name, priced), names))
+    splits = {name: split for name, (_, _, split) in zip(names, checked, strict=True) if split}
+    hint = "set disk_gb, use `shard: true`, or pass `--ignore disk`"
+    return CheckedData(
+        findings=(
+            *(finding for finding, _, _ in checked),
+            *refusal("disk", too_small(plan, splits), hint),
+        ),
+        traffic=tuple(traffic for _, traffic, _ in checked if traffic is not None),
+    )
+
+
+def _checked(
+    plan: Plan, name: str, priced: bool
+) -> tuple[Finding, Traffic | None, tuple[tuple[DataFile, ...], ...]]:
+    """A dataset's finding, what is read of it, and the files of each node; none of this if it could
+    not be listed.
+    """
+    config = plan.config
+    try:
+        store = opened_source(config, name)
+        dataset = list_dataset(config, name, store)
+        split = parts(dataset, [node.role for node in plan.nodes])
+        signer = DataSigner(config, dataset, store)
+        _read_a_byte(signer, dataset.files)
+        shared = facts_of(config.provider).on_this_machine
+        total = dataset.size if shared else _total(split)
+        relayed = not shared and signer.sign(dataset.files[0], expires_in=60) is None
+        read = Traffic(name=name, uri=dataset.source.source, location=signer.location(), size=total)
+        cost = transfer_cost(config, read.uri, read.location, total)
+    except CloudtrainError as error:
+        what = f"data.{name}"
+        return replace(Finding.of(what, error), text=text_of(what, error)), None, ()
+    texts = (_described(dataset, split, shared=shared), RELAYED if relayed else "")
+    text = "; ".join(filter(None, (*texts, cost if priced else "")))
+    return Finding(what=f"data.{name}", ok=True, text=text), read, split
+
+
+def _total(split: Sequence[Sequence[DataFile]]) -> int:
+    return sum(file.size for part in split for file in part)
+
+
+def _read_a_byte(signer: DataSigner, files: Sequence[DataFile]) -> None:
+    """Read from the smallest file, as a right to list is no right to read."""
+    filled = [file for file in files if file.size]
+    if filled:
+        reading = signer.read(min(filled, key=lambda file: file.size))
+        next(reading, b"")
+
+
+def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]], *, shared: bool) -> str:
+    """Files and sizes; `shared`: all nodes use one copy."""
+    sizes = [sum(file.size for file in part) for part in split if part]
+    count = len(dataset.files)
+    text = f"{count:,} file{'s' if count > 1 else ''}, {size_text(dataset.size)}"
+    if not sizes:
+        return f"{text}; no node gets it"
+    each = size_text(max(sizes))
+    if dataset.source.shard:
+        return f"{text}: at most {each} on each of {len(sizes)} nodes"
+    if shared and len(sizes) > 1:
+        return f"{text}, one copy for {len(sizes)} nodes of this machine"
+    total = f", {size_text(sum(sizes))} in all" if len(sizes) > 1 else ""
+    return f"{text} on each of {len(sizes)} node{'s' if len(sizes) > 1 else ''}{total}"

@@ -1,21 +1,24 @@
-"""Offline checks of `plan` and `check`: what would fail on the nodes."""
+"""Offline checks of `plan` and `check`: what would fail on the nodes, and every note."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Literal
 
 from cloudtrain.catalog.region_names import invalid_region
-from cloudtrain.checks.bucket_notes import bucket_notes
-from cloudtrain.checks.commands import placeholder_notes
-from cloudtrain.checks.fill_in import marked
+from cloudtrain.checks.commands import marked, placeholder_notes
 from cloudtrain.checks.import_notes import import_notes
-from cloudtrain.checks.path_notes import path_notes
+from cloudtrain.checks.path_notes import bucket_notes, path_notes
+from cloudtrain.checks.script_code import program_notes
 from cloudtrain.checks.script_notes import PARTS, script_notes
 from cloudtrain.checks.setup import setup_notes
 from cloudtrain.cluster.open_ports import open_ports_note
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
+from cloudtrain.config import with_candidate
 from cloudtrain.config.env_file import environment_of
 from cloudtrain.config.location import placed
 from cloudtrain.core.cloud import facts_of, is_cloud
@@ -23,6 +26,8 @@ from cloudtrain.core.model import ClusterConfig, Plan, Problem
 from cloudtrain.core.run_record import Run
 from cloudtrain.datasets.dataset import is_for
 from cloudtrain.playbooks import code_packages, tensorflow
+from cloudtrain.trust.consent import fact_lines
+from cloudtrain.trust.file_facts import file_facts
 
 LONGEST = 128 * 1024 - 1_024
 """Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
@@ -89,28 +94,6 @@ def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Prob
     return tuple(found.values())
 
 
-def notes(config: ClusterConfig) -> tuple[str, ...]:
-    """Notes on configs that work, but hardly as intended."""
-    found = (
-        tensorflow.newer_note(config),
-        tensorflow.python_note(config),
-        tensorflow.keras_note(config),
-        tensorflow.keras_warning(config),
-        code_packages.note(config),
-        access_note(config),
-        open_ports_note(config) if facts_of(config.provider).takes_hosts else None,
-        evaluator_note(config),
-        *setup_notes(config),
-        *marked(config),
-        *placeholder_notes(config),
-    )
-    of_script = script_notes(config)
-    saves = any(PARTS in note for note in of_script)
-    about_run = (*of_script, *import_notes(config), *bucket_notes(config), *path_notes(config))
-    parts = () if saves else filter(None, [part_note(config)])
-    return (*filter(None, found), *parts, *about_run, *_unset_secrets(config))
-
-
 def evaluator_note(config: ClusterConfig) -> str | None:
     if "evaluator" not in config.nodes or config.train.checkpoints is not None:
         return None
@@ -147,3 +130,101 @@ def access_note(config: ClusterConfig) -> str | None:
         "network.private: SSH goes straight to the nodes' internal addresses, so this machine must "
         "be in their network, by a VPN for example; otherwise set network.ssh_proxy"
     )
+
+
+def data_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """Notes on `data:` that need no query."""
+    found = []
+    for name, source in config.data.items():
+        if not source.shard:
+            continue
+        roles = (source.role,) if source.role else ("chief", "worker")
+        ranks = sum(config.nodes[role].count for role in roles if role in config.nodes)
+        others = [role for role in config.nodes if role not in roles]
+        alone = f"; {', '.join(others)} get none of it" if others else ""
+        found.append(
+            f"data.{name}: each of {ranks} nodes ({', '.join(roles)}) gets 1 of every {ranks} files"
+            f"{alone}: the script must not shard it again (AutoShardPolicy.OFF)"
+        )
+    if config.data:
+        names = ", ".join(config.data)
+        found.append(f"data ({names}): size and transfer cost are known after `check`")
+    return tuple(found)
+
+
+WIDE = {4: 16, 6: 48}
+"""Bits of the widest range that is one network of a company or a site: 65,536 addresses, and the
+/48 of a site (RFC 6177)."""
+
+
+def rights_notes(config: ClusterConfig) -> tuple[str, ...]:
+    return (*fact_lines(config, file_facts(config)), *open_notes(config))
+
+
+def open_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """Notes on who may try to log in, if that is more than one network; each note once."""
+    readings = [with_candidate(config, each) for each in config.candidates] or [config]
+    return tuple(dict.fromkeys(note for each in readings for note in _open(each)))
+
+
+def _open(config: ClusterConfig) -> Iterator[str]:
+    source = config.network.ssh_from
+    if not is_cloud(config.provider) or config.network.firewall is not None:
+        return  # nothing is opened here
+    if source in ("auto", "none"):
+        return
+    network = ipaddress.ip_network(source)
+    bits, version = network.prefixlen, network.version
+    if network.version == 6 and network.network_address.ipv4_mapped and bits >= 96:
+        bits, version = bits - 96, 4
+    if bits < WIDE[version]:
+        count = f"{network.num_addresses:,}" if version == 4 else f"2^{128 - bits}"
+        yield (
+            f"network.ssh_from: port 22 is open to {count} addresses ({source}); `auto` opens it "
+            "to yours alone"
+        )
+
+
+# ── every note ───────────────────────────────────────────────────────────────────────────────
+
+
+def _of_hosts(config: ClusterConfig) -> str | None:
+    return open_ports_note(config) if facts_of(config.provider).takes_hosts else None
+
+
+def _of_the_script(config: ClusterConfig) -> tuple[str, ...]:
+    """Notes on the script; that on a ps in general only if none names the line that saves."""
+    found = script_notes(config)
+    general = None if any(PARTS in note for note in found) else part_note(config)
+    return found if general is None else (general, *found)
+
+
+_NOTES: tuple[tuple[str, Callable[[ClusterConfig], str | Iterable[str] | None]], ...] = (
+    ("check", rights_notes),
+    ("plan", tensorflow.newer_note),
+    ("plan", tensorflow.python_note),
+    ("plan", tensorflow.keras_note),
+    ("plan check", tensorflow.keras_warning),
+    ("plan", code_packages.note),
+    ("plan check", access_note),
+    ("plan", _of_hosts),
+    ("check", open_ports_note),
+    ("plan check", evaluator_note),
+    ("plan check", setup_notes),
+    ("plan check", marked),
+    ("plan check", placeholder_notes),
+    ("plan", _of_the_script),
+    ("check", script_notes),
+    ("plan check", import_notes),
+    ("check", program_notes),
+    ("plan check", bucket_notes),
+    ("plan check", path_notes),
+    ("plan", _unset_secrets),
+)
+"""The commands that show a note, and what makes it."""
+
+
+def notes(config: ClusterConfig, command: Literal["plan", "check"] = "plan") -> tuple[str, ...]:
+    """Notes on configs that work, but hardly as intended."""
+    found = (ask(config) or () for commands, ask in _NOTES if command in commands.split())
+    return tuple(chain.from_iterable((each,) if isinstance(each, str) else each for each in found))

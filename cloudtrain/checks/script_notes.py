@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from cloudtrain.checks.bucket_notes import INSTEAD
-from cloudtrain.checks.path_notes import says_written
+from cloudtrain.checks.path_notes import INSTEAD, says_written
 from cloudtrain.checks.script_code import (
     StartedScript,
     command_lines,

@@ -196,7 +196,7 @@ def end_of(session: Session) -> Finding:
     lacking = without_end(nodes, session.clock.now())
     if lacking or nodes[0].expires is None:
         text = f"NO END: {lacking[0].no_end if lacking else 'the cloud says none'}"
-        return Finding(what="trial end", ok=False, text=text, error=LeftoverError)
+        return Finding.of("trial end", LeftoverError(text))
     text = f"armed and confirmed: ends at {moment(nodes[0].expires)} if nobody deletes it"
     return Finding(what="trial end", ok=True, text=text)
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cloudtrain.away.desk_cluster import away_notes
 from cloudtrain.catalog.bandwidth import Bandwidth, between_nodes
 from cloudtrain.checks.code_sizes import CodeSizes, code_sizes
-from cloudtrain.checks.commands import command_problems
-from cloudtrain.checks.data_notes import data_notes
-from cloudtrain.checks.fill_in import unfilled
+from cloudtrain.checks.commands import command_problems, unfilled
 from cloudtrain.checks.offline_checks import (
+    data_notes,
     launched,
     notes,
+    rights_notes,
     too_long,
     unknown_places,
 )
 from cloudtrain.checks.price import price
-from cloudtrain.checks.rights_notes import rights_notes
 from cloudtrain.checks.setup import setup_problems
 from cloudtrain.cluster.cluster_offers import ClusterOffer, cluster_offers
 from cloudtrain.cluster.on_demand import fallback_price
@@ -125,9 +124,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
     problems = (*setup_problems(config), *places, *wrong, *too_long(config, started))
     if problems:
         raise ConfigError(problems)
-    code = code_sizes(config)
-    cost, end, dearer = estimate(plan), after_the_end(plan), fallback_price(plan)
-    later = [each for each in (end, dearer and f"spot nodes may become {dearer}") if each]
+    code, cost = code_sizes(config), estimate(plan)
     return PlanReport(
         plan=plan,
         tasks=tuple(
@@ -145,22 +142,23 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
             *recorded_drift(plan).lines(config),
             *lifetime_note(plan),
         ),
-        notes=(
-            *rights_notes(config),
-            *plan_notes(plan),
-            *notes(config),
-            *(f"code: {text}: `up` refuses it" for text in (code.problems if code else ())),
-            *(f"{placed(config, each)}: `up` refuses it" for each in unfilled(config)),
-            *data_notes(config),
-            *away_notes(config),
-            *later,
-        ),
+        notes=tuple(_notes(plan, code)),
         bill=cost,
         network=between_nodes(plan),
         offers=planned_offers(config),
         uses=file_uses(config),
         code=code,
     )
+
+
+def _notes(plan: Plan, code: CodeSizes | None) -> Iterator[str]:
+    config = plan.config
+    yield from (*rights_notes(config), *plan_notes(plan), *notes(config))
+    yield from (f"code: {text}: `up` refuses it" for text in (code.problems if code else ()))
+    yield from (f"{placed(config, each)}: `up` refuses it" for each in unfilled(config))
+    yield from (*data_notes(config), *away_notes(config))
+    end, dearer = after_the_end(plan), fallback_price(plan)
+    yield from filter(None, (end, dearer and f"spot nodes may become {dearer}"))
 
 
 def planned_offers(config: ClusterConfig) -> tuple[PlannedOffer, ...]:

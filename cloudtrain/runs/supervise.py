@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
-from cloudtrain.checks.delivered_code import DeliveredFolder, delivered_code
-from cloudtrain.checks.own_modules import folder_with, start_as_module
+from cloudtrain.checks.import_notes import folder_with, start_as_module
+from cloudtrain.checks.script_code import DeliveredFolder, delivered_code
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NodeError, NodesError, PreflightError

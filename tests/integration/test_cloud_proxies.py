@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checks.ssh_access import access_findings
+from cloudtrain.checks.findings import access_findings
 from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import ClusterConfig, Network, Node, NodeGroup, SshProxy
 from cloudtrain.core.parallel import fan_out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checks.delivered_code import DeliveredRepository
+from cloudtrain.checks.script_code import DeliveredRepository
 from cloudtrain.core import own_python
 from cloudtrain.core.errors import CloudtrainError
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.checks.bucket_notes import INSTEAD, bucket_notes, unusable
 from cloudtrain.checks.check import buckets, noted
+from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, unusable
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.core.bucket_uris import uris_of

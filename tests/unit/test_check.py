@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cloudtrain.checks import check
-from cloudtrain.checks.spot_finding import spot_finding
+from cloudtrain.checks.findings import spot_finding
 from cloudtrain.cluster.session import Handle
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.core import errors

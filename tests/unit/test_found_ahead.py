@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.checks.commands import placeholder_notes
-from cloudtrain.checks.fill_in import marked
+from cloudtrain.checks.commands import marked, placeholder_notes
 from cloudtrain.checks.findings import found_ahead
 from cloudtrain.cli.plan import as_document, text
 from cloudtrain.cluster.plan import make_plan

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.checks.import_notes import import_notes
 from cloudtrain.checks.offline_checks import notes
-from cloudtrain.checks.program_notes import program_notes
+from cloudtrain.checks.script_code import program_notes
 from cloudtrain.config import load
 from tests.support.code_parts import write
 from tests.support.offline_checks_parts import written
