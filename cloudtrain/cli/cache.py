@@ -9,6 +9,7 @@ import click
 
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import confirm, print_json, shown
+from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cache import Kept
@@ -79,8 +80,7 @@ def size(count: int) -> str:
 
 def document(kept: Kept) -> dict[str, Any]:
     return {
-        "kind": kept.kind,
-        "name": kept.name,
+        **pick(kept, "kind name"),
         "path": str(kept.path),
         "bytes": kept.size,
         "last_use": kept.last_use or None,

@@ -10,6 +10,7 @@ from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import name_of
 from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
+from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
@@ -76,8 +77,7 @@ def as_document(report: CostReport) -> dict[str, Any]:
 
 def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
     return {
-        "name": cluster.name,
-        "provider": cluster.provider,
+        **pick(cluster, "name provider"),
         **_amount(cluster.cost),
         "parts": {name: _amount(spent) for name, spent in cluster.parts.items()},
         "node_hours": round(cluster.node_hours, 4),
@@ -88,13 +88,7 @@ def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
 
 
 def _run_json(run: RunCost) -> dict[str, Any]:
-    return {
-        "run": run.run,
-        "state": run.state,
-        "begin": run.begin,
-        "end": run.end,
-        **_amount(run.cost),
-    }
+    return {**pick(run, "run state begin end"), **_amount(run.cost)}
 
 
 def _amount(spent: CostSoFar) -> dict[str, float | None]:

@@ -14,8 +14,10 @@ import click
 
 from cloudtrain.cli import candidates, options
 from cloudtrain.cli.accounts import CLOUDS, accounts_of, project_option
+from cloudtrain.cli.nodes import error_json
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.console.wrapping import terminal_width
+from cloudtrain.core.codec import View, encode, pick
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.paths import some
 
@@ -75,7 +77,7 @@ def gpus_command(
     report = gpus(name, count, spot=spot, provider=provider, regions=regions)
     answers = asked(report, provider, project, known=bool(regions), every=every) if cloud else ()
     if as_json:
-        accounts = {"accounts": quota_document(answers)} if cloud else {}
+        accounts = {"accounts": encode(answers, VIEWS)} if cloud else {}
         print_json({**as_document(report), **accounts})
     else:
         width = terminal_width(sys.stdout)
@@ -286,50 +288,7 @@ def price_lines(report: GpuReport) -> Iterator[str]:
 
 def as_document(report: GpuReport) -> dict[str, Any]:
     """Prices in $/hour; null: not known, or not sold. A date is that of the oldest price."""
-    return {
-        "kinds": [_kind_json(kind) for kind in report.kinds],
-        "machines": [_machine_json(machine) for machine in report.machines],
-        "price_dates": {name: day.isoformat() for name, day in report.dates.items()},
-        "stale": report.stale,
-    }
-
-
-def _kind_json(kind: GpuKind) -> dict[str, Any]:
-    return {
-        "kind": kind.gpu.kind,
-        "memory_gb": kind.gpu.memory_gb,
-        "architecture": kind.gpu.architecture,
-        "compute_capability": ".".join(map(str, kind.gpu.capability)),
-        "counts": list(kind.counts),
-        "providers": list(kind.providers),
-        "cheapest": _cheapest_json(kind.on_demand),
-        "cheapest_spot": _cheapest_json(kind.spot),
-        "tensorflow": not kind.no_tensorflow,
-    }
-
-
-def _cheapest_json(offer: Offer | None) -> dict[str, Any] | None:
-    if offer is None:
-        return None
-    return {
-        "provider": offer.provider,
-        "machine": offer.machine,
-        "region": offer.region,
-        "price_per_hour": offer.price,
-        "price_date": offer.date.isoformat() if offer.date else None,
-    }
-
-
-def _machine_json(machine: GpuMachine) -> dict[str, Any]:
-    return {
-        "provider": machine.provider,
-        "machine": machine.name,
-        "accelerator": str(machine.accelerator),
-        "vcpus": machine.vcpus,
-        "memory_gib": machine.memory_gib,
-        "chosen_by_default": machine.by_default,
-        "regions": [_place_json(place) for place in machine.places],
-    }
+    return pick(report, "kinds machines price_dates=dates stale", VIEWS)
 
 
 def _place_json(place: Place) -> dict[str, Any]:
@@ -343,6 +302,27 @@ def _place_json(place: Place) -> dict[str, Any]:
         "spot_price_per_hour": place.spot.price if place.spot else None,
         "price_date": min(dates).isoformat() if dates else None,
     }
+
+
+def _quota_json(answer: AccountQuota) -> dict[str, Any]:
+    keys = "provider=account.config.provider project=account.config.project allowances not_asked"
+    return {**pick(answer, keys, VIEWS), "error": error_json(answer.error, answer.exit_code)}
+
+
+VIEWS: dict[str, View] = {
+    "Accelerator": str,
+    "GpuKind": lambda kind: {
+        **pick(kind.gpu, "kind memory_gb architecture"),
+        "compute_capability": ".".join(map(str, kind.gpu.capability)),
+        **pick(kind, "counts providers cheapest=on_demand cheapest_spot=spot", VIEWS),
+        "tensorflow": not kind.no_tensorflow,
+    },
+    "Offer": "provider machine region price_per_hour=price price_date=date",
+    "GpuMachine": "provider machine=name accelerator vcpus memory_gib chosen_by_default=by_default "
+    "regions=places",
+    "Place": _place_json,
+    "AccountQuota": _quota_json,
+}
 
 
 QUOTA_HEAD = ("cloud", "machine", "GPUs", "on demand", "spot", "region")
@@ -412,22 +392,3 @@ def quota_remarks(answers: Sequence[AccountQuota]) -> Iterator[str]:
                 yield f"{name}: not checked: {place}".replace("\n", " ")
         if denied := [place.place for place in answer.not_asked if place.denied]:
             yield f"{name}: not checked, access denied: {', '.join(denied)}"
-
-
-def quota_document(answers: Sequence[AccountQuota]) -> list[dict[str, Any]]:
-    return [_quota_json(answer) for answer in answers]
-
-
-def _quota_json(answer: AccountQuota) -> dict[str, Any]:
-    error = answer.error
-    return {
-        "provider": answer.account.config.provider,
-        "project": answer.account.config.project,
-        "allowances": [
-            {**vars(each), "accelerator": str(each.accelerator)} for each in answer.allowances
-        ],
-        "not_asked": [vars(each) for each in answer.not_asked],
-        "error": None
-        if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": answer.exit_code},
-    }

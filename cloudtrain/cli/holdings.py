@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cloudtrain.checks.node_notes import overdue
-from cloudtrain.cli.nodes import billing_lines, node_json
+from cloudtrain.cli.nodes import billing_lines, error_json, node_json
 from cloudtrain.cluster.ownership import described, facts
-from cloudtrain.commands.accounts import AccountInventory, DeletionScope
+from cloudtrain.commands.accounts import AccountInventory, DeletionScope, HeldCluster
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.codec import encode, pick
 from cloudtrain.core.model import ClusterConfig, Node, Owner
 
 
@@ -104,27 +105,23 @@ def document(answers: Sequence[AccountInventory]) -> dict[str, Any]:
 
 
 def _account_json(answer: AccountInventory) -> dict[str, Any]:
-    error = answer.error
     return {
-        "provider": answer.account.config.provider,
-        "project": answer.account.config.project,
-        "clusters": [
-            {
-                "name": held.holding.cluster,
-                "known": held.known,
-                "mine": held.mine,
-                "owners": sorted({owner.name for owner in held.holding.owners}),
-                "owner_ids": sorted({owner.id for owner in held.holding.owners}),
-                "machines": sorted({owner.machine for owner in held.holding.owners} - {""}),
-                "nodes": [node_json(node) for node in held.holding.nodes],
-                "overdue": [node.name for node in overdue(held.holding.nodes, moments.now())],
-                "resources": list(held.holding.resources),
-                "lease": held.lease or None,
-            }
-            for held in answer.held
-        ],
-        "not_asked": [vars(each) for each in answer.not_asked],
-        "error": None
-        if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": answer.exit_code},
+        **pick(answer, "provider=account.config.provider project=account.config.project"),
+        "clusters": [_cluster_json(held) for held in answer.held],
+        "not_asked": encode(answer.not_asked),
+        "error": error_json(answer.error, answer.exit_code),
+    }
+
+
+def _cluster_json(held: HeldCluster) -> dict[str, Any]:
+    owners, nodes = held.holding.owners, held.holding.nodes
+    return {
+        **pick(held, "name=holding.cluster known mine"),
+        "owners": sorted({owner.name for owner in owners}),
+        "owner_ids": sorted({owner.id for owner in owners}),
+        "machines": sorted({owner.machine for owner in owners} - {""}),
+        "nodes": [node_json(node) for node in nodes],
+        "overdue": [node.name for node in overdue(nodes, moments.now())],
+        "resources": list(held.holding.resources),
+        "lease": held.lease or None,
     }

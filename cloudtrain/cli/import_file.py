@@ -10,6 +10,7 @@ import click
 
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, print_lines
+from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
     from cloudtrain.importers import Imported
@@ -83,9 +84,5 @@ def as_document(found: Imported, output: Path | None) -> dict[str, Any]:
         "output": str(output) if output else None,
         "yaml": found.text,
         "config": {name: value for name, value in config.items() if name != "source"},
-        "unmapped": [
-            {"file": each.file, "line": each.line, "field": each.field, "text": each.text}
-            for each in found.unmapped
-        ],
-        "fill_in": list(found.fill_in),
+        **pick(found, "unmapped fill_in", {"Problem": "file line field text"}),
     }

@@ -12,8 +12,10 @@ import click
 
 from cloudtrain.checks.node_notes import overdue, without_end
 from cloudtrain.core import moments
+from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
+    from cloudtrain.core.errors import CloudtrainError
     from cloudtrain.core.model import Node
 
 MAX_SINGLE = 16
@@ -92,22 +94,14 @@ def billing_lines(nodes: Sequence[Node], provider: str | None, now: float) -> It
 
 
 def node_json(node: Node, now: float | None = None) -> dict[str, Any]:
-    return {
-        "name": node.name,
-        "role": node.role,
-        "index": node.index,
-        "state": node.state,
-        "fault": node.fault,
-        "address": node.address,
-        "internal": node.internal,
-        "ssh_port": node.ssh_port,
-        "user": node.user,
-        "placement": node.placement,
-        "machine": node.machine,
-        "spot": node.spot,
-        "provisioning": str(node.provisioning),
-        "created": node.created,
-        "expires": node.expires,
-        "no_end": node.no_end,
-        "overdue": bool(overdue([node], moments.now() if now is None else now)),
-    }
+    keys = (
+        "name role index state fault address internal ssh_port user placement machine spot "
+        "provisioning created expires no_end"
+    )
+    is_overdue = bool(overdue([node], moments.now() if now is None else now))
+    return {**pick(node, keys, {"Provisioning": str}), "overdue": is_overdue}
+
+
+def error_json(error: CloudtrainError | None, exit_code: int) -> dict[str, Any] | None:
+    """Why something could not be queried; None if it was."""
+    return None if error is None else {**pick(error, "message hint"), "exit_code": exit_code}

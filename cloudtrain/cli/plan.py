@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,13 @@ import click
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import plan_of, read_target
+from cloudtrain.core.codec import View, encode, pick
 from cloudtrain.core.paths import size_text
 
 if TYPE_CHECKING:
-    from cloudtrain.checks.code_sizes import CodePlace, CodeSizes
+    from cloudtrain.checks.code_sizes import CodePlace
     from cloudtrain.commands.plan import PlannedOffer, PlannedTask, PlanReport
+    from cloudtrain.money.estimate import Estimate
 
 
 @options.command("plan", "cloudtrain plan gcp.yaml --json")
@@ -194,59 +195,53 @@ def as_document(report: PlanReport) -> dict[str, Any]:
     from cloudtrain.money.prices import in_words
 
     config, cost = report.config, report.bill
-    words = in_words(cost, config) if cost else NO_PRICE
     return {
-        "name": config.name,
-        "provider": config.provider,
-        "strategy": config.strategy,
-        "placement": list(config.placement),
+        **pick(config, "name provider strategy placement"),
         "candidate_order": config.candidate_order or None,
         "offers": [_offer_json(each) for each in report.offers],
         "nodes": [_task_json(task) for task in report.tasks],
-        "deciding": list(report.deciding),
-        "set": list(config.overrides),
-        "defaults": dict(config.defaults),
-        "differs": list(report.differs),
-        "notes": list(report.notes),
-        "network": {
-            machine: {"gbits": known.gbits, "up_to": known.up_to}
-            for machine, known in report.network.items()
-        },
-        "code": _code_json(report.code) if report.code else None,
-        "uses": {name: list(each) for name, each in asdict(report.uses).items()},
+        **pick(report, "deciding set=config.overrides defaults=config.defaults differs notes"),
+        **pick(report, "network code uses", VIEWS),
         "lands": {
-            "paths": list(config.artifacts.paths),
-            "limit": config.artifacts.limit,
+            **pick(config.artifacts, "paths limit"),
             "home": not facts_of(config.provider).takes_hosts,
         },
         "store": config.artifacts.store,
-        "price": words,
-        "price_per_hour": rounded(cost.per_hour if cost else 0.0),
-        "price_per_hour_at_most": rounded(cost.most if cost else 0.0),
+        "price": in_words(cost, config) if cost else NO_PRICE,
+        **_price_json(cost, 0.0),
         "price_parts": {
-            "machines": rounded(cost.machines if cost else 0.0),
-            "disks": rounded(cost.disks if cost else 0.0),
-            "addresses": rounded(cost.addresses if cost else 0.0),
+            name: rounded(getattr(cost, name, 0.0)) for name in ("machines", "disks", "addresses")
         },
         "price_at_most": rounded(report.price_at_most),
         "price_place": cost.place if cost else None,
-        "price_date": cost.date.isoformat() if cost else None,
+        "price_date": encode(cost.date) if cost else None,
     }
 
 
-def _code_json(code: CodeSizes) -> dict[str, Any]:
+VIEWS: dict[str, View] = {
+    "Accelerator": str,
+    "Provisioning": str,
+    "Bandwidth": "gbits up_to",
+    "CodeSizes": lambda code: {
+        **pick(code, "files bytes=size"),
+        "places": [_code_place(each) for each in code.delivered],
+        "left_out": [
+            {**_code_place(each), **pick(each, "all_counted=whole why")} for each in code.left_out
+        ],
+    },
+}
+
+
+def _code_place(place: CodePlace) -> dict[str, Any]:
     from cloudtrain.core.paths import shown
 
-    def place(each: CodePlace) -> dict[str, Any]:
-        return {"path": shown(each.path), "bytes": each.size}
+    return {"path": shown(place.path), "bytes": place.size}
 
+
+def _price_json(cost: Estimate | None, nothing: float | None) -> dict[str, Any]:
     return {
-        "files": code.files,
-        "bytes": code.size,
-        "places": [place(each) for each in code.delivered],
-        "left_out": [
-            {**place(each), "all_counted": each.whole, "why": each.why} for each in code.left_out
-        ],
+        "price_per_hour": rounded(cost.per_hour if cost else nothing),
+        "price_per_hour_at_most": rounded(cost.most if cost else nothing),
     }
 
 
@@ -254,41 +249,28 @@ def _offer_json(planned: PlannedOffer) -> dict[str, Any]:
     from cloudtrain.money.prices import per_hour
 
     offer = planned.offer
-    cost, nodes = offer.price, offer.plan.nodes
     kinds = dict.fromkeys(
         f"{node.provisioning.shown} {node.machine}".lstrip()
         + (f" {node.accelerator}" if node.accelerator else "")
-        for node in nodes
+        for node in offer.plan.nodes
     )
     return {
-        "provider": offer.plan.config.provider,
-        "project": offer.plan.config.project,
-        "place": offer.place,
+        **pick(offer, "provider=plan.config.provider project=plan.config.project place"),
         "machines": ", ".join(kinds),
-        "price": per_hour(cost),
-        "price_per_hour": rounded(cost.per_hour if cost else None),
-        "price_per_hour_at_most": rounded(cost.most if cost else None),
-        "price_date": cost.date.isoformat() if cost else None,
+        "price": per_hour(offer.price),
+        **_price_json(offer.price, None),
+        "price_date": encode(offer.price.date) if offer.price else None,
         "egress": planned.egress or None,
         "refused": planned.refused or None,
     }
 
 
 def _task_json(task: PlannedTask) -> dict[str, Any]:
-    node = task.node
     return {
-        "name": node.name,
-        "role": node.role,
-        "index": node.index,
-        "machine": node.machine,
-        "accelerator": str(node.accelerator) if node.accelerator else None,
-        "disk_gb": node.disk_gb,
-        "spot": node.spot,
-        "provisioning": str(node.provisioning),
+        **pick(task.node, "name role index machine accelerator disk_gb spot provisioning", VIEWS),
         "price_per_hour": rounded(task.price_per_hour),
-        "port": node.port,
-        "command": task.command,
-        "tf_config": task.tf_config,
+        "port": task.node.port,
+        **pick(task, "command tf_config"),
     }
 
 

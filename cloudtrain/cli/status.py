@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,18 +9,18 @@ import click
 from cloudtrain.checks.node_notes import overdue
 from cloudtrain.cli import options
 from cloudtrain.cli.flag_variables import typed
-from cloudtrain.cli.nodes import alarmed, node_json
+from cloudtrain.cli.nodes import alarmed, error_json, node_json
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.status_lines import report_text
 from cloudtrain.cli.target import landed_target, name_of
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.core import moments
+from cloudtrain.core.codec import encode, pick
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.run_record import Run, published, run_to_json
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import ClusterConfig
-    from cloudtrain.money.budget import BudgetState
 
 
 @options.command("status", "cloudtrain status mnist --watch")
@@ -72,57 +71,36 @@ def report_json(report: StatusReport, now: float) -> dict[str, Any]:
 
 
 def _cluster_json(cluster: ClusterStatus, now: float) -> dict[str, Any]:
-    nodes, holder, error = cluster.nodes, cluster.holder, cluster.error
+    nodes = [
+        {**node_json(node, now), "price_per_hour": cluster.prices.get(node.name)}
+        for node in cluster.nodes or ()
+    ]
     cost = cluster.cost(now)
+    away, still = cluster.away, cluster.still
     return {
-        "name": cluster.name,
-        "provider": cluster.provider,
-        "strategy": cluster.strategy,
-        "open": cluster.open,
-        "since": cluster.since,
-        "at_work": None if holder is None else vars(holder),
-        "nodes": None
-        if nodes is None
-        else [{**node_json(n, now), "price_per_hour": cluster.prices.get(n.name)} for n in nodes],
+        **pick(cluster, "name provider strategy open since at_work=holder"),
+        "nodes": None if cluster.nodes is None else nodes,
         "planned": None if cluster.planned is None else len(cluster.planned),
-        "missing": list(cluster.missing),
-        "foreign": [str(each) for each in cluster.foreign],
+        **pick(cluster, "missing foreign", {"NotAsked": str}),
         "lease": cluster.lease or None,
-        "overdue": [node.name for node in overdue(nodes or (), now)],
+        "overdue": [node.name for node in overdue(cluster.nodes or (), now)],
         "cost": cost.exact if cost else None,
         "cost_at_least": cost.least if cost else None,
         "cost_at_most": cost.most if cost else None,
-        "ends": cluster.ends,
-        "still_billed": cluster.still_billed,
-        "budget": None if cluster.budget is None else budget_json(cluster.budget),
-        "idle": None if cluster.idle is None else vars(cluster.idle),
-        "away": None
-        if cluster.away is None
-        else {**asdict(cluster.away), "silent": cluster.away.is_silent(now)},
+        **pick(cluster, "ends still_billed budget idle", {"BudgetState": BUDGET}),
+        "away": None if away is None else {**encode(away), "silent": away.is_silent(now)},
         "runs": [_run_json(run, cluster) for run in cluster.runs],
-        "progress": None if cluster.progress is None else vars(cluster.progress),
-        "still": None
-        if cluster.still is None
-        else {"since": cluster.still.since, "text": cluster.still.text},
-        "utilization": None if cluster.utilization is None else asdict(cluster.utilization),
-        "store": cluster.store,
-        "unreadable": list(cluster.faults),
-        "error": None
-        if error is None
-        else {"message": error.message, "hint": error.hint, "exit_code": cluster.exit_code(now)},
+        "progress": encode(cluster.progress),
+        "still": None if still is None else pick(still, "since text"),
+        **pick(cluster, "utilization store unreadable=faults"),
+        "error": error_json(cluster.error, cluster.exit_code(now)),
     }
 
 
-def budget_json(budget: BudgetState) -> dict[str, float | None]:
-    """In $ and Unix time; `spent` is null if a price is not known."""
-    return {
-        "limit": budget.limit,
-        "spent": budget.spent.exact,
-        "spent_at_least": budget.spent.least,
-        "spent_at_most": budget.spent.most,
-        "goes_down": budget.stop,
-        "end": budget.end,
-    }
+BUDGET = (
+    "limit spent=spent.exact spent_at_least=spent.least spent_at_most=spent.most goes_down=stop end"
+)
+"""In $ and Unix time; `spent` is null if a price is not known."""
 
 
 def _run_json(run: Run, cluster: ClusterStatus) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Decodes records, dataclasses as JSON, with pydantic's core; `dataclasses.asdict` encodes them.
+"""Decodes records, dataclasses as JSON, with pydantic's core; `dataclasses.asdict` encodes them,
+`encode` and `pick` what commands print for scripts.
 
 The validators are built here, not by pydantic's TypeAdapter: with it `status --offline` takes twice
 as long, and none of its modes accepts JSON's lists and objects and lone surrogates (bytes of a
@@ -8,9 +9,11 @@ log), yet refuses "1" for 1.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import date
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cloudtrain.core.paths import is_inside
@@ -147,3 +150,33 @@ def _union_schema(kinds: tuple[Any, ...], more: Mapping[str, Any]) -> Any:
 def _path(location: tuple[int | str, ...]) -> str:
     keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in location)
     return "".join(keys).removeprefix(".")
+
+
+# ── documents for scripts ──────────────────────────────────────────────────────
+
+View = Callable[[Any], Any] | str
+"""Form of an object in a document: the keys of `pick`, or a function that returns another value."""
+
+
+def pick(
+    value: object, keys: str, views: Mapping[str, View] = types.MappingProxyType({})
+) -> dict[str, Any]:
+    """JSON object with some attributes: `name kind=gpu.kind`, each as `encode` has it."""
+    pairs = (key.partition("=") for key in keys.split())
+    return {key: encode(attrgetter(path or key)(value), views) for key, _, path in pairs}
+
+
+def encode(value: Any, views: Mapping[str, View] = types.MappingProxyType({})) -> Any:
+    """Value for `json.dumps`: an object by the view of its class's name; without one, a dataclass
+    with all fields, and a date in ISO format.
+    """
+    view = views.get(type(value).__name__)
+    if view is not None:
+        return pick(value, view, views) if isinstance(view, str) else encode(view(value), views)
+    if is_dataclass(value):
+        return {item.name: encode(getattr(value, item.name), views) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encode(each, views) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(each, views) for each in value]
+    return value.isoformat() if isinstance(value, date) else value

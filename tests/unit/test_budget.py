@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloudtrain.cli.status import budget_json
+from cloudtrain.cli.status import BUDGET
 from cloudtrain.cli.status_lines import budget_words
 from cloudtrain.cluster.budget_check import refusal
 from cloudtrain.cluster.lifetime import SAME
@@ -28,6 +28,7 @@ from cloudtrain.commands.down import down_when_spent, is_spent
 from cloudtrain.commands.status import on_record
 from cloudtrain.config import from_json, load, to_json
 from cloudtrain.core.cloud import Cloud, cloud_of
+from cloudtrain.core.codec import pick
 from cloudtrain.core.errors import (
     ConfigError,
     LeftoverError,
@@ -513,7 +514,7 @@ def test_status_tells_what_is_spent_and_when_it_goes_down(world: World) -> None:
     assert words.startswith("at most 5.00 $ of 10 $ (50 %), goes down at ")
     assert words.endswith(", in 45m 00s") or ", in 4" in words
     assert budget_words(state, now + 60, now).endswith("the nodes expire before it is spent")
-    found = budget_json(state)
+    found = pick(state, BUDGET)
     assert (found["limit"], found["spent"]) == (10.0, None)
     assert found["spent_at_most"] == pytest.approx(5.0, abs=0.01)
     assert found["goes_down"] == pytest.approx(world.begun + LASTS, abs=2)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.core.codec import ANY_TEXT, PATH, UNIX_TIME, InvalidRecord, decode
+from cloudtrain.core.codec import ANY_TEXT, PATH, UNIX_TIME, InvalidRecord, decode, encode, pick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,3 +110,17 @@ def test_anything_is_read_or_refused(key: str, value: object) -> None:
         text = json.dumps(asdict(whole))  # compared as text: NaN, which `facts` may have, is no NaN
         assert json.dumps(asdict(decode(Whole, json.loads(text)))) == text
     assert found.startswith(key)
+
+
+def test_a_document_for_scripts_has_the_keys_of_its_view_in_their_order() -> None:
+    whole = {"first": Part(name="a", at=1.0), "days": (date(2026, 11, 27),)}
+    assert list(pick(Part(name="a", at=2.0), "since=at name").items()) == [
+        ("since", 2.0),
+        ("name", "a"),
+    ]
+    assert encode(whole) == {
+        "first": {"name": "a", "at": 1.0, "paths": []},
+        "days": ["2026-11-27"],
+    }
+    assert encode(whole, {"Part": "called=name", "date": str})["first"] == {"called": "a"}
+    assert encode([Part(name="a")], {"Part": lambda part: (part.name,)}) == [["a"]]

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
+from cloudtrain.cli.gpus import VIEWS
 from cloudtrain.cli.gpus import quota_cells as cells
-from cloudtrain.cli.gpus import quota_document as document
 from cloudtrain.cli.gpus import quota_remarks as remarks
 from cloudtrain.commands.accounts import AccountQuota, AccountRef, account_of
+from cloudtrain.core.codec import encode
 from cloudtrain.core.errors import CredentialsError
 from cloudtrain.core.model import Accelerator, MachineType
 from cloudtrain.core.partial_list import NotAsked
@@ -95,4 +96,5 @@ def test_what_could_not_be_asked_is_named() -> None:
         "azure: not checked: no token",
     ]
     assert (partial.exit_code, failed.exit_code) == (6, 0)
-    assert document([failed])[0]["error"] == {"message": "no\ntoken", "hint": None, "exit_code": 0}
+    error = encode([failed], VIEWS)[0]["error"]
+    assert error == {"message": "no\ntoken", "hint": None, "exit_code": 0}
