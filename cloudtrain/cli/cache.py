@@ -10,6 +10,7 @@ import click
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import confirm, print_json, shown
 from cloudtrain.core.codec import pick
+from cloudtrain.core.paths import size_text
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cache import Kept
@@ -35,7 +36,7 @@ def cache_command(action: str, yes: bool, as_json: bool) -> int:
     if not as_json:
         click.echo(printable(text(found)), err=action == "prune")
     if action == "prune" and unused:
-        total = size(sum(kept.size for kept in unused))
+        total = size_text(sum(kept.size for kept in unused))
         confirm(f"Delete {len(unused)} of {len(found)}, {total}?", yes=yes)
         with shown(as_json=as_json) as screen:
             stayed = prune(unused, screen)
@@ -54,7 +55,7 @@ def text(found: tuple[Kept, ...]) -> str:
         (
             kept.kind,
             kept.name,
-            size(kept.size),
+            size_text(kept.size),
             time.strftime("%Y-%m-%d", time.localtime(kept.last_use)) if kept.last_use else "-",
             f"used by {kept.used_by}" if kept.used_by else "",
         )
@@ -66,16 +67,8 @@ def text(found: tuple[Kept, ...]) -> str:
         f"{kind:{widths[0]}}  {name:{widths[1]}}  {of:>{widths[2]}}  {last:{widths[3]}}  {used}"
         for kind, name, of, last, used in rows
     ]
-    total = f"{size(sum(kept.size for kept in found))} in all"
+    total = f"{size_text(sum(kept.size for kept in found))} in all"
     return "\n".join((*map(str.rstrip, lines), total))
-
-
-def size(count: int) -> str:
-    """Decimal units, as `du -h --si`."""
-    amount, units = float(count), ["B", "kB", "MB", "GB"]
-    while amount >= 1000 and len(units) > 1:
-        amount, units = amount / 1000, units[1:]
-    return f"{amount:.3g} {units[0]}"
 
 
 def document(kept: Kept) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import click
 
 from cloudtrain.cli.flag_variables import variable_at_fault
 from cloudtrain.cli.process import stdout_is_lost
-from cloudtrain.console.lines import printable, quoted
-from cloudtrain.console.wrapping import terminal_width, wrapped
+from cloudtrain.console.lines import printable, quoted, terminal_width, wrapped
 from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtrain.cli import options
-from cloudtrain.cli.accounts import accounts_of, provider_options
+from cloudtrain.cli.accounts import (
+    accounts_of,
+    holdings_document,
+    holdings_text,
+    kept_lines,
+    provider_options,
+)
 from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.printing import confirm, print_json, print_lines, shown
 from cloudtrain.cli.target import is_file
@@ -53,7 +59,6 @@ def gc_command(
     destroys those and lands their artifacts. Archives of environments that later clusters could
     use (setup.cache) are listed with what they cost, and deleted once unused for long.
     """
-    from cloudtrain.cli.holdings import document, kept, text
     from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
 
     wanted = DeletionScope(name=cluster_of(name), owner=owner, running=running)
@@ -61,7 +66,7 @@ def gc_command(
     failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
     found = [held for answer in answers for held in answer.held if wanted.takes(held)]
     if not as_json:
-        lines = (text(answers), *kept(answers, wanted))
+        lines = (holdings_text(answers), *kept_lines(answers, wanted))
         print_lines(lines, err=True, painted=alarmed)
     collected: tuple[str, ...] = ()
     if found:
@@ -80,7 +85,11 @@ def gc_command(
         failed.update(faults)
     if as_json:
         print_json(
-            {"collected": list(collected), "environments": environments, **document(answers)}
+            {
+                "collected": list(collected),
+                "environments": environments,
+                **holdings_document(answers),
+            }
         )
     if failed and not as_json:
         raise NodesError(failed)

@@ -16,7 +16,7 @@ from cloudtrain.cli import candidates, options
 from cloudtrain.cli.accounts import CLOUDS, accounts_of, project_option
 from cloudtrain.cli.nodes import error_json
 from cloudtrain.cli.printing import print_json, print_lines
-from cloudtrain.console.wrapping import terminal_width
+from cloudtrain.console.lines import terminal_width
 from cloudtrain.core.codec import View, encode, pick
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.paths import some

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
@@ -24,13 +23,18 @@ from cloudtrain.cli.status_lines import (
     role_figures,
     still_line,
 )
+from cloudtrain.commands.cost import cost
 from cloudtrain.commands.status import ClusterStatus, StatusReport
-from cloudtrain.console.lines import printable
+from cloudtrain.console import can_draw
 from cloudtrain.console.times import duration
 from cloudtrain.core import events, moments
+from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import Event, Line
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import Retry, poll_until
+from cloudtrain.core.run_record import Run
+from cloudtrain.runs.run_progress import progress_of
+from cloudtrain.runs.utilization import utilization_of
 from cloudtrain.state import Records
 
 NAMED = 5
@@ -49,12 +53,8 @@ EVERY = 2.0
 
 def watch_status(look: Callable[[], StatusReport]) -> int:
     """Show the status until Ctrl-C, which is its normal end; returns the exit code."""
-    draws = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     try:
-        if draws:
-            draw(look)
-        else:
-            print_changes(look)
+        (draw if can_draw(sys.stdout) else print_changes)(look)
     except KeyboardInterrupt as interrupt:
         return getattr(interrupt, "exit_code", 0)
     return 0
@@ -62,23 +62,16 @@ def watch_status(look: Callable[[], StatusReport]) -> int:
 
 def draw(look: Callable[[], StatusReport]) -> None:
     """Draw on the terminal's alternate screen, and leave the last state on the other."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+    from cloudtrain.console.terminal import full_screen
 
-    console = Console(highlight=False, markup=False, emoji=False)
     report = look()
-
-    def picture() -> Text:
-        lines = screen(report, moments.now(), console.height)
-        return Text("\n".join(map(printable, lines)), no_wrap=True, overflow="ellipsis")
 
     def again() -> None:
         nonlocal report
         report = look()
 
     try:
-        with Live(get_renderable=picture, console=console, screen=True, refresh_per_second=2):
+        with full_screen(lambda height: screen(report, moments.now(), height)):
             poll_until(again, Retry(pause=EVERY))
     finally:
         print_lines([report_text(report, moments.now())])
@@ -306,3 +299,56 @@ TEXTS: dict[type[Event], str] = {
     events.DownOrdered: "down goes on in the background: {why}",
     events.ClusterGone: "down: nothing is left",
 }
+
+
+# ── below a log: lines about an active run, for `train`, `run` and `logs -f` ───
+
+
+HELD = 2.0
+"""Seconds for which the lines hold: they are drawn more often than they can change."""
+
+
+def run_panel(
+    cluster: str, clock: Callable[[], float] = moments.now
+) -> Callable[[], Sequence[str]]:
+    """Return a function for the lines of now, by what has arrived here; none without an active
+    run.
+    """
+    until, lines = 0.0, list[str]()
+
+    def current() -> Sequence[str]:
+        nonlocal until, lines
+        now = clock()
+        if now >= until:
+            until, lines = now + HELD, list(panel_lines(Records(cluster), now))
+        return lines
+
+    return current
+
+
+def panel_lines(records: Records, now: float) -> Iterator[str]:
+    try:
+        run = records.active_run()
+        if run is None or run.state != "running":
+            return
+        yield f"── {'  '.join(_summary(records, run, now))}"
+        progress = progress_of(records, run, now)
+        utilization = utilization_of(records, run, now)
+    except CloudtrainError:
+        return
+    if progress is not None:
+        yield f"   {progress_line(progress)}"
+    if utilization is not None:
+        yield from (f"   {role.role:8}{role_figures(role)}" for role in utilization.roles)
+        yield from (f"   ! {note}" for note in utilization.notes)
+
+
+def _summary(records: Records, run: Run, now: float) -> Iterator[str]:
+    """The run, its attempt, its age and its $ so far."""
+    yield f"run {run.id}"
+    yield f"attempt {run.attempts[-1].number}" if run.attempts else "starting"
+    yield duration(max(0.0, now - run.created))
+    runs = (each for one in cost(records.name, now=now).clusters for each in one.runs)
+    spent = next((each.cost for each in runs if each.run == run.id), None)
+    if spent is not None and spent.least:
+        yield str(spent)

@@ -100,7 +100,7 @@ def logs_command(
     followed through its store, and ends with its exit code.
     """
     cluster, config = landed_target(name, store)
-    from cloudtrain.cli.run_panel import run_panel
+    from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.logs import logs
     from cloudtrain.runs.log_lines import LineView
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli import options
-from cloudtrain.cli.accounts import accounts_of, provider_options
+from cloudtrain.cli.accounts import (
+    accounts_of,
+    holdings_document,
+    holdings_text,
+    provider_options,
+)
 from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.console.lines import printable
@@ -30,14 +35,13 @@ def ls_command(
         if name or provider or project:
             raise UsageError("NAME, --provider and --project require --cloud", hint="add --cloud")
         return listed(as_json)
-    from cloudtrain.cli.holdings import document, text
     from cloudtrain.commands.accounts import list_accounts
 
     answers = list_accounts(accounts_of(name, provider, project))
     if as_json:
-        print_json(document(answers))
+        print_json(holdings_document(answers))
     else:
-        print_lines([text(answers)], painted=alarmed)
+        print_lines([holdings_text(answers)], painted=alarmed)
     return max((answer.exit_code for answer in answers), default=0)
 
 

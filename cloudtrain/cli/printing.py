@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from cloudtrain.cli.options import EVENTS
-from cloudtrain.console.lines import printable
-from cloudtrain.console.wrapping import terminal_width, wrapped
+from cloudtrain.console import can_draw
+from cloudtrain.console.lines import printable, terminal_width, wrapped
 from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def print_lines(
 
 
 def _shows_colours(stream: TextIO) -> bool:
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("", "dumb")
-    return stream.isatty() and not plain
+    return can_draw(stream) and not os.environ.get("NO_COLOR")
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -50,7 +50,7 @@ def run_command(
     plan = plan_of(file)
     if away:
         return run_from_desk(plan, keep_on_failure, adopt, ignore, resume, wait, as_json)
-    from cloudtrain.cli.run_panel import run_panel
+    from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.run import run as run_all
     from cloudtrain.core.run_record import published, run_to_json
 

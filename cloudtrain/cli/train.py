@@ -33,7 +33,7 @@ def train_command(
     `train.command` as written.
     """
     target, config = target_of(name)
-    from cloudtrain.cli.run_panel import run_panel
+    from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.train import train
     from cloudtrain.core.run_record import published, run_to_json
 

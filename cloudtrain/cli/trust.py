@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +11,11 @@ from cloudtrain.cli import options
 from cloudtrain.cli.options import given_settings
 from cloudtrain.cli.printing import confirm, print_json, print_lines
 from cloudtrain.cli.target import read_target
+from cloudtrain.core.codec import pick
 from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.trust import TrustReport
+    from cloudtrain.trust.file_facts import FileFact
 
 
 @options.command("trust", "cloudtrain trust gcp.yaml")
@@ -32,40 +34,32 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
         raise UsageError(
             f"{file} is a cluster's name", hint="pass the FILE that it is created from"
         )
-    from cloudtrain.commands.trust import forget as forget_facts
-    from cloudtrain.commands.trust import remember, trust_report
+    from cloudtrain.trust import record
+    from cloudtrain.trust.consent import fact_lines, open_facts
+    from cloudtrain.trust.file_facts import file_facts
 
     if forget:
-        forget_facts(config.source)
-    report = trust_report(config, given_settings().trusted_hosts)
-    trusted = not report.open
+        record.forget(config.source)
+    facts = file_facts(config)
+    lines = list(fact_lines(config, facts))
+    left = open_facts(config, given_settings().trusted_hosts)
     if not as_json:
-        print_lines(text(report))
-    if report.open and not forget and (yes or not as_json):
+        print_lines(text(config.source, lines, is_trusted=not left))
+    if left and not forget and (yes or not as_json):
         confirm("Is that what you want?", yes=yes)
-        remember(config.source, report.facts)
-        trusted = True
+        record.remember(config.source, facts)
+        left = ()
     if as_json:
-        print_json(as_document(report, trusted))
+        shown = [_fact_json(fact, line, left) for fact, line in zip(facts, lines, strict=True)]
+        print_json({"file": config.source, "trusted": not left, "facts": shown})
 
 
-def text(report: TrustReport) -> list[str]:
-    source = report.config.source
-    if not report.facts:
+def text(source: str, lines: Sequence[str], *, is_trusted: bool) -> list[str]:
+    if not lines:
         return [f"{source} uses none of your rights: there is nothing to trust"]
-    known = "you trust" if not report.open else "you have not trusted"
-    return [f"{known} {source} with this:", *(f"  {line}" for line in report.lines)]
+    known = "you trust" if is_trusted else "you have not trusted"
+    return [f"{known} {source} with this:", *(f"  {line}" for line in lines)]
 
 
-def as_document(report: TrustReport, trusted: bool) -> dict[str, Any]:
-    facts = [
-        {
-            "kind": fact.kind,
-            "field": fact.field,
-            "what": fact.what,
-            "text": line,
-            "trusted": trusted or fact not in report.open,
-        }
-        for fact, line in zip(report.facts, report.lines, strict=True)
-    ]
-    return {"file": report.config.source, "trusted": trusted, "facts": facts}
+def _fact_json(fact: FileFact, line: str, left: Collection[FileFact]) -> dict[str, Any]:
+    return {**pick(fact, "kind field what"), "text": line, "trusted": fact not in left}

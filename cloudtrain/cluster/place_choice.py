@@ -12,8 +12,8 @@ from cloudtrain.cluster.cluster_offers import choices, standing
 from cloudtrain.cluster.on_demand import SpotFallback
 from cloudtrain.cluster.session import Handle, account, recorded_config
 from cloudtrain.config import with_candidate
+from cloudtrain.console.forwarding import WaitingConsole
 from cloudtrain.console.times import duration
-from cloudtrain.console.waiting import WaitingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import (
     CapacityError,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from cloudtrain.console.screen import Screen
 
-__all__ = ["console"]
+__all__ = ["can_draw", "console"]
+
+
+def can_draw(stream: TextIO) -> bool:
+    """True for a terminal that more can be done on than to print lines."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def console(*, json: bool, full_log: bool = True) -> Screen:
@@ -19,7 +24,7 @@ def console(*, json: bool, full_log: bool = True) -> Screen:
     `full_log`, a terminal hides what TensorFlow logs about itself; files and pipes get every line.
     """
     out = sys.stderr if json else sys.stdout
-    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+    if can_draw(sys.stderr):
         from cloudtrain.console.terminal import TerminalConsole
 
         return TerminalConsole(err=sys.stderr, out=out, full_log=full_log)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, TextIO, cast
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cloudtrain.console.alike import HELD, AlikeLines
-from cloudtrain.console.lines import printable, quoted
+from cloudtrain.console.lines import printable, quoted, wrapped
 from cloudtrain.console.screen import Progress, TaskOutput, can_write, counted
-from cloudtrain.console.wrapping import wrapped
 from cloudtrain.core.protocols import Stage
 
 ROWS = 8
@@ -29,15 +28,25 @@ ECHO = 3
 """Columns left free on the right: the terminal echoes `^C` there, and must not begin a new line."""
 
 
+def plain_rich(**options: Any) -> Console:
+    """A console of rich that prints text as it is."""
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
+def full_screen(lines: Callable[[int], Sequence[str]]) -> Live:
+    """Draw lines on the terminal's alternate screen while a block runs; they get its height."""
+    console = plain_rich()
+
+    def picture() -> Text:
+        text = "\n".join(map(printable, lines(console.height)))
+        return Text(text, no_wrap=True, overflow="ellipsis")
+
+    return Live(get_renderable=picture, console=console, screen=True, refresh_per_second=2)
+
+
 class TerminalConsole:
     def __init__(self, *, err: TextIO, out: TextIO, full_log: bool = True) -> None:
-        self._rich = Console(
-            file=cast("IO[str]", Progress(err)),
-            force_terminal=True,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
+        self._rich = plain_rich(file=Progress(err), force_terminal=True)
         self._same = out.isatty()
         """Whether task output goes to the terminal that is drawn on."""
         colours = self._same and not os.environ.get("NO_COLOR")

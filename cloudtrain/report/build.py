@@ -19,7 +19,14 @@ from cloudtrain.core.shell import command
 from cloudtrain.core.version import __version__
 from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.node.key_shapes import looks_like_key_name, without_keys
-from cloudtrain.report.event_curves import charts_of_events
+from cloudtrain.report.curves import (
+    charts_in,
+    charts_of,
+    charts_of_events,
+    pace_of,
+    stragglers,
+    use_of,
+)
 from cloudtrain.report.facts import (
     Chart,
     LandedFile,
@@ -30,10 +37,8 @@ from cloudtrain.report.facts import (
     Report,
     TaskUse,
 )
-from cloudtrain.report.log_curves import charts_in, pace_of, stragglers
 from cloudtrain.report.sources import LONGEST, TAIL, WHOLE, Sources
 from cloudtrain.report.timeline import events_of, node_times, phases, without_journal
-from cloudtrain.report.utilization import charts_of, use_of
 
 FILES = 500
 """Landed files that a report lists; the manifest has all."""

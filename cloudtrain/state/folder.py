@@ -18,7 +18,6 @@ from cloudtrain.core.retry import CLOCK, Clock
 from cloudtrain.core.run_record import Run, run_to_json
 from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
-from cloudtrain.state import session_leases
 from cloudtrain.state.files import (
     NO_FOLDER,
     DiskFull,
@@ -27,7 +26,16 @@ from cloudtrain.state.files import (
     named_faults,
     write_whole,
 )
-from cloudtrain.state.lock import ATTEND, LockHolder, holder, locked
+from cloudtrain.state.lock import (
+    ATTEND,
+    LockHolder,
+    any_in_use,
+    begin_session,
+    end_session,
+    holder,
+    last_used,
+    locked,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.core.events import Event, Line
@@ -203,18 +211,18 @@ class Records:
         try:
             yield
         finally:
-            session_leases.end_session(self._uses)
+            end_session(self._uses)
 
     def begin_use(self) -> None:
         """Mark the nodes as in use until this process ends, also after exec."""
-        session_leases.begin_session(self._uses)
+        begin_session(self._uses)
 
     def is_in_use(self) -> bool:
-        return session_leases.any_in_use(self._uses)
+        return any_in_use(self._uses)
 
     def last_use(self) -> float:
         """Unix time of the last start, or noticed end, of such a use; 0 if never."""
-        return session_leases.last_used(self._uses)
+        return last_used(self._uses)
 
     def save_config(self, data: Mapping[str, Any]) -> None:
         """Save the resolved config; a Secret in it is refused (TypeError)."""

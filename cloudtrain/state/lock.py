@@ -15,7 +15,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, decode
 from cloudtrain.core.errors import LockedError
 from cloudtrain.core.retry import CLOCK, Clock, Retry
-from cloudtrain.state.files import DiskFull, make_folder, named_faults
+from cloudtrain.state.files import DiskFull, make_folder, named_faults, write_whole
 
 PASSING = 2.0
 """Extra seconds to retry when the lock's holder is dead or unknown: a forked child has not closed
@@ -219,3 +219,53 @@ def _alive(pid: int) -> str | None:
     except PermissionError:
         pass
     return "alive"
+
+
+# ── processes that use the nodes without the lock: open shells and commands ────
+
+
+def begin_session(folder: Path) -> None:
+    """Record that this process uses the nodes until it ends, also after exec.
+
+    A file, not a lock: OpenSSH closes descriptors that it was not given (`closefrom` in its ssh.c).
+    """
+    make_folder(folder)
+    pid = os.getpid()
+    write_whole(folder / str(pid), json.dumps({"birth": birth(pid)}).encode())
+
+
+def end_session(folder: Path) -> None:
+    (folder / str(os.getpid())).unlink(missing_ok=True)
+
+
+def any_in_use(folder: Path) -> bool:
+    """True if any recorded process lives; forgets the others."""
+    living = [path for path in _use_marks(folder) if _still_lives(path)]
+    return bool(living)
+
+
+def last_used(folder: Path) -> float:
+    """Unix time of the last start, or of an end that was noticed; 0 if never."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _use_marks(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _still_lives(path: Path) -> bool:
+    try:
+        facts = json.loads(path.read_bytes())
+        born = birth(int(path.name))
+        if born is not None and isinstance(facts, dict) and facts.get("birth") == born:
+            return True
+    except (OSError, ValueError):
+        pass
+    path.unlink(missing_ok=True)
+    return False

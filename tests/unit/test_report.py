@@ -40,10 +40,9 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.run_record import Cause, Run, RunAttempt, Task
 from cloudtrain.money.node_hours import CostSoFar
 from cloudtrain.report.build import build, reproduce
-from cloudtrain.report.event_curves import charts_of_events
+from cloudtrain.report.curves import POINTS, charts_in, charts_of_events, pace_of, stragglers
 from cloudtrain.report.facts import Chart, Report, Series
 from cloudtrain.report.landed import to_json, warned, written
-from cloudtrain.report.log_curves import POINTS, charts_in, pace_of, stragglers
 from cloudtrain.report.page import page
 from cloudtrain.report.sources import Sources
 from cloudtrain.state import Records

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.cli.run_panel import EVERY, run_panel
+from cloudtrain.cli.live_view import EVERY, run_panel
 from cloudtrain.core.events import NodeCreated, NodeRequested, NodesPlaced
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.state import Records

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.console.wrapping import terminal_width, wrapped
+from cloudtrain.console.lines import terminal_width, wrapped
 
 
 @pytest.mark.parametrize(
