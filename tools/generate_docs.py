@@ -66,7 +66,7 @@ def states(now: str) -> str:
     lines += ["\n## Waits\n"]
     for name, wait in WAITS.items():
         limit = default_of(wait, "duration").strip("`")
-        lines.append(item(f"`{name}`, {limit}: {wait.until}; else {wait.then}"))
+        lines.append(item(f"`{name}`, {limit}: {wait.until}. Else {wait.then}"))
     lines += ["\n## Retry policies\n", *map(item, policies())]
     return between(now, "\n".join(lines) + "\n")
 

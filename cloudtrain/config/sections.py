@@ -132,9 +132,9 @@ class NetworkSection(Section):
     )
     firewall: addresses.Firewall | None = optional(
         "`own`: cloudtrain creates firewall rules or a security group. Existing ones are used as "
-        "they are, never changed or deleted: "
+        "they are, never changed or deleted. "
         + "; ".join(f"{each.name}: {each.firewall.word}" for each in clouds() if each.firewall)
-        + "; `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
+        + ". `existing`: nothing is attached, the rules of the subnet hold (gcp, azure) "
         "([companies.md](companies.md#networks)).",
         default="one cloud",
         fact=Fact(form="firewall {}", words={None: "cloudtrain's own firewall"}, empty="existing"),
@@ -219,7 +219,7 @@ class SetupSection(Section):
     )
     prove: kinds.AutoOrOff | None = optional(
         "`auto`: before a run, each node multiplies matrices, computes a convolution with its "
-        "gradient, compiles with XLA, and reduces with the others; a node that cannot ends the run "
+        "gradient, compiles with XLA, and reduces with the others. A node that cannot ends the run "
         "before it starts, a slow one is named. `off` skips it.",
         NEXT_RUN,
         default="any",
@@ -367,7 +367,7 @@ class ArtifactsSection(Section):
     )
     encryption: addresses.Encryption | None = optional(
         "`s3://` only: the server-side encryption that each upload asks for, also those of nodes, "
-        "for a bucket whose policy demands it: `AES256`, `aws:kms` (the account's key) or "
+        "for a bucket whose policy demands it. `AES256`, `aws:kms` (the account's key) or "
         "`aws:kms:KEY` (an id, ARN or alias)."
     )
     paths: kinds.Globs | None = optional(
@@ -620,7 +620,7 @@ class ConfigFile(Section):
     )
     network: NetworkSection | None = optional("Network of the nodes, and who can reach them.")
     identity: kinds.Identity | None = optional(
-        "An existing identity for every node, for scripts that use buckets themselves: "
+        "An existing identity for every node, for scripts that use buckets themselves. "
         + "; ".join(f"{each.name}: {each.identity.word}" for each in clouds() if each.identity)
         + ". What it may do, every process on every node may do until the node is deleted. "
         "Default: `none`.",
@@ -639,7 +639,7 @@ class ConfigFile(Section):
         default="one cloud",
     )
     disk_key: kinds.Line | None = optional(
-        "An existing key of yours that encrypts the nodes' disks: "
+        "An existing key of yours that encrypts the nodes' disks. "
         + "; ".join(f"{each.name}: {each.disk_key.word}" for each in clouds() if each.disk_key)
         + ". `{region}` in it is the node's region ([companies.md](companies.md#disk-keys)). "
         "Default: the cloud's own key.",

@@ -167,8 +167,7 @@ LAST_WORDS = Wait(
 
 OUTAGE = Wait(
     1800.0,
-    until="a store or a cloud that is away at the end of a run, or of `run` and `down`, answers: "
-    "landing and deleting are tried again",
+    until="a store or a cloud that is away at the end of a run, or of `run` and `down`, answers",
     then="the command fails; of `run` and `down`, a background process goes on trying, until the "
     "nodes' own end",
 )

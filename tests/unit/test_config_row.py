@@ -74,8 +74,8 @@ def test_a_field_that_is_added_as_one_row_is_known_everywhere() -> None:
 
     module = generate()
     pages = module.tables()
-    assert "| `mtu` | 1…65536 | – | MTU of the network. |" in pages
-    assert "| `network.mtu` | replace |  |" in pages
+    assert "\n- `mtu` (1…65536): MTU of the network.\n" in pages
+    assert "`network.mtu`" in pages.partition("**replace**")[2].partition("**down first**")[0]
 
     plan = make_plan(config)
     facts = drift.creation_facts_of(config, plan.nodes[0])

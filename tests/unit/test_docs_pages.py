@@ -122,11 +122,7 @@ def test_no_line_of_a_page_is_wide_and_no_sentence_long(page: Path) -> None:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Sentences of prose, with a word for each piece of code and each link.
-
-    Lists of sources and what is generated of the code's own texts are none.
-    """
-    text = re.sub(r"^<!-- made by.*?^<!-- end -->", "", text, flags=re.M | re.S)
+    """Sentences of prose, with a word for each piece of code and each link."""
     text = re.sub(r"^```.*?^```|^<.*?>$", "", text, flags=re.M | re.S)
     text = re.sub(r"`[^`]*`|!?\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "code", text)
     for block in re.split(r"\n\s*\n|\n *(?:[-*#>]|\d+\.) |\n(?=\|)|[|·]|\n {4}", text):
