@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain import stores
 from cloudtrain.commands.environments import Environments
+from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import NodeError, StepFailed, StoreError
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.core.protocols import Completed
@@ -292,8 +292,8 @@ def test_a_store_whose_price_is_not_known_is_not_said_to_be_free(
     large = replace(PARTS[0], size=10**10)
     kept = Environments(archives=(archive(parts=(large,)),), stagings=(), now=0.0)
     assert [each["monthly"] for each in kept.document()] == [0.2]
-    unknown = tuple(replace(kind, monthly=None) for kind in stores.KINDS)
-    monkeypatch.setattr(stores, "KINDS", unknown)
+    unknown = tuple(replace(kind, monthly=None) for kind in store_kinds.KINDS)
+    monkeypatch.setattr(store_kinds, "KINDS", unknown)
     assert "price not known" in "\n".join(kept.lines(30))
     assert [each["monthly"] for each in kept.document()] == [None]
 

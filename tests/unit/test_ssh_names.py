@@ -99,4 +99,4 @@ def test_every_ssh_that_is_started_gets_its_host_after_two_dashes() -> None:
                 found.append(path.name)
                 words = [each.value for each in rest if isinstance(each, ast.Constant)]
                 assert "--" in words or path.name == "ssh_proxy.py", ast.unparse(node)
-    assert sorted(found) == ["ssh.py", "ssh_config.py", "ssh_proxy.py"]
+    assert sorted(found) == ["ssh.py", "ssh_proxy.py", "user_ssh.py"]
