@@ -43,7 +43,7 @@ def uris_in(text: str, field: str) -> Iterator[BucketUri]:
 
 
 def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
-    """Return the URIs in `train.command`, then those in `train.env`."""
+    """The URIs in `train.command`, then those in `train.env`."""
     found = [uri for field, line in config.train.lines().items() for uri in uris_in(line, field)]
     for name, value in config.train.env.items():
         found += uris_in(value, f"train.env.{name}")
@@ -51,7 +51,7 @@ def uris_of(config: ClusterConfig) -> tuple[BucketUri, ...]:
 
 
 def own_uris(config: ClusterConfig, schemes: Collection[str]) -> tuple[BucketUri, ...]:
-    """Return the URIs of the config with one of these schemes, one for each bucket. Without
+    """The URIs of the config with one of these schemes, one for each bucket. Without
     `artifacts.store`: nodes upload to it by requests that this machine signs."""
     found = {uri.bucket: uri for uri in reversed(uris_of(config)) if uri.scheme in schemes}
     return tuple(reversed(found.values()))

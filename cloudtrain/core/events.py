@@ -420,7 +420,7 @@ def nodes_leaving(lines: Iterable[Line]) -> frozenset[str]:
 
 
 def pending_nodes(lines: Iterable[Line]) -> dict[str, float]:
-    """Return the nodes that were requested but not seen since, with the Unix time of the request: a
+    """The nodes that were requested but not seen since, with the Unix time of the request: a
     cloud may list them late. Requests in a refused placement were rolled back before
     PlacementRefused was written, unless the rollback failed too (CleanupFailed)."""
     pending: dict[str, float] = {}
@@ -444,7 +444,7 @@ def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
 
 
 def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
-    """Return the nodes that exist according to the record, with their creation facts."""
+    """The nodes that exist according to the record, with their creation facts."""
     found: dict[str, Made] = {}
     asked: set[str] = set()
     for event in _of_this_cluster(lines):

@@ -10,7 +10,7 @@ fencing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from cloudtrain.core import moments
@@ -21,15 +21,10 @@ _confirm: ContextVar[Check | None] = ContextVar("confirm", default=None)
 _seen: ContextVar[Check | None] = ContextVar("seen", default=None)
 
 
-@contextmanager
-def confirmed_by(confirm: Check) -> Iterator[None]:
+def confirmed_by(confirm: Check) -> AbstractContextManager[None]:
     """Have `confirm` called before each round of creations and deletions inside: it raises if they
     may not go on. Also in threads of `fan_out`."""
-    token = _confirm.set(confirm)
-    try:
-        yield
-    finally:
-        _confirm.reset(token)
+    return _during(_confirm, confirm)
 
 
 def confirm() -> None:
@@ -39,8 +34,7 @@ def confirm() -> None:
         asked()
 
 
-@contextmanager
-def deleting_what_was_seen(before: int) -> Iterator[None]:
+def deleting_what_was_seen(before: int) -> AbstractContextManager[None]:
     """Have `refuse_stale` raise inside once this process has stood still since the listing of what
     is deleted. `before`: `awake.gaps` when that began."""
 
@@ -48,11 +42,16 @@ def deleting_what_was_seen(before: int) -> Iterator[None]:
         if moments.gaps() != before:
             raise LookAgainError("this process stood still since what it deletes was listed")
 
-    token = _seen.set(check)
+    return _during(_seen, check)
+
+
+@contextmanager
+def _during(where: ContextVar[Check | None], check: Check) -> Iterator[None]:
+    token = where.set(check)
     try:
         yield
     finally:
-        _seen.reset(token)
+        where.reset(token)
 
 
 def refuse_stale() -> None:

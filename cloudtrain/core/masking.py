@@ -131,7 +131,7 @@ class Masks:
             self.learn("user", mail)
 
     def body(self, text: str) -> Any:
-        """Return an answer as a JSON document, or as a text if it is XML or anything else."""
+        """An answer as a JSON document, or as a text if it is XML or anything else."""
         if len(text) > MOST:
             return None
         self.notice(text)

@@ -1,4 +1,4 @@
-"""What a task did while it trained: samples of its node (node/sampler.py), and its log."""
+"""Traces of a task that trained: samples of its node (node/sampler.py), and its log."""
 
 from __future__ import annotations
 

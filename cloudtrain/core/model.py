@@ -617,7 +617,7 @@ class Artifact:
 
 
 def canonical_name(kind: str) -> str:
-    """Return one spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4. A100 and
+    """One spelling for each accelerator: `nvidia-tesla-t4`, `t4` and `T4` are T4. A100 and
     V100 are the small ones (40 and 16 GB), the others A100-80GB and V100-32GB."""
     plain = re.sub(r"[ _]+", "-", kind.strip()).upper()
     plain = re.sub(r"^(NVIDIA-)?(TESLA-)?", "", plain)

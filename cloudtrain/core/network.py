@@ -134,7 +134,7 @@ def named_host(text: str) -> ServiceHost:
 
 
 def _name(written: str) -> str:
-    """Raises ValueError for what is neither a host's name nor a whole IP address."""
+    """The name in its plain form. Raises ValueError for neither a name nor a whole IP address."""
     name = written.lower()
     if name.startswith("["):
         return str(ipaddress.IPv6Address(name.strip("[]")))

@@ -50,7 +50,7 @@ class Finding:
 
     @classmethod
     def of(cls, what: str, error: CloudtrainError, *, served: bool = False) -> Finding:
-        """Return that of an error; `served`: another place has what this one lacks."""
+        """Make that of an error; `served`: another place has what this one lacks."""
         kind = None if served else type(error)
         return cls(what=what, ok=served, text=error.message, hint=error.hint, error=kind)
 
@@ -365,7 +365,7 @@ class DataStore(Protocol):
     """Key of the object, or the name of the folder; "" for a whole bucket."""
 
     def stat(self) -> StoredObject | None:
-        """Return the object with exactly this name; None if there is none."""
+        """The object with exactly this name; None if there is none."""
 
     def objects(self) -> Iterator[StoredObject]:
         """Yield everything inside the folder, as it is listed."""
@@ -378,7 +378,7 @@ class DataStore(Protocol):
         cannot read it themselves."""
 
     def location(self) -> str:
-        """Return the region of the data, "" if it is not known."""
+        """The region of the data, "" if it is not known."""
 
 
 class Stage(Protocol):

@@ -126,7 +126,7 @@ class _NotYet(Exception):
 def poll_until(
     ask: Callable[[], T | None], every: Retry, *, waits_for: str = "", clock: Clock = CLOCK
 ) -> T | None:
-    """Return the first answer that is not None; None once its time is over. Polls at least once,
+    """The first answer that is not None; None once its time is over. Polls at least once,
     and once more at the end. `waits_for` is shown to users once the wait is long."""
 
     def once() -> T:

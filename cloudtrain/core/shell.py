@@ -105,11 +105,11 @@ class AnswerMark:
         self._token = secrets.token_hex(8)
 
     def before(self, command: Command) -> Command:
-        """Return the command, which first prints the mark on stdout and stderr."""
+        """The command, which first prints the mark on stdout and stderr."""
         return script(_MARKED, self._token, *command.arguments)
 
     def strip(self, output: bytes) -> bytes:
-        """Return what follows the mark; all of it if there is none, as the command did not run."""
+        """Output after the mark; all of it if there is none, as the command did not run."""
         _, mark, rest = output.partition(self._token.encode())
         return rest if mark else output
 

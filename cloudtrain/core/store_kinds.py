@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class StoreKind:
-    """A kind of store. Its module in stores/ has the name of its scheme, and
-    `opened(uri, *, endpoint, project, wishes)`.
-    """
+    """A kind of store. Its module in stores/ has the name of its scheme, and `opened(uri, *,
+    endpoint, project, wishes)`."""
 
     scheme: str
     form: str

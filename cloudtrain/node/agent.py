@@ -16,7 +16,7 @@ import time
 import traceback
 from typing import Any
 
-from cloudtrain.node import archiver, client, ending, formats, listing, metadata, web
+from cloudtrain.node import archiver, client, formats, listing, metadata, web
 
 RESERVE = 6
 """Number of archives reserved for the node's end."""
@@ -80,7 +80,7 @@ class Agent:
         self.folder = str(order["checkpoint"]) if order["checkpoint"] else None
         self.tickets = order["tickets"]
         self.every, self.until = float(order["every"]), float(order["until"])
-        self.ending = ending.Ending(*(order[k] for k in ("end", "last", "stop")))
+        self.ending = archiver.Ending(*(order[k] for k in ("end", "last", "stop")))
         self.replan_at = 0.0
         self.shutting_down = threading.Event()
         self.began = self.sent_at = time.time()
@@ -171,7 +171,7 @@ class Agent:
         self.next = 0.0 if more or is_last else time.time() + self.rest(now)
 
     def rest(self, now: float) -> float:
-        """Return the seconds to wait between archives: the shortest interval near the end,
+        """The seconds to wait between archives: the shortest interval near the end,
         otherwise the remaining time divided among the remaining tickets."""
         shortest = float(self.order["rest"])
         if self.ending.word or not self.ending.is_near(now):
@@ -195,7 +195,7 @@ class Agent:
         return archiver.listed(work, self.patterns, self.home, changed=is_auto)
 
     def due(self, found: "dict[str, listing.File]") -> "list[listing.File]":
-        """Return the files that are not stored yet: those that are named, the smallest first; then
+        """The files that are not stored yet: those that are named, the smallest first; then
         small and new ones before large and old ones."""
 
         def order(item: "tuple[str, listing.File]") -> "tuple[object, ...]":
@@ -224,7 +224,7 @@ class Agent:
         room, more = self.ending.room(now), False
         for unit in units:
             size = sum(each.size for each in unit)
-            if size > ending.LIMIT:
+            if size > archiver.LIMIT:
                 self.leave(unit)
             elif not chosen or size <= room:
                 chosen += unit
@@ -232,7 +232,7 @@ class Agent:
             else:
                 more = True
         for log in archiver.logs_of(self.attempt):
-            is_new = log.size <= ending.LIMIT // 64 and self.kept.get(log.path) != log.stamp
+            is_new = log.size <= archiver.LIMIT // 64 and self.kept.get(log.path) != log.stamp
             if is_new and (chosen or not log.path.endswith(formats.METRICS)):
                 chosen.insert(0, log)
         return chosen, more

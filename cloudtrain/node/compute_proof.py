@@ -148,7 +148,7 @@ def tell_end(work: Work) -> None:
 
 
 def found(stamp: str, key: str, boot: str) -> "dict[str, Any] | None":
-    """What a proof with this key has found since the machine booted."""
+    """Figures of a proof with this key since the machine booted."""
     try:
         with open(stamp, encoding="utf-8") as file:
             facts = json.load(file)

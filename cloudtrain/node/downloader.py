@@ -194,7 +194,8 @@ class Download:
         self.folder.prepare()
         self.record = os.open(self.folder.record, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self.pool.start(self.folder, self.hear, self.fail)
-        client.tell({"need": True, "have": self.bitmap(), "parts": self.had_parts()})
+        parts = [[n, *part] for n, had in self.folder.pieces.items() for part in had]
+        client.tell({"need": True, "have": self.bitmap(), "parts": parts})
         threading.Thread(target=self.read, daemon=True).start()
         while self.failed is None and self.count < self.files:
             self.ended.wait(0.5)
@@ -205,15 +206,11 @@ class Download:
         self.folder.finish(self.size, self.files)
 
     def bitmap(self) -> str:
-        """Which files are whole: bit n % 8 of byte n // 8."""
+        """Bits of the files that are whole: bit n % 8 of byte n // 8."""
         bits = bytearray((max(self.folder.whole, default=-1) + 8) // 8)
         for number in self.folder.whole:
             bits[number // 8] |= 1 << number % 8
         return base64.b64encode(bits).decode()
-
-    def had_parts(self) -> "list[list[int]]":
-        """Parts of files that are not whole, for a client that sends their bytes itself."""
-        return [[n, *part] for n, parts in self.folder.pieces.items() for part in parts]
 
     def read(self) -> None:
         try:

@@ -118,7 +118,7 @@ def bases(top: bytes, base: bytes) -> "list[bytes]":
 def entries(
     top: bytes, folder: bytes, others: "list[bytes]"
 ) -> "dict[bytes, tuple[bool, int, int]]":
-    """What to pack: is it a folder, its size and the time of its last change. Marks in the
+    """Everything to pack: is it a folder, its size and the time of its last change. Marks in the
     environment, which begin with a dot, are of this node."""
     found = {}
     for root in [folder, *others]:

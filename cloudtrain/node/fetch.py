@@ -15,7 +15,7 @@ MOST = 1 << 28
 
 
 def download(url: str, path: str) -> str:
-    """Returns the SHA-256 of what was written to `path`. Raises OSError or HTTPException."""
+    """The SHA-256 of what was written to `path`. Raises OSError or HTTPException."""
     found = hashlib.sha256()
     size = 0
     with urllib.request.urlopen(url, timeout=SECONDS) as answer, open(path, "wb") as file:

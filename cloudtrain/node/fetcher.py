@@ -220,7 +220,7 @@ class Fetcher:
 
 
 def check(answer: "Answer | http.client.HTTPResponse", size: int, offset: int, end: int) -> None:
-    """Raises Failure unless the answer is of an object of that size, and of these bytes."""
+    """Raise Failure unless the answer is of an object of that size, and of these bytes."""
     total = answer.getheader("Content-Length")
     found = CONTENT_RANGE.match(answer.getheader("Content-Range") or "")
     if answer.status == 206 or (found and answer.length == end - offset):

@@ -77,7 +77,7 @@ def wait_for(address: str, port: int) -> None:
 
 
 def interface(peer: str) -> str:
-    """Return the network interface on the route to another node. Sends nothing."""
+    """The network interface on the route to another node. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, 9))
         own = probe.getsockname()[0]

@@ -184,7 +184,7 @@ MOST_CONTENT = 16384
 
 
 def key_file_reason(name: str, head: bytes = b"") -> str:
-    """Why a file is one of keys, by its path and its first bytes; empty if it is none."""
+    """Reason why a file is one of keys, by its path and its first bytes; empty if it is none."""
     own = name.rpartition("/")[2]
     if _NAMED.fullmatch(own) or _PLACED.search(name):
         return "a file of keys by its name"

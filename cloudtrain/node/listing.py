@@ -312,7 +312,7 @@ def moment(ns: int) -> str:
 
 
 def times(stamp: str) -> "tuple[int, int]":
-    """Return when the content and the inode changed, in ns; zeros if the stamp has no times."""
+    """Times when the content and the inode changed, in ns; zeros if the stamp has no times."""
     parts = stamp.split("/")
     return (nanoseconds(parts[0]), nanoseconds(parts[1])) if len(parts) == 3 else (0, 0)
 

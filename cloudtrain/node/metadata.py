@@ -33,7 +33,7 @@ def preempted(how: "dict[str, Any]", name: str) -> bool:
 
 
 def refusal(how: "dict[str, Any]") -> str:
-    """Why no token can be had; empty if one can. Tries for the `seconds` of `how`, as a new
+    """Reason why no token can be had; empty if one can. Tries for the `seconds` of `how`, as a new
     identity is not known to the service at once."""
     deadline = time.monotonic() + how["seconds"]
     while True:
@@ -83,7 +83,7 @@ def asked(
     headers: "dict[str, str]",
     seconds: float = CONNECT,
 ) -> str:
-    """Raises OSError without an answer, and Refused for any status but 200, which has no token."""
+    """Ask once. Raises OSError without an answer, and Refused for any status but 200."""
     import http.client  # only here: it takes longer than the rest of the probe's start
     import urllib.parse
 

@@ -33,7 +33,8 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Sample until the watcher ends."""
     folder, watcher = sys.argv[1], int(sys.argv[2])
-    end_with_parent()
+    with contextlib.suppress(OSError, AttributeError):  # the kernel ends it, too, if that is killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.nice(10)
     place = folder + "/metrics"
@@ -47,12 +48,6 @@ def main() -> None:
         before = after
 
 
-def end_with_parent() -> None:
-    """Have the kernel end this process with the watcher, also if that is killed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def interval(size: int) -> float:
     """Seconds until the next sample, for a file of this size."""
     doublings = 0 if size < AT_FIRST else 1 + (size - AT_FIRST) // THEN
@@ -60,7 +55,7 @@ def interval(size: int) -> float:
 
 
 def line(before: "dict[str, float]", after: "dict[str, float]", gpus: "list[list[int]]") -> bytes:
-    """Return one sample; rates are bytes per second since the one before."""
+    """One sample; rates are bytes per second since the one before."""
     passed = max(1e-3, after["clock"] - before["clock"])
     grown = {name: max(0.0, after[name] - before[name]) for name in after}
     ticks = grown["busy"] + grown["idle"]
@@ -76,7 +71,7 @@ def line(before: "dict[str, float]", after: "dict[str, float]", gpus: "list[list
 
 
 def counters() -> "dict[str, float]":
-    """Return the kernel's counters, with 0 for what it does not show."""
+    """The kernel's counters, with 0 for what it does not show."""
     found = {"clock": time.monotonic()}
     for read in (processors, memory, network, disks):
         found.update(read())
@@ -92,21 +87,21 @@ def rows(path: str) -> "list[list[str]]":
 
 
 def processors() -> "dict[str, float]":
-    """Return ticks of all cores. Waiting for a disk is idle (proc(5), /proc/stat)."""
+    """Ticks of all cores. Waiting for a disk is idle (proc(5), /proc/stat)."""
     ticks = [int(each) for each in (rows("/proc/stat") or [["cpu", "0"]])[0][1:9]]
     idle = sum(ticks[3:5])
     return {"busy": sum(ticks) - idle, "idle": idle}
 
 
 def memory() -> "dict[str, float]":
-    """Return bytes; what the kernel would free for a program counts as free."""
+    """Bytes; what the kernel would free for a program counts as free."""
     kib = {row[0]: int(row[1]) for row in rows("/proc/meminfo") if len(row) > 1}
     total = kib.get("MemTotal", 0)
     return {"memory": total * 1024, "used": (total - kib.get("MemAvailable", total)) * 1024}
 
 
 def network() -> "dict[str, float]":
-    """Return bytes of the machine's own interfaces; in a container, of all but `lo`."""
+    """Bytes of the machine's own interfaces; in a container, of all but `lo`."""
     found = {row[0]: row for row in rows("/proc/net/dev")[2:] if row[0] != "lo"}
     own = [name for name in found if os.path.exists("/sys/class/net/" + name + "/device")]
     chosen = [found[name] for name in own or found]
@@ -117,7 +112,7 @@ def network() -> "dict[str, float]":
 
 
 def disks() -> "dict[str, float]":
-    """Return bytes of whole disks: partitions, RAID and LVM would count them twice."""
+    """Bytes of whole disks: partitions, RAID and LVM would count them twice."""
     chosen = [
         row for row in rows("/proc/diskstats") if os.path.exists("/sys/block/" + row[2] + "/device")
     ]
@@ -163,7 +158,7 @@ class Gpus:
             self.library = library
 
     def sample(self) -> "list[list[int]]":
-        """Return utilization, memory used and memory in bytes of each GPU."""
+        """Utilization, memory used and memory in bytes of each GPU."""
         found = []
         for handle in self.handles:
             used, memory = Utilization(), Memory()

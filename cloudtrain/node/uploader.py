@@ -153,9 +153,7 @@ class Uploader:
         before: "collections.abc.Callable[[web.Part], None]" = lambda part: None,
     ) -> None:
         """Send a resumable upload; `before` is called with each piece before it is sent.
-
-        https://cloud.google.com/storage/docs/performing-resumable-uploads
-        """
+        https://cloud.google.com/storage/docs/performing-resumable-uploads"""
         at = idle = 0
         while idle < web.TRIES:
             length = min(piece, size - at)
@@ -202,7 +200,7 @@ def content_range(at: int, length: int, size: int) -> str:
 
 
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
-    """Return the number of bytes that the service has stored, rounded down to a multiple of 256 KiB
+    """The number of bytes that the service has stored, rounded down to a multiple of 256 KiB
     unless complete. Without a Range header, it has stored none yet."""
     told = answer.getheader("Range") or ""
     end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0

@@ -219,7 +219,7 @@ class Web:
 
 
 def proxy_for(host: str) -> "tuple[str, int] | None":
-    """Return host and port of the proxy for https to this host, by the variables that curl and pip
+    """Host and port of the proxy for https to this host, by the variables that curl and pip
     read too; None to go there directly."""
     given = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY") or ""
     proxy = urllib.parse.urlsplit(given)

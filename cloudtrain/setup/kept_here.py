@@ -50,7 +50,8 @@ def kept_here() -> tuple[Kept, ...]:
     users = _Users()
     found = []
     for each in (*_in_cache(cache_folder()), *_nodes(home() / "local")):
-        locked = "another process has it locked" if _is_locked(each.lock) else ""
+        with _locked(each.lock) as is_free:
+            locked = "" if is_free else "another process has it locked"
         found.append(replace(_measured(each), used_by=locked or users.of(each)))
     used = [each.path for each in found if each.kind == "environment" and each.used_by]
     found = [replace(each, used_by=each.used_by or _base_of(each, used)) for each in found]
@@ -228,11 +229,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _is_locked(lock: Path | None) -> bool:
-    with _locked(lock) as is_free:
-        return not is_free
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloudtrain.node.ending import EARLIEST, FIRST, LEAST, LIMIT, Ending
+from cloudtrain.node.archiver import EARLIEST, FIRST, LEAST, LIMIT, Ending
 
 MIB = 1 << 20
 
