@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cloudtrain.catalog import learned
-from cloudtrain.core import wait_limits
+from cloudtrain.core import retry
 from tests.support import forked, lanes, prepared
 from tests.support import project as projects
 from tests.support.forked import pytest_runtestloop
@@ -55,7 +55,7 @@ os.environ["CLOUDTRAIN_TRUST_ENDPOINT"] = "localhost"
 # This user's own defaults are for this user's clusters.
 os.environ["CLOUDTRAIN_CONFIG"] = os.devnull
 
-wait_limits.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/support/commands)
+retry.OUTAGE = 0.0  # no test waits half an hour, unless it says so (tests/support/commands)
 
 # No test is judged by its time: a busy machine is slow to draw and to run an example.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -23,7 +23,7 @@ from cloudtrain.config.section import KINDS, Section, defaults, rows
 from cloudtrain.config.sections import ConfigFile, section_at
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import Provisioning
-from cloudtrain.core.wait_limits import WAITS
+from cloudtrain.core.retry import WAITS
 from cloudtrain.providers.aws import permissions as aws
 from cloudtrain.providers.azure import permissions as azure
 from cloudtrain.providers.gcp import permissions as gcp

@@ -14,8 +14,8 @@ from cloudtrain.core.errors import NodeError, NotLanded
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.protocols import Completed, Transport
+from cloudtrain.core.retry import NODE_SILENT
 from cloudtrain.core.ship import program
-from cloudtrain.core.wait_limits import NODE_SILENT
 from cloudtrain.node.formats import IN_CODE, IN_HOME
 from cloudtrain.node.listing import NAMED, REASONS, File, fitting
 

@@ -21,9 +21,8 @@ from cloudtrain.away.published import AwayState
 from cloudtrain.away.signatures import NOT_SIGNED, SigningKey
 from cloudtrain.core.errors import CloudtrainError, NotLanded, StoreError, UsageError
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import Clock, Retry, poll_until
+from cloudtrain.core.retry import ORDER_DONE, ORDER_RECEIVED, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.wait_limits import ORDER_DONE, ORDER_RECEIVED
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ORDER_KEY
 

@@ -21,9 +21,16 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import HostKey, Identity, Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import HostKeys, Stage, Transport
-from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until, report_wait
+from cloudtrain.core.retry import (
+    CLOCK,
+    CLOUD_INIT,
+    FIRST_LOGIN,
+    Clock,
+    Retry,
+    poll_until,
+    report_wait,
+)
 from cloudtrain.core.shell import Command, script
-from cloudtrain.core.wait_limits import CLOUD_INIT, FIRST_LOGIN
 from cloudtrain.ssh import keys
 
 # ── a host key that nobody else has seen ───────────────────────────────────────

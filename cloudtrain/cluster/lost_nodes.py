@@ -14,8 +14,7 @@ from cloudtrain.core.errors import (
     NodeUnreachable,
 )
 from cloudtrain.core.paths import some
-from cloudtrain.core.retry import Retry, poll_until
-from cloudtrain.core.wait_limits import NODE_TAKEN
+from cloudtrain.core.retry import NODE_TAKEN, Retry, poll_until
 
 TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 """Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""

@@ -114,7 +114,7 @@ class Session:
         """The session for commands to a node that may refuse connections for a moment: its sshd
         restarts, or the network is down.
         """
-        from cloudtrain.ssh.retrying import RetryingTransport
+        from cloudtrain.ssh.transport import RetryingTransport
 
         waiting = RetryingTransport(self.transport, waits=self.console.warn, clock=self.clock)
         return replace(self, transport=waiting)

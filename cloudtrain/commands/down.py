@@ -45,8 +45,7 @@ from cloudtrain.core.events import DownBegun, DownOrdered, being_destroyed, pend
 from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
-from cloudtrain.core.retry import CLOCK, Clock, Retry
-from cloudtrain.core.wait_limits import IDLE_DOWN, OUTAGE
+from cloudtrain.core.retry import CLOCK, IDLE_DOWN, OUTAGE, Clock, Retry
 from cloudtrain.runs import idle
 from cloudtrain.runs.background import ensure_idle_process
 from cloudtrain.runs.budget import recorded_budget

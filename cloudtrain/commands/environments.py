@@ -11,7 +11,7 @@ from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.store_kinds import kind_of
 from cloudtrain.setup import stored
-from cloudtrain.setup.archive import Archive
+from cloudtrain.setup.programs import Archive
 from cloudtrain.stores import open_store
 
 DAY = 86400.0

@@ -13,9 +13,8 @@ from cloudtrain.commands.down import destroy_cluster, down_when_spent, is_spent
 from cloudtrain.core.errors import CloudtrainError, LockedError, RunFailed
 from cloudtrain.core.events import DownFailed
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.retry import CLOCK, LOCK_HANDED_OVER, Clock, Retry
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
 from cloudtrain.runs.idle import DOING, idle_limit, is_ordered, is_watched, last_use
 from cloudtrain.runs.supervise import supervise_run
 from cloudtrain.state import Records

@@ -12,9 +12,8 @@ from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.core.errors import LockedError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.core.retry import CLOCK, STOP_HANDED_OVER, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.wait_limits import STOP_HANDED_OVER
 from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.cluster_seen import record_seen
 from cloudtrain.runs.landing_steps import LandingSteps

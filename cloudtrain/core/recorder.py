@@ -1,4 +1,4 @@
-"""Records what clouds answer, for a report: JSON lines, secrets and names replaced (`masking`).
+"""Records what clouds answer, for a report: JSON lines, secrets and names replaced.
 
 docs/commands.md has the form. Requests are recorded without their bodies, which hold keys; answers
 that hand out credentials without theirs. What goes to a store and for tokens is not recorded.
@@ -6,19 +6,26 @@ that hand out credentials without theirs. What goes to a store and for tokens is
 
 from __future__ import annotations
 
+import getpass
+import hmac
+import ipaddress
 import json
 import os
 import re
+import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from xml.sax.saxutils import escape, unescape
 
 from cloudtrain.core import moments
-from cloudtrain.core.masking import Masks
+from cloudtrain.core.cloud import clouds
+from cloudtrain.node.key_shapes import given_keys, looks_like_key, looks_like_key_name, without_keys
 
 FORMAT = 1
 HEADERS = frozenset(
@@ -193,8 +200,8 @@ def _note(told: Callable[[], dict[str, Any]]) -> None:
 
 
 def _asked(cloud: str, request: Any) -> dict[str, Any]:
-    made = {"cloud": cloud, "method": request.method, "url": request.url}
-    return {**made, "action": _action(request)}
+    action = _action(request)
+    return {"cloud": cloud, "method": request.method, "url": request.url, "action": action}
 
 
 def _text(content: bytes) -> str:
@@ -231,3 +238,232 @@ def _opened(path: Path) -> int:
 def _write(file: int, data: bytes) -> None:
     while data:
         data = data[os.write(file, data) :]
+
+
+# ── Masks: secrets and names are replaced, each by the same placeholder of its form ───────────
+# So the answer can still be read as the cloud's. A placeholder is a keyed hash of the name: it is
+# the same in all files of one machine, and tells nothing without that machine's key.
+
+_SHAPES = re.compile(
+    r"(?P<mail>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
+    r"|(?P<guid>(?<![0-9a-f])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![0-9a-f]))"
+    r"|(?P<v4>(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\.?\d|[a-z_]))"
+    r"|(?P<dashed>(?<=ec2-)\d{1,3}(?:-\d{1,3}){3}(?=\.))"
+    r"|(?P<v6>(?<![\w:])[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:]))"
+    r"|(?P<account>(?<![0-9a-z.])(?:\d{12}|\d{4}-\d{4}-\d{4})(?![0-9a-z]))",
+    re.IGNORECASE,
+)
+_MADE = re.compile(
+    r"user-[0-9a-f]{8}@example\.com|(?:user|host|project)-[0-9a-f]{8}|0{8}-0{4}-0{4}-0{4}-[0-9a-f]{12}|"
+    r"0{6}\d{6}"
+)
+"""Placeholders: they stay, so that what was recorded can be recorded again."""
+_TELLS = (
+    ("project", re.compile(r"\bprojects/((?:[a-z][\w.-]*\.[a-z]+:)?[a-z][a-z0-9-]{4,}|\d{6,})")),
+    ("project", re.compile(r"\bproject[ _a-z]{0,8}[#:=\"' ]+(\d{6,})", re.IGNORECASE)),
+    # docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html, "IAM ARNs"
+    ("user", re.compile(r":(?:user|assumed-role)/(?:[\w+=,.@-]+/)*([\w+=,.@-]+)")),
+    # A network's description: providers/gcp/requests.py
+    ("user", re.compile(r"\bowner(?:[_-]name)?=([\w.-]+)")),
+)
+"""Where an answer or a request names somebody: from there on, the name is replaced everywhere."""
+_PEOPLE = frozenset(
+    {"username", "userprincipalname", "givenname", "surname", "mailnickname", "tenantdisplayname"}
+    | {"defaultdomain", "cloudtrain-owner", "cloudtrain-owner-name", "owner"}
+)
+"""Fields and labels whose value is a name, in lower case."""
+_CONTENT = frozenset(
+    {"userdata", "customdata", "user-data", "startup-script", "shutdown-script", "ssh-keys"}
+    | {"sshkeys", "keydata", "publickey", "output", "contents", "consolescreenshotbloburi"}
+    | {"serialconsolelogbloburi"}
+)
+"""Fields with what a machine was given or has printed, in lower case."""
+_PUBLIC = re.compile(
+    # cloud.google.com/compute/docs/images/os-details, and gcloud's own project (faults.py)
+    r"(?:centos|cos|debian|fedora-coreos|fedora|opensuse|oracle-linux|rhel|rhel-sap|rocky-linux|suse|"
+    r"suse-sap|ubuntu-os|ubuntu-os-pro|windows|windows-sql)-cloud|ubuntu-os-accelerator-images|"
+    r"deeplearning-platform-release|ml-images|764086051850"
+)
+_COMMON = re.compile(
+    r"google|amazon|microsoft|compute|root|ubuntu|debian|admin|administrator|users?|runner|cloudtrain|"
+    r"localhost|localdomain|default|system|azureuser|ec2-user|unknown|none|true|false|test|train|chief|"
+    r"worker|project|region|zone|global"
+)
+"""Names that tell nothing about anybody, and words of the clouds."""
+_is_key_name = cache(looks_like_key_name)
+_XML_PAIR = re.compile(r"(<key>([^<]*)</key>\s*<value>)([^<]*)(?=</value>)")
+_XML_LEAF = re.compile(r"(<([\w:.-]+)(?:\s[^<>]*)?>)([^<>]+)(?=</\2>)")
+_OWN_NETWORKS = [
+    ipaddress.ip_network(network)
+    for network in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+        *("172.16.0.0/12", "192.168.0.0/16", "224.0.0.0/3"),
+        *("::/127", "fc00::/7", "fe80::/10", "ff00::/8", "2001:db8::/32"),
+    )
+]
+"""Addresses that are nobody's: private ones (RFC 6890), and those of placeholders."""
+LONG = 200
+"""Characters from which a text in Base64 is content."""
+SEVERAL = 1000
+"""The same of a text of several lines: a refusal has fewer."""
+_LONG_PARAMETER = re.compile(r"([?&][^=&\s]+=)[^&\s\"']{40,}")
+"""Of a URL: where a list goes on, or a signature."""
+REMEMBERED = 20_000
+"""Texts whose form without names is kept."""
+MOST = 4 << 20
+"""Characters of the longest answer that is kept."""
+
+
+class Masks:
+    """The names seen so far, and their placeholders. For one thread at a time."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._known: dict[str, str] = {}
+        self._names: re.Pattern[str] | None = None
+        self._read: dict[str, str] = {}
+        self._clouds = {each.name for each in clouds()}
+        host = socket.gethostname()
+        for kind, name in (("host", host), ("host", host.partition(".")[0]), *_of_environment()):
+            self.learn(kind, name)
+
+    def learn(self, kind: str, name: str) -> None:
+        """Replace this name from now on, as a whole word and in any case."""
+        word = name.strip().lower()
+        is_known = word in self._known or word in self._clouds
+        is_number = kind == "user" and not re.search("[a-z]", word)
+        if len(word) < 3 or is_number or is_known:
+            return
+        if _COMMON.fullmatch(word) or _PUBLIC.fullmatch(word) or _MADE.fullmatch(word):
+            return
+        made = self._placeholder(kind, word)
+        for form in {word, re.sub(r"[^a-z0-9_-]+", "-", word)}:  # as in a label: owner.py
+            self._known.setdefault(form, made)
+        self._read.clear()
+        longest = sorted(self._known, key=len, reverse=True)
+        words = "|".join(map(re.escape, longest))
+        self._names = re.compile(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])", re.IGNORECASE)
+
+    def notice(self, text: str) -> None:
+        """Learn the names that a text tells."""
+        for kind, tells in _TELLS:
+            for name in set(tells.findall(text)):
+                self.learn(kind, name)
+        for mail in set(re.findall(r"([\w.+-]+)@(?![\w.-]*gserviceaccount\.com)[\w-]+\.", text)):
+            self.learn("user", mail)
+
+    def body(self, text: str) -> Any:
+        """An answer as a JSON document, or as a text if it is XML or anything else."""
+        if len(text) > MOST:
+            return None
+        self.notice(text)
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return self._markup(text)
+        return self.document(document)
+
+    def document(self, found: Any, name: str = "") -> Any:
+        if isinstance(found, Mapping):
+            return self._object(found)
+        if isinstance(found, list):
+            return [self.document(each, name) for each in found]
+        return self.value(found, name) if isinstance(found, str) else found
+
+    def value(self, text: str, name: str = "") -> str:
+        """The value of a field."""
+        field = name.lower()
+        if not text:
+            return text
+        if field in _CONTENT or (_is_key_name(name) and not text.startswith("/")):
+            return "***"
+        if field in _PEOPLE and "@" not in text:
+            self.learn("user", text)
+        if text[:1] == "{":  # Azure passes on what another service of it answered
+            with suppress(ValueError):
+                return json.dumps(self.document(json.loads(text)))
+        return self.text(text)
+
+    def text(self, text: str) -> str:
+        """Any text. What has been read already is not read again: lists repeat themselves."""
+        made = self._read.get(text)
+        if made is None:
+            if len(self._read) > REMEMBERED:
+                self._read.clear()
+            made = self._read[text] = self._made(text)
+        return made
+
+    def _made(self, text: str) -> str:
+        if (len(text) > SEVERAL and text.count("\n") > 2) or (
+            len(text) > LONG and re.fullmatch(r"[\w+/=-]+", text)
+        ):
+            return f"({len(text)} characters)"
+        text = _LONG_PARAMETER.sub(r"\1***", text)
+        if looks_like_key(text) or given_keys(text):
+            text = without_keys(text)
+        text = _SHAPES.sub(self._replaced, text)
+        if self._names is not None:
+            text = self._names.sub(lambda found: self._known[found[0].lower()], text)
+        return text
+
+    def _object(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        told = found.get("key", found.get("Key"))
+        if isinstance(told, str):  # a tag, or an item of a machine's metadata
+            named = {"value": told, "Value": told}
+        else:
+            is_account = "subscriptionId" in found or "tenantId" in found
+            named = {"displayName": "tenantDisplayName"} if is_account else {}
+        return {
+            self.text(name): self.document(value, named.get(name, name))
+            for name, value in found.items()
+        }
+
+    def _markup(self, text: str) -> str:
+        def made(name: int) -> Callable[[re.Match[str]], str]:
+            return lambda found: found[1] + escape(self.value(unescape(found[3]), found[name]))
+
+        if not text.lstrip().startswith("<"):
+            return self.text(text)
+        return _XML_LEAF.sub(made(2), _XML_PAIR.sub(made(2), text))
+
+    def _replaced(self, found: re.Match[str]) -> str:
+        kind, text = str(found.lastgroup), found[0]
+        if _MADE.fullmatch(text) or _PUBLIC.fullmatch(text):
+            return text
+        if kind == "dashed":
+            return self._address("v4", text.replace("-", ".")).replace(".", "-")
+        if kind in ("v4", "v6"):
+            return self._address(kind, text)
+        return self._placeholder(kind, text.replace("-", "") if kind == "account" else text)
+
+    def _address(self, kind: str, text: str) -> str:
+        with suppress(ValueError):
+            address = ipaddress.ip_address(text)
+            if not any(address in network for network in _OWN_NETWORKS):
+                return self._placeholder(kind, text)
+        return text
+
+    def _placeholder(self, kind: str, name: str) -> str:
+        digest = hmac.new(self._key, f"{kind} {name.lower()}".encode(), "sha256").hexdigest()
+        number = int(digest[:16], 16)
+        if kind == "mail":
+            return f"user-{digest[:8]}@example.com"
+        if kind == "guid":
+            return f"00000000-0000-0000-0000-{digest[:12]}"
+        if kind == "account":
+            return f"000000{number % 10**6:06d}"
+        if kind == "v4":  # RFC 1112, section 4: reserved
+            return str(ipaddress.IPv4Address("240.0.0.0") + number % 2**27)
+        if kind == "v6":  # RFC 3849
+            return str(ipaddress.IPv6Address("2001:db8::") + number % 2**64)
+        return f"{kind}-{digest[:8]}"
+
+
+def _of_environment() -> list[tuple[str, str]]:
+    """Whose machine this is, and what its user's tools are set to."""
+    found = [("user", os.environ.get(name, "")) for name in ("USER", "LOGNAME")]
+    for name in ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"):
+        found.append(("project", os.environ.get(name, "")))
+    with suppress(KeyError, OSError):  # no such user
+        found.append(("user", getpass.getuser()))
+    return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cloudtrain.cluster import lease
-from cloudtrain.core import wait_limits
+from cloudtrain.core import retry
 from cloudtrain.core.model import Train
 
 CLIENT = "client"
@@ -56,7 +56,7 @@ def inject(fault: str, train: Train, over: threading.Event) -> None:
 
 def longest_silence(train: Train) -> float:
     """Seconds beyond a lease and every limit of a running attempt that counts silence."""
-    limits = (wait_limits.LOST_AFTER, wait_limits.ALONE_LOST_AFTER, wait_limits.NODE_SILENT)
+    limits = (retry.LOST_AFTER, retry.ALONE_LOST_AFTER, retry.NODE_SILENT)
     return max(lease.LASTS, *limits, train.stall_timeout or 0.0) + BEYOND
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Cause
-from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.attempt_state import AttemptState, never_served, serves
 
 TOO_SHORT = 2.0

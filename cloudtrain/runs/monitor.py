@@ -11,9 +11,8 @@ from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.retry import Clock
+from cloudtrain.core.retry import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT, Clock
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskView, serves
 from cloudtrain.runs.budget import BudgetWatch

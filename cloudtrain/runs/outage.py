@@ -19,8 +19,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.events import DownFailed
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import CLOCK, Clock, Retry
-from cloudtrain.core.wait_limits import OUTAGE
+from cloudtrain.core.retry import CLOCK, OUTAGE, Clock, Retry
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.prices import dollars
 from cloudtrain.state import Records

@@ -13,8 +13,8 @@ from typing import Any
 from cloudtrain.core.errors import text_of
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
+from cloudtrain.core.retry import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.core.ship import Program, program, text
-from cloudtrain.core.wait_limits import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.runs.proof_verdict import Failure
 
 NODE, BETWEEN = "node", "between"

@@ -19,8 +19,8 @@ from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
 from cloudtrain.core.metrics import IDLE, Sample, latest_samples
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import some
+from cloudtrain.core.retry import PEER_GONE, STILL
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.core.wait_limits import PEER_GONE, STILL
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
 from cloudtrain.runs.tasks import node_of, read_stacks

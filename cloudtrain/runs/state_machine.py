@@ -10,8 +10,8 @@ from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
+from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
 from cloudtrain.core.run_record import Cause, Task
-from cloudtrain.core.wait_limits import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,

@@ -13,9 +13,8 @@ from cloudtrain.core import metrics, moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Console, Transport
-from cloudtrain.core.retry import Clock, Retry, poll_until
+from cloudtrain.core.retry import LOG_SILENT, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.core.wait_limits import LOG_SILENT
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL

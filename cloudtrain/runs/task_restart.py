@@ -24,9 +24,8 @@ from cloudtrain.core.errors import AddressTakenError, CloudConfigError, Cloudtra
 from cloudtrain.core.events import TaskRestartBegun
 from cloudtrain.core.model import Identity, Node
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import Retry, poll_until
+from cloudtrain.core.retry import ADDRESS_FREED, HOST_RETURNS, Retry, poll_until
 from cloudtrain.core.run_record import Cause, Run, Task
-from cloudtrain.core.wait_limits import ADDRESS_FREED, HOST_RETURNS
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.playbooks import tensorflow
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves

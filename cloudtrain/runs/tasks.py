@@ -10,9 +10,8 @@ from cloudtrain.core import metrics, paths
 from cloudtrain.core.errors import CloudtrainError, NodeUnreachable
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.retry import AWAY
+from cloudtrain.core.retry import AWAY, ORPHANS_ANSWER, STOP_ANSWER
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.core.wait_limits import ORPHANS_ANSWER, STOP_ANSWER
 from cloudtrain.runs import task_commands
 
 

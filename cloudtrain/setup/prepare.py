@@ -31,8 +31,7 @@ from cloudtrain.playbooks import (
 from cloudtrain.playbooks.apply import Sharing as Shared
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs, stored
-from cloudtrain.setup.archive import PROBE, Archive, StorePlace, key_of
-from cloudtrain.setup.programs import OnNode, Say, Server
+from cloudtrain.setup.programs import PROBE, Archive, OnNode, Say, Server, StorePlace, key_of
 
 
 def prepare_nodes(session: Session, delivered: str | None = None) -> str:

@@ -24,8 +24,7 @@ from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import ArtifactStore, DataStore, Transport
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.node.listing import File
-from cloudtrain.setup.archive import FORMAT, Archive, Part, StorePlace
-from cloudtrain.setup.programs import OnNode
+from cloudtrain.setup.programs import FORMAT, Archive, OnNode, Part, StorePlace
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import home
 from cloudtrain.stores.data import open_data

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO
 
-from cloudtrain.core.wait_limits import PROXY_ANSWER, PROXY_END
+from cloudtrain.core.retry import PROXY_ANSWER, PROXY_END
 from cloudtrain.ssh.ssh_proxy import ProxyFailed, described, not_started, program_of
 from cloudtrain.ssh.tcp import BufferedSocket
 

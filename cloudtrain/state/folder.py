@@ -14,10 +14,9 @@ from cloudtrain.core import metrics, moments
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.paths import some
-from cloudtrain.core.retry import CLOCK, Clock
+from cloudtrain.core.retry import CLOCK, LOCK_HANDED_OVER, Clock
 from cloudtrain.core.run_record import Run, run_to_json
 from cloudtrain.core.task_id import CLUSTER_NAME
-from cloudtrain.core.wait_limits import LOCK_HANDED_OVER
 from cloudtrain.state.files import (
     NO_FOLDER,
     DiskFull,

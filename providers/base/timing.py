@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from cloudtrain.core.errors import CloudError, NoNetworkError, RateError, TransientError
 from cloudtrain.core.network import HINT, no_network
-from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until, report_wait
-from cloudtrain.core.wait_limits import NODE_LISTED
+from cloudtrain.core.retry import CLOCK, NODE_LISTED, Clock, Retry, poll_until, report_wait
 
 T = TypeVar("T")
 

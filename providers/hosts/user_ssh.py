@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Host, SshProxy
-from cloudtrain.core.retry import Retry
+from cloudtrain.core.retry import HOST_ANSWER, Retry
 from cloudtrain.core.shell import AnswerMark, script
-from cloudtrain.core.wait_limits import HOST_ANSWER
 from cloudtrain.ssh import proxy_process
 from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.core.wait_limits import SETTLE
+from cloudtrain.core.retry import SETTLE
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.root_cause import is_retryable
 from cloudtrain.runs.state_machine import decide

@@ -17,8 +17,7 @@ import pytest
 from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.setup import stored
-from cloudtrain.setup.archive import Archive, StorePlace
-from cloudtrain.setup.programs import OnNode
+from cloudtrain.setup.programs import Archive, OnNode, StorePlace
 from cloudtrain.stores import open_store
 from tests.standins.faults import EVER, Fault, Faults
 from tests.standins.stores import KINDS, Store, faulty

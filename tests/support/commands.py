@@ -112,7 +112,7 @@ def start(
     limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Command:
     """Without input. Where the environment changes how an interpreter starts, a real one; it takes
-    no `limits`, which are other seconds for constants of `core/wait_limits`, or of the module that
+    no `limits`, which are other seconds for constants of `core/retry`, or of the module that
     the name begins with: `console.plain.SILENCE`; of a Retry they are its first pause.
     Nothing is tried again for half an hour (OUTAGE) without its own word."""
     path = env.get("PYTHONPATH", "")
@@ -175,9 +175,9 @@ def main() -> None:
     from cloudtrain.core.retry import Retry
 
     limits = json.loads(sys.argv[2])
-    for name in sorted(limits, key=lambda name: "." in name):  # others import wait_limits' by name
+    for name in sorted(limits, key=lambda name: "." in name):  # others import limits by name
         module, _, constant = f"cloudtrain.{name}".rpartition(".")
-        changed = importlib.import_module(module if "." in name else "cloudtrain.core.wait_limits")
+        changed = importlib.import_module(module if "." in name else "cloudtrain.core.retry")
         assert hasattr(changed, constant), name
         old, seconds = getattr(changed, constant), limits[name]
         new = replace(old, pause=seconds) if isinstance(old, Retry) else seconds

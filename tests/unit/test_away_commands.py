@@ -38,9 +38,8 @@ from cloudtrain.core.model import ArtifactRules, ClusterConfig, Node, NodeGroup
 from cloudtrain.core.model import Away as AwaySection
 from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.protocols import StoreBackend
-from cloudtrain.core.retry import Clock
+from cloudtrain.core.retry import ORDER_RECEIVED, Clock
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.core.wait_limits import ORDER_RECEIVED
 from cloudtrain.runs import spools
 from cloudtrain.runs.idle import idle_limit
 from cloudtrain.runs.log_lines import LineView, LogLine

@@ -19,9 +19,8 @@ from cloudtrain.core.errors import NodeError, StepFailed, StoreError
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup
 from cloudtrain.core.protocols import Completed
 from cloudtrain.setup import programs, stored
-from cloudtrain.setup.archive import PROBE, Archive, Part, StorePlace, key_of
 from cloudtrain.setup.prepare import Sharing
-from cloudtrain.setup.programs import OnNode
+from cloudtrain.setup.programs import PROBE, Archive, OnNode, Part, StorePlace, key_of
 
 FACTS = ("ubuntu", "24.04", "x86_64", "glibc 2.39", "zstd", "/home/cloudtrain")
 FOLDER = ".cache/cloudtrain/venvs/tf2.21-cpu-0123456789ab"

@@ -17,7 +17,7 @@ from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status
 from cloudtrain.core.errors import RunFailed, StoreError
 from cloudtrain.core.events import DownFailed, UpCompleted
-from cloudtrain.core.wait_limits import IDLE_DOWN
+from cloudtrain.core.retry import IDLE_DOWN
 from cloudtrain.runs import idle as judged
 from cloudtrain.runs.idle import IdleState
 from cloudtrain.state import Records

@@ -13,8 +13,7 @@ import pytest
 import requests
 
 from cloudtrain.core import recorder
-from cloudtrain.core.masking import Masks
-from cloudtrain.core.recorder import Recorder, recorded, recording
+from cloudtrain.core.recorder import Masks, Recorder, recorded, recording
 from tests.standins.refusals import CLOUDS
 from tests.standins.refusals import recorded as corpus
 from tests.support.recorded import answers, classified

@@ -32,9 +32,8 @@ from cloudtrain.core.metrics import (
     unit_of,
 )
 from cloudtrain.core.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
-from cloudtrain.core.retry import Clock
+from cloudtrain.core.retry import ALONE_LOST_AFTER, NODE_SILENT, Clock
 from cloudtrain.core.run_record import Cause, Doubt, Run, RunAttempt, Task
-from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
 from cloudtrain.rehearsal.checkpoints import Saving, saving_in
 from cloudtrain.rehearsal.client_faults import CLIENT, JUMPS, jumping_clock, longest_silence
 from cloudtrain.rehearsal.fault_trial import Trial

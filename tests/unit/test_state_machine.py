@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
+from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Task
-from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.cluster_formation import (
     detect_formation,

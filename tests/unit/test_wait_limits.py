@@ -70,7 +70,7 @@ WAITS = ("wait", "join", "get", "acquire", "communicate", "result")
 
 def test_every_wait_without_a_limit_has_a_stated_end() -> None:
     found = set(unlimited())
-    assert found - UNLIMITED.keys() == set(), "add a limit (core/wait_limits.py), or its end"
+    assert found - UNLIMITED.keys() == set(), "add a limit (core/retry.py), or its end"
     assert UNLIMITED.keys() - found == set(), "these wait no more"
 
 

@@ -19,15 +19,14 @@ from cloudtrain.commands.train import refuse_second_run
 from cloudtrain.core.errors import LockedError, NodeUnreachable, TransientError, UsageError
 from cloudtrain.core.model import Node, NodeState
 from cloudtrain.core.protocols import Completed
-from cloudtrain.core.retry import AWAY, Clock
+from cloudtrain.core.retry import AWAY, NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER, Clock
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import command
-from cloudtrain.core.wait_limits import NODE_STARTS, PROVIDER_SILENT, STOP_HANDED_OVER
 from cloudtrain.runs import node_replacement
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.monitor import Probes
 from cloudtrain.runs.tasks import task_statuses
-from cloudtrain.ssh.retrying import RetryingTransport
+from cloudtrain.ssh.transport import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND, PASSING
 from tests.support.fakes import FakeProvider, make_plan
