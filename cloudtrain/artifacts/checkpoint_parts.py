@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 
 from cloudtrain.artifacts.inventory import (
-    SILENCE,
     Answer,
     Inventory,
     Wanted,
-    failed,
+    run_checked,
     take_inventory,
 )
 from cloudtrain.core.model import Node
@@ -185,9 +184,8 @@ def _is_state(path: str) -> bool:
 
 def _read(node: Node, work: str, path: str, transport: Transport) -> bytes:
     answer = Answer(node, f"its file {path}", _STATE_BYTES)
-    done = transport.run(node, script(READ, work, path), on_stdout=answer.take, timeout=SILENCE)
-    if done.exit_code != 0:
-        raise failed(node, f"cannot read {path}", done)
+    what = f"cannot read {path}"
+    run_checked(node, script(READ, work, path), transport, what, on_stdout=answer.take)
     return answer.data
 
 

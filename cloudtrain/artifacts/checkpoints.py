@@ -18,9 +18,18 @@ from types import TracebackType
 from typing import IO
 
 from cloudtrain.artifacts.checkpoint_parts import STATE, torn_checkpoint
-from cloudtrain.artifacts.direct_upload import LASTS, LONGEST, SLOWEST, lock_of, revealed
+from cloudtrain.artifacts.direct_upload import lock_of, revealed, valid_for
 from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.inventory import SILENCE, Stop, Wanted, checksums, failed, take_inventory
+from cloudtrain.artifacts.inventory import (
+    Stop,
+    Wanted,
+    checksums,
+    json_line,
+    last_line,
+    run_checked,
+    run_program,
+    take_inventory,
+)
 from cloudtrain.artifacts.manifest import read_manifest
 from cloudtrain.core import paths, ship
 from cloudtrain.core.errors import CloudtrainError, NodeError, StoreError
@@ -30,7 +39,6 @@ from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import script
-from cloudtrain.core.ship import program
 from cloudtrain.node.listing import literal
 
 
@@ -141,9 +149,8 @@ class _Target:
             return
         task = dirname(self.work)
         record = script(ship.START, ship.inline("changes"), "restored", task, self.folder)
-        done = self.transport.run(self.node, record, timeout=SILENCE)
-        if done.exit_code != 0:
-            raise failed(self.node, f"cannot record the checkpoint {self.folder}", done)
+        what = f"cannot record the checkpoint {self.folder}"
+        run_checked(self.node, record, self.transport, what)
 
     def remove(self) -> None:
         self._run("remove", REMOVE, self.folder)
@@ -162,11 +169,9 @@ class _Target:
     def _run(
         self, what: str, text: str, *folders: str, stdin: bytes | Iterator[bytes] = b""
     ) -> None:
-        done = self.transport.run(
-            self.node, script(text, self.work, *folders), stdin=stdin, timeout=SILENCE
-        )
-        if done.exit_code != 0:
-            raise failed(self.node, f"cannot {what} the checkpoint {self.folder}", done)
+        command = script(text, self.work, *folders)
+        what = f"cannot {what} the checkpoint {self.folder}"
+        run_checked(self.node, command, self.transport, what, stdin=stdin)
 
 
 UNPACK = r"""
@@ -314,23 +319,16 @@ class CheckpointContent:
             return error.message
         if files is None:
             return ""
-        order = {
-            "work": work,
-            "folder": f"{work}/{folder}",
-            "lock": lock_of(work),
-            "files": files,
-        }
-        unpacker = program("unpacker")
-        stdin = unpacker.source + json.dumps(order).encode("ascii") + b"\n"
-        done = transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
+        place = f"{work}/{folder}"
+        order = {"work": work, "folder": place, "lock": lock_of(work), "files": files}
+        done = run_program(node, "unpacker", json_line(order), transport)
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
             if answer.get("sha256") == [self.files[str(each["path"])].sha256 for each in files]:
                 return None
             why = str(answer.get("why", "it read something else than what landed"))
         except (ValueError, IndexError, AttributeError):
-            words = os.fsdecode(done.stderr.replace(b"\0", b"")).strip().splitlines()
-            why = words[-1] if words else f"exit code {done.exit_code}"
+            why = last_line(done.stderr, done.exit_code)
         return f"{node.name}: {shown(' '.join(why.split()))}"
 
     def _requests(self) -> list[dict[str, object]] | None:
@@ -338,7 +336,7 @@ class CheckpointContent:
         presigner = self._landed.store.presigner
         if presigner is None:
             return None
-        lasts = min(LONGEST, LASTS + sum(each.size for each in self.files.values()) / SLOWEST)
+        lasts = valid_for(sum(each.size for each in self.files.values()))
         files: list[dict[str, object]] = []
         for path, each in self.files.items():
             content, request = self._rewritten.get(path), None

@@ -6,23 +6,21 @@ uploaded this way goes through this machine instead (relay.py).
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop
+from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line, run_program
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest, PresignedUpload, Presigner, UploadedPart
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.core.shell import Secret
-from cloudtrain.core.ship import program
 from cloudtrain.node import formats
 from cloudtrain.node.listing import File
 
@@ -50,10 +48,7 @@ class UploadResult:
 
 
 def upload_from_node(
-    node: Node,
-    folder: str,
-    due: Mapping[str, File],
-    upload: Upload,
+    node: Node, folder: str, due: Mapping[str, File], upload: Upload
 ) -> UploadResult:
     """Have the node upload files, by their paths in the store.
 
@@ -66,18 +61,23 @@ def upload_from_node(
     if first is None:
         return exchange.sent
     try:
-        done = upload.transport.run(
+        done = run_program(
             node,
-            program("uploader").command,
-            stdin=exchange.orders(folder, first),
+            "uploader",
+            exchange.orders(folder, first),
+            upload.transport,
             on_stdout=exchange.answers.hear,
             on_stderr=exchange.answers.overhear,
-            timeout=SILENCE,
         )
     finally:
         exchange.over.set()
     exchange.settle(done.exit_code)
     return exchange.sent
+
+
+def valid_for(size: int) -> float:
+    """Seconds for which the request of a file of so many bytes is to be valid."""
+    return min(LONGEST, LASTS + size / SLOWEST)
 
 
 def lock_of(folder: str) -> str:
@@ -107,8 +107,8 @@ class _Exchange:
         items = iter(due.items())
         while window := list(islice(items, WINDOW)):
             files = [file for _, file in window]
-            size = sum(file.size for file in (*self._waiting(), *files))
-            lasts = min(LONGEST, LASTS + size / SLOWEST)
+            waiting = [file for file, _ in list(self._asked.values())]
+            lasts = valid_for(sum(file.size for file in (*waiting, *files)))
             try:
                 for file, upload in zip(files, self._pool.map(one, window), strict=True):
                     if upload is None:
@@ -118,12 +118,8 @@ class _Exchange:
                 self.sent.why = error.message
                 return
 
-    def _waiting(self) -> list[File]:
-        return [file for file, _ in list(self._asked.values())]
-
     def orders(self, folder: str, first: tuple[File, PresignedUpload]) -> Iterator[bytes]:
-        yield program("uploader").source
-        yield _line({"folder": folder, "lock": lock_of(folder)})
+        yield json_line({"folder": folder, "lock": lock_of(folder)})
         yield self._order(*first)
         for file, upload in self.uploads:
             if self.over.is_set():
@@ -133,7 +129,7 @@ class _Exchange:
     def _order(self, file: File, upload: PresignedUpload) -> bytes:
         self._number = number = self._number + 1
         self._asked[number] = (file, upload)
-        return _line(
+        return json_line(
             {
                 "n": number,
                 "source": file.source,
@@ -153,20 +149,11 @@ class _Exchange:
         else:
             artifact = _artifact(upload.path, told)
             parts = [UploadedPart(**part) for part in told["receipts"]]
-            self._land(source, upload, artifact, parts)
-
-    def _land(
-        self,
-        source: str,
-        upload: PresignedUpload,
-        artifact: Artifact,
-        parts: Sequence[UploadedPart],
-    ) -> None:
-        if len(upload.requests) == 1:
-            self.sent.arrived[source] = artifact
-            return
-        commit = self._pool.submit(self._presigner.complete, upload, parts)
-        self._commits.append((source, artifact, commit))
+            if len(upload.requests) == 1:
+                self.sent.arrived[source] = artifact
+            else:
+                commit = self._pool.submit(self._presigner.complete, upload, parts)
+                self._commits.append((source, artifact, commit))
 
     def settle(self, exit_code: int) -> None:
         """Wait until files of several parts are visible."""
@@ -174,8 +161,7 @@ class _Exchange:
             self.sent.why = self.answers.last_words(exit_code)
         for source, artifact, commit in self._commits:
             try:
-                version = commit.result()
-                self.sent.arrived[source] = replace(artifact, version=version)
+                self.sent.arrived[source] = replace(artifact, version=commit.result())
             except CloudtrainError as error:
                 self.sent.why = error.message
 
@@ -187,10 +173,6 @@ def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
     if type(size) is not int or size < 0 or digests is None:
         raise ValueError("size or digests are invalid")
     return Artifact(path=path, size=size, sha256=sha256, md5=md5)
-
-
-def _line(order: Mapping[str, object]) -> bytes:
-    return json.dumps(order).encode("ascii") + b"\n"
 
 
 def revealed(request: PresignedRequest) -> dict[str, object]:

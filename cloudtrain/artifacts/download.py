@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.artifacts.batches import BATCH, batches
 from cloudtrain.artifacts.manifest import LOGS, RECORDS, Manifest, read_manifest
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NodesError, StoreError
@@ -18,7 +17,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import FETCHED, FETCHED_FILES, shown
 from cloudtrain.core.protocols import ArtifactStore, Console
-from cloudtrain.stores.file import PARTIAL, FileStore
+from cloudtrain.stores.file import BATCH, PARTIAL, FileStore, batches
 
 SIDE_BY_SIDE = 8
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.inventory import SILENCE, Wanted, failed, take_inventory
+from cloudtrain.artifacts.inventory import Wanted, run_checked, take_inventory
 from cloudtrain.core import paths
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.model import Artifact, Node
@@ -105,9 +105,8 @@ def append_from_node(node: Node, path: str, have: int, transport: Transport, pla
             left -= len(data)
             copy.write(data)
 
-        done = transport.run(node, reading(path, have), on_stdout=write, timeout=SILENCE)
-    if done.exit_code != 0:
-        raise failed(node, f"cannot send {path}", done)
+        command = reading(path, have)
+        run_checked(node, command, transport, f"cannot send {path}", on_stdout=write)
 
 
 def reading(path: str, start: int) -> Command:

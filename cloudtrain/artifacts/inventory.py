@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from cloudtrain.core.errors import NodeError, NotLanded
@@ -15,6 +16,7 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.protocols import Completed, Transport
 from cloudtrain.core.retry import NODE_SILENT
+from cloudtrain.core.shell import Command
 from cloudtrain.core.ship import program
 from cloudtrain.node.formats import IN_CODE, IN_HOME
 from cloudtrain.node.listing import NAMED, REASONS, File, fitting
@@ -55,17 +57,10 @@ class Wanted:
 def take_inventory(node: Node, folder: str, wanted: Wanted, transport: Transport) -> Inventory:
     """List the wanted files of a work folder; none if the folder does not exist."""
     answer = Answer(node, f"its list of the files in {folder}", LISTED)
-    listing = program("listing")
     changed = "sum" if wanted.sums else "" if wanted.limit is None else "list"
     facts = {"patterns": list(wanted.patterns), "changed": changed, "home": wanted.home}
-    order = _line({"folder": folder, **facts})
-    done = transport.run(
-        node,
-        listing.command,
-        stdin=listing.source + order,
-        on_stdout=answer.take,
-        timeout=SILENCE,
-    )
+    order = json_line({"folder": folder, **facts})
+    done = run_program(node, "listing", order, transport, on_stdout=answer.take)
     if done.exit_code != 0:
         raise failed(node, f"cannot list its files in {folder}", done)
     return within(wanted.limit, understood(answer, parse_listing))
@@ -218,18 +213,11 @@ def checksums(
         stop.check()
         words.take(data.replace(b"\0", b""))
 
-    summing = program("checksums")
-    done = transport.run(
-        node,
-        summing.command,
-        stdin=b"".join((summing.source, _line({"folder": folder}), *map(_line, names))),
-        on_stdout=take,
-        on_stderr=hear,
-        timeout=SILENCE,
-    )
-    done = replace(done, stderr=words.data)
+    orders = b"".join(map(json_line, ({"folder": folder}, *names)))
+    done = run_program(node, "checksums", orders, transport, on_stdout=take, on_stderr=hear)
     if done.exit_code != 0:
-        raise failed(node, f"cannot compute checksums in {folder}", done)
+        what = f"cannot compute checksums in {folder}"
+        raise failed(node, what, replace(done, stderr=words.data))
     return understood(answer, lambda data: dict(_sums(data, names)))
 
 
@@ -242,20 +230,61 @@ def _sums(data: bytes, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise ValueError(_words(row)) from None
 
 
-def _line(value: Any) -> bytes:
+# ── our programs on a node, and what they answer ───────────────────────────────
+
+
+def json_line(value: Any) -> bytes:
     return json.dumps(value).encode("ascii") + b"\n"
 
 
-def failed(node: Node, what: str, done: Completed) -> NodeError:
-    words = os.fsdecode(done.stderr.replace(b"\0", b"")).strip().splitlines()
-    return NodeError(
-        node.name,
-        f"{what}: {shown(words[-1]) if words else f'exit code {done.exit_code}'}",
-        hint="inspect the node with `cloudtrain ssh`; its files are kept",
+def run_program(
+    node: Node,
+    module: str,
+    orders: bytes | Iterable[bytes],
+    transport: Transport,
+    *,
+    on_stdout: Callable[[bytes], None] | None = None,
+    on_stderr: Callable[[bytes], None] | None = None,
+) -> Completed:
+    """Run a program of node/ with `orders` on its stdin."""
+    started = program(module)
+    own = started.source
+    stdin = own + orders if isinstance(orders, bytes) else chain((own,), orders)
+    return transport.run(
+        node,
+        started.command,
+        stdin=stdin,
+        on_stdout=on_stdout,
+        on_stderr=on_stderr,
+        timeout=SILENCE,
     )
 
 
-# ── Reads the answers of a program of ours on a node: JSON lines, among other words ───────────
+def run_checked(
+    node: Node,
+    command: Command,
+    transport: Transport,
+    what: str,
+    *,
+    stdin: bytes | Iterable[bytes] = b"",
+    on_stdout: Callable[[bytes], None] | None = None,
+) -> Completed:
+    """Run a command. Raises NodeError if it fails: `what` did not succeed, and why."""
+    done = transport.run(node, command, stdin=stdin, on_stdout=on_stdout, timeout=SILENCE)
+    if done.exit_code != 0:
+        raise failed(node, what, done)
+    return done
+
+
+def failed(node: Node, what: str, done: Completed) -> NodeError:
+    hint = "inspect the node with `cloudtrain ssh`; its files are kept"
+    return NodeError(node.name, f"{what}: {last_line(done.stderr, done.exit_code)}", hint=hint)
+
+
+def last_line(output: bytes, exit_code: int) -> str:
+    """Why a program ended without an answer: its last line, or its exit code."""
+    lines = os.fsdecode(output.replace(b"\0", b"")).strip().splitlines()
+    return shown(lines[-1]) if lines else f"exit code {exit_code}"
 
 
 KEPT = 4096
@@ -293,6 +322,4 @@ class AnswerLines:
         self._words = (self._words + data.replace(b"\0", b""))[-KEPT:]
 
     def last_words(self, exit_code: int) -> str:
-        """Return why the program ended without an answer: its last line, or its exit code."""
-        words = os.fsdecode(self._words).strip().splitlines()
-        return shown(words[-1]) if words else f"exit code {exit_code}"
+        return last_line(self._words, exit_code)

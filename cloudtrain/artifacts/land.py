@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtrain.artifacts.direct_upload import Upload
-from cloudtrain.artifacts.inventory import SILENCE, Inventory, Stop, failed, take_inventory
+from cloudtrain.artifacts.inventory import Inventory, Stop, run_checked, take_inventory
 from cloudtrain.artifacts.landing import Landing
 from cloudtrain.artifacts.manifest import LOGS, Manifest, is_record
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
@@ -47,6 +46,7 @@ from cloudtrain.core.protocols import Console, Stage, Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Command, script
 from cloudtrain.node.listing import matches, top_of
+from cloudtrain.stores.file import sha256_of
 
 NONE: Mapping[str, Path] = {}
 
@@ -232,9 +232,7 @@ def checkpoint_task(ledger: ManifestWriter) -> str:
 
 def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, str], ...]:
     """Runs and their tasks that have a work folder on the node."""
-    done = transport.run(node, listing_runs(cluster), timeout=SILENCE)
-    if done.exit_code != 0:
-        raise failed(node, "cannot list its runs", done)
+    done = run_checked(node, listing_runs(cluster), transport, "cannot list its runs")
     rows = os.fsdecode(done.stdout).split("\0")[:-1]
     parts = [row.split("/") for row in rows]
     if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
@@ -402,11 +400,8 @@ def _land_here(
     ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
 ) -> Artifact | None:
     """Land a local file; None if it has already landed unchanged."""
-    digest = hashlib.sha256()
-    for piece in read():
-        digest.update(piece)
     known = ledger.manifest.files.get(path)
-    if known is not None and known.sha256 == digest.hexdigest():
+    if known is not None and known.sha256 == sha256_of(read()):
         return None
     stored = ledger.store.upload(ledger.key(ledger.place(path)), read())
     return ledger.landed(path, replace(stored, md5=""))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from cloudtrain.artifacts.batches import batches, most_in_batch, stored_checksums
 from cloudtrain.artifacts.manifest import (
     NAME,
     Checkpoint,
@@ -27,6 +26,7 @@ from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.node.listing import times
+from cloudtrain.stores.file import batches, most_in_batch, stored_checksums
 
 BESIDE = "again"
 """Staging prefix of changed files while the manifest lists the old version at its own place.

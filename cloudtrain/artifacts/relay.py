@@ -9,20 +9,19 @@ import os
 import tarfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import IO
 
-from cloudtrain.artifacts.batches import SMALL, most_in_batch
 from cloudtrain.artifacts.direct_upload import Upload
 from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
-from cloudtrain.core.protocols import BatchStore
 from cloudtrain.core.shell import Command, script
 from cloudtrain.node.listing import File
+from cloudtrain.stores.file import BATCH_BYTES, most_in_batch, upload_all
 
 MOST_WAITING = 32
 """Most batches of one node in memory."""
@@ -62,11 +61,7 @@ def upload_via_client(
             stop.set()
             raise
         expected = sums.result()
-    return {
-        source: artifact
-        for source, artifact in arrived.items()
-        if artifact.sha256 == expected.get(source)
-    }
+    return {source: each for source, each in arrived.items() if each.sha256 == expected.get(source)}
 
 
 def stream(
@@ -195,12 +190,12 @@ class _Receiver:
         place, file = self._due[source]
         if size > file.size + GROWTH:
             raise _too_much(self._node, source)
-        if size > SMALL:
+        if size > BATCH_BYTES:
             self.arrived[source] = self._store.upload(place, _pieces(data))
             return
         self._batch[source] = place, b"".join(_pieces(data))
         self._held += size
-        if len(self._batch) >= self._most or self._held >= SMALL:
+        if len(self._batch) >= self._most or self._held >= BATCH_BYTES:
             self._submit()
 
     def _submit(self) -> None:
@@ -208,14 +203,9 @@ class _Receiver:
         if not batch:
             return
         files = {place: [data] for place, data in batch.values()}
-        self._waiting.append((list(batch), self._pool.submit(self._stored, files)))
+        self._waiting.append((list(batch), self._pool.submit(upload_all, self._store, files)))
         if len(self._waiting) >= MOST_WAITING:
             self._settle()
-
-    def _stored(self, files: Mapping[str, Sequence[bytes]]) -> list[Artifact]:
-        if isinstance(self._store, BatchStore):
-            return self._store.upload_all(files)
-        return [self._store.upload(place, data) for place, data in files.items()]
 
     def _settle(self) -> None:
         sources, future = self._waiting.popleft()

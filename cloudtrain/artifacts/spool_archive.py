@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tarfile
@@ -12,10 +11,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
-from cloudtrain.artifacts import direct_upload
-from cloudtrain.artifacts.direct_upload import Upload
+from cloudtrain.artifacts.direct_upload import (
+    Upload,
+    lock_of,
+    revealed,
+    upload_from_node,
+    valid_for,
+)
 from cloudtrain.artifacts.download import verified
-from cloudtrain.artifacts.inventory import SILENCE
+from cloudtrain.artifacts.inventory import SILENCE, json_line, last_line, run_program
 from cloudtrain.artifacts.manifest_writer import ManifestWriter
 from cloudtrain.core import paths
 from cloudtrain.core.codec import PATH, decode
@@ -25,9 +29,9 @@ from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import script
-from cloudtrain.core.ship import program
 from cloudtrain.node import formats
 from cloudtrain.node.listing import File
+from cloudtrain.stores.file import sha256_of
 
 _CHUNK = 1 << 20
 
@@ -97,7 +101,8 @@ class LocalSpool:
         self.index = parse_index(text, {each.name: each.size for each in members.values()})
         self._starts = {each.name: each.offset_data for each in members.values()}
         files = self.index.files
-        self.digests = dict(zip(files, pool.map(self._digest, files.values()), strict=True))
+        sums = pool.map(sha256_of, map(self._pieces, files.values()))
+        self.digests = dict(zip(files, sums, strict=True))
 
     def land(self, due: Mapping[str, Artifact]) -> list[Artifact]:
         return list(self._pool.map(self._landed, due, due.values()))
@@ -109,12 +114,6 @@ class LocalSpool:
         key = self._ledger.key(self._ledger.place(path))
         stored = self._ledger.store.upload(key, self._pieces(member))
         return self._ledger.landed(path, stored, member.stamp)
-
-    def _digest(self, member: Artifact) -> str:
-        digest = hashlib.sha256()
-        for piece in self._pieces(member):
-            digest.update(piece)
-        return digest.hexdigest()
 
     def _pieces(self, member: Artifact, skip: int = 0) -> Iterator[bytes]:
         """Read by position, as several threads read at once."""
@@ -222,30 +221,25 @@ class SpoolUnpackers:
         """Answer of unpacker.py."""
         assert self._transport is not None
         try:
-            lasts = min(direct_upload.LONGEST, direct_upload.LASTS + size / direct_upload.SLOWEST)
-            presigner = self._ledger.store.presigner
-            request = presigner.sign_download(path, expires_in=lasts) if presigner else None
+            lasts, signer = valid_for(size), self._ledger.store.presigner
+            request = signer.sign_download(path, expires_in=lasts) if signer else None
         except CloudtrainError as error:
             raise UnpackingUnavailable(error.message) from error
         if request is None:
             raise UnpackingUnavailable("the store cannot presign a download for a node")
         order = {
             "folder": folder,
-            "lock": direct_upload.lock_of(folder),
-            "request": direct_upload.revealed(request),
+            "lock": lock_of(folder),
+            "request": revealed(request),
             "size": size,
         }
-        line = json.dumps(order).encode("ascii") + b"\n"
-        unpacker = program("unpacker")
-        stdin = unpacker.source + line
-        done = self._transport.run(node, unpacker.command, stdin=stdin, timeout=SILENCE)
+        done = run_program(node, "unpacker", json_line(order), self._transport)
         try:
             facts = json.loads(done.stdout.splitlines()[-1])
             if not isinstance(facts, dict) or not facts.keys() & {"about", "why", "bad"}:
                 raise ValueError
         except (ValueError, IndexError):
-            words = os.fsdecode(done.stderr.replace(b"\0", b"")).strip().splitlines()
-            why = shown(words[-1]) if words else f"exit code {done.exit_code}"
+            why = last_line(done.stderr, done.exit_code)
             raise UnpackingUnavailable(f"{node.name}: {why}") from None
         if "why" in facts:
             raise UnpackingUnavailable(f"{node.name}: {shown(' '.join(str(facts['why']).split()))}")
@@ -283,7 +277,7 @@ class UnpackedSpool:
             )
             for path, member in due.items()
         }
-        sent = direct_upload.upload_from_node(self._node, self._folder, files, self._upload)
+        sent = upload_from_node(self._node, self._folder, files, self._upload)
         stored = []
         for path, member in due.items():
             artifact = sent.arrived.get(self._numbers[member.path])

@@ -311,17 +311,6 @@ class ArtifactStore(Protocol):
         """Delete one file; no error if it does not exist."""
 
 
-@runtime_checkable
-class BatchStore(Protocol):
-    """A store that takes and reads many small files faster together than one by one."""
-
-    def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
-        """`ArtifactStore.upload` for each file, by path. If one fails, others may be stored."""
-
-    def checksums(self, paths: Iterable[str]) -> dict[str, str]:
-        """SHA-256 of what `ArtifactStore.download` returns for each path."""
-
-
 class StoreBackend(ArtifactStore, Protocol):
     """Interface of each kind of store in stores/: artifacts, the bucket, and a cluster's lease."""
 

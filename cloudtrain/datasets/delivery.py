@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.artifacts.inventory import SILENCE, Stop
+from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import NodeUnreachable
@@ -21,7 +21,6 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import DataStore, Stage
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.ship import program
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
@@ -125,18 +124,7 @@ def delivered(
             progress=lambda text: stage.node(f"{node.name} {name}", text),
             stop=stop,
         )
-        try:
-            done = session.transport.run(
-                node,
-                program("downloader").command,
-                stdin=exchange.orders(),
-                on_stdout=exchange.answers.hear,
-                on_stderr=exchange.answers.overhear,
-                timeout=SILENCE,
-            )
-        finally:
-            exchange.end()
-        return exchange.folder(done.exit_code)
+        return exchange.download(session.transport)
 
     def download(relay: bool = False) -> str:
         return AWAY.call(lambda: once(relay), on=NodeUnreachable, clock=session.clock)

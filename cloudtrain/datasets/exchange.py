@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import queue
 import threading
 import time
@@ -12,12 +11,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.artifacts.inventory import AnswerLines, Stop
+from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line, run_program
 from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
-from cloudtrain.core.ship import program
+from cloudtrain.core.protocols import Transport
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.node.downloader import PART
 
@@ -70,9 +69,25 @@ class Exchange:
     def __post_init__(self) -> None:
         self.answers = AnswerLines(self._take, self.stop)
 
+    def download(self, transport: Transport) -> str:
+        """Have the node download the files; returns their absolute folder. Raises DataError,
+        NodeError, NoRoute, StoreError.
+        """
+        try:
+            done = run_program(
+                self.node,
+                "downloader",
+                self.orders(),
+                transport,
+                on_stdout=self.answers.hear,
+                on_stderr=self.answers.overhear,
+            )
+        finally:
+            self.end()
+        return self.folder(done.exit_code)
+
     def orders(self) -> Iterator[bytes]:
-        """Bytes for the downloader's stdin: what it has to download, as it takes it."""
-        yield program("downloader").source
+        """What the downloader has to download, as it takes it."""
         files = self.dataset.files
         order = {
             "key": self.dataset.digest,
@@ -80,7 +95,7 @@ class Exchange:
             "size": self.dataset.size,
             "files": len(files),
         }
-        yield _line(order)
+        yield json_line(order)
         self._needed.wait()
         batch = bytearray()
         for number, file in enumerate(files):
@@ -116,7 +131,7 @@ class Exchange:
             "md5": file.md5,
         }
         if self.copies:
-            yield _line({**order, "copy": self.dataset.key(file), "mtime": _mtime(file)})
+            yield json_line({**order, "copy": self.dataset.key(file), "mtime": _mtime(file)})
             return
         request = None if self.relay else self.signer.sign(file, expires_in=LASTS)
         if request is None:
@@ -124,7 +139,7 @@ class Exchange:
         else:
             secret = revealed(request)
             short = {"url": secret["url"], "headers": secret["headers"]}
-            yield _line({**order, "request": short})
+            yield json_line({**order, "request": short})
 
     def _relayed(self, order: dict[str, object], number: int, file: DataFile) -> Iterator[bytes]:
         """The file's missing parts, read here."""
@@ -136,7 +151,7 @@ class Exchange:
                 continue
             if at != offset:
                 data, rest, at = self.signer.read(file, offset), b"", offset
-            yield _line({**order, "offset": offset, "length": length})
+            yield json_line({**order, "offset": offset, "length": length})
             while at < offset + length:
                 self.stop.check()
                 piece = rest or next(data, b"")
@@ -232,7 +247,3 @@ CHANGED = "start another run, which lists the data again, once nothing writes to
 def _mtime(file: DataFile) -> int:
     """Modification time in ns from the version of a file of this machine (stores/data.py)."""
     return int(file.version.partition("-")[0])
-
-
-def _line(order: dict[str, Any]) -> bytes:
-    return json.dumps(order).encode("ascii") + b"\n"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop
+from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop, json_line
 from cloudtrain.core.codec import UNIX_TIME
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import DataSource, Node
@@ -86,14 +86,10 @@ def fetch(
         progress=say,
         stop=stop,
     )
-    try:
-        downloader = program("downloader").command
-        exit_code = _run(node, downloader, exchange.orders(), exchange.answers, transport)
-    finally:
-        exchange.over.set()
+    files = exchange.download(transport)
     order = {
         "folder": environment,
-        "files": exchange.folder(exit_code),
+        "files": files,
         "parts": [[part.name, part.sha256] for part in archive.parts],
         "bases": list(archive.bases),
         "python": archive.python,
@@ -155,7 +151,7 @@ class Server:
         order = {"archive": self.packed.folder, "address": node.internal, "token": self._token}
 
         def orders() -> Iterator[bytes]:
-            yield server.source + json.dumps(order).encode("ascii") + b"\n"
+            yield server.source + json_line(order)
             while not self._over.wait(1.0):
                 self.stop.check()
 
@@ -194,7 +190,7 @@ def _answer(
 
     answers = AnswerLines(take, stop)
     started = program("environment_archive", verb)
-    stdin = started.source + json.dumps(order).encode("ascii") + b"\n"
+    stdin = started.source + json_line(order)
     exit_code = _run(node, started.command, [stdin], answers, transport)
     if "error" in found or not found:
         raise NodeError(node.name, str(found.get("error") or answers.last_words(exit_code)))

@@ -11,7 +11,7 @@ import os
 import stat
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -20,7 +20,7 @@ from cloudtrain.core.errors import PermissionsError, StoreAway, StoreError, Usag
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.paths import is_inside, shown
 from cloudtrain.core.presign import Presigner
-from cloudtrain.core.protocols import SMALL, Swapped
+from cloudtrain.core.protocols import SMALL, ArtifactStore, Swapped
 from cloudtrain.stores import Wishes
 
 PARTIAL = ".partial"
@@ -148,10 +148,7 @@ class FileStore:
             with _explained(self._file(first)), _folder(self.root, first) as (folder, _):
                 for path in (first, *files):
                     with _explained(self._file(path)):
-                        digest = hashlib.sha256()
-                        for piece in _read(folder, path.rpartition("/")[2]):
-                            digest.update(piece)
-                    sums[path] = digest.hexdigest()
+                        sums[path] = sha256_of(_read(folder, path.rpartition("/")[2]))
         return sums
 
     def copy(self, source: str, target: str) -> None:
@@ -221,6 +218,13 @@ def _small(root: Path, path: str, now: float) -> Swapped:
         version = f"{facts.st_mtime_ns}-{facts.st_ino}"
         data = file.read(SMALL)
     return Swapped(done=False, version=version, data=data, age=now - facts.st_mtime)
+
+
+def sha256_of(pieces: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def folder_of(uri: str) -> Path:
@@ -371,3 +375,46 @@ def _explained(path: Path | str) -> Iterator[None]:
             hint=_HINTS.get(error.errno or 0, "check that the store can be read and written")
             + ", then run the command again",
         ) from error
+
+
+# ── batches of small files ─────────────────────────────────────────────────────
+# A store in a folder handles one faster than its files one by one.
+
+
+BATCH_BYTES = 1 << 17
+"""Bytes that make a batch full; a larger file is one of its own."""
+
+BATCH = 32
+"""Most files in a batch."""
+
+
+def most_in_batch(store: ArtifactStore) -> int:
+    return BATCH if isinstance(store, FileStore) else 1
+
+
+def batches(files: Iterable[Artifact], most: int) -> Iterator[list[Artifact]]:
+    """Split files, in their order, into batches of at most `most`."""
+    batch, size = list[Artifact](), 0
+    for file in files:
+        if batch and (len(batch) == most or size + file.size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
+def upload_all(store: ArtifactStore, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
+    """`ArtifactStore.upload` for each file, by path. If one fails, others may be stored."""
+    if isinstance(store, FileStore):
+        return store.upload_all(files)
+    return [store.upload(path, data) for path, data in files.items()]
+
+
+def stored_checksums(store: ArtifactStore, paths: Sequence[str]) -> list[str]:
+    """SHA-256 of what the store returns for each path. Raises StoreError."""
+    if isinstance(store, FileStore):
+        sums = store.checksums(paths)
+        return [sums[path] for path in paths]
+    return [sha256_of(store.download(path)) for path in paths]

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.artifacts.batches import SMALL
 from cloudtrain.artifacts.land import land_files, missing, pending_files, runs_on
 from cloudtrain.artifacts.manifest import Checkpoint, Manifest, read_manifest
 from cloudtrain.core.errors import NodeUnreachable, NotLanded, StoreError
 from cloudtrain.core.model import Artifact, ArtifactRules
+from cloudtrain.stores.file import BATCH_BYTES
 from tests.support.landing_parts import RUN, Cluster, land_logs, write_manifest
 
 
@@ -53,18 +53,18 @@ def test_the_output_of_every_task_lands_under_its_name_with_size_and_sha256(
     cluster: Cluster,
 ) -> None:
     cluster.write("chief0", "output/saved_model.pb", "model")
-    cluster.write("worker0", "output/deep/er/events", b"\0" * (SMALL + 1))
+    cluster.write("worker0", "output/deep/er/events", b"\0" * (BATCH_BYTES + 1))
     cluster.write("worker0", "train.py", "code, not an artifact")
     manifest = landing(cluster)
     assert cluster.landed() == {
         "chief0/output/saved_model.pb": b"model",
-        "worker0/output/deep/er/events": b"\0" * (SMALL + 1),
+        "worker0/output/deep/er/events": b"\0" * (BATCH_BYTES + 1),
     }
     text = json.loads((cluster.folder / RUN / "manifest.json").read_text())
     assert text["complete"] is True
     assert [(f["path"], f["size"], f["sha256"]) for f in text["files"]] == [
         ("chief0/output/saved_model.pb", 5, sha(b"model")),
-        ("worker0/output/deep/er/events", SMALL + 1, sha(b"\0" * (SMALL + 1))),
+        ("worker0/output/deep/er/events", BATCH_BYTES + 1, sha(b"\0" * (BATCH_BYTES + 1))),
     ]
     assert read_manifest(cluster.store, RUN) == manifest
     assert cluster.store.uploaded[-1] == f"{RUN}/manifest.json"
@@ -207,10 +207,10 @@ def test_a_warning_is_given_once(cluster: Cluster) -> None:
 
 
 def test_hard_links_land_as_files(cluster: Cluster) -> None:
-    one = cluster.write("chief0", "output/one", b"x" * (SMALL + 1))
+    one = cluster.write("chief0", "output/one", b"x" * (BATCH_BYTES + 1))
     (cluster.work("chief0") / "output/two").hardlink_to(one)
     landing(cluster)
-    assert cluster.landed()["chief0/output/two"] == b"x" * (SMALL + 1)
+    assert cluster.landed()["chief0/output/two"] == b"x" * (BATCH_BYTES + 1)
 
 
 def test_the_work_folder_may_itself_be_a_link(tmp_path: Path) -> None:
@@ -478,11 +478,11 @@ def test_a_landing_that_is_killed_leaves_a_true_manifest_and_the_next_one_comple
 ) -> None:
     for number in range(2):
         cluster.write("chief0", f"output/{number}", f"first {number}")
-        cluster.write("chief0", f"ckpt/{number}", os.urandom(SMALL + 1))
+        cluster.write("chief0", f"ckpt/{number}", os.urandom(BATCH_BYTES + 1))
     landing(cluster, final=False, checkpoints="ckpt")
     for number in range(2):
         cluster.write("chief0", f"output/{number}", f"second {number}, longer")
-        cluster.write("chief0", f"ckpt/{number}", os.urandom(SMALL + 2))
+        cluster.write("chief0", f"ckpt/{number}", os.urandom(BATCH_BYTES + 2))
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, tmp_path, str(uploads)],
         cwd=Path(__file__).parents[2],
@@ -616,7 +616,7 @@ def test_a_manifest_that_somebody_else_wrote_does_not_say_what_has_landed(
 ) -> None:
     """That all has: then a `down` would delete the nodes."""
     true = {
-        "chief0/output/model": os.urandom(SMALL + 1),
+        "chief0/output/model": os.urandom(BATCH_BYTES + 1),
         "chief0/ckpt/model-1.index": os.urandom(100),
         "worker0/output/model": os.urandom(200),
     }
