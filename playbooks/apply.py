@@ -30,9 +30,7 @@ class Sharing(Protocol):
     def provide(
         self, node: Node, folder: str, create: Callable[[Node], None], say: Callable[[str], None]
     ) -> bool:
-        """Get the folder from elsewhere, or `create` it, on this node or another that has its
-        name. False if others have failed at it.
-        """
+        """Get the folder, or `create` it on a node of its name; False if others have failed."""
 
     def interrupt(self) -> None: ...
 
@@ -192,9 +190,7 @@ class _Work:
 
 @dataclass
 class _Host:
-    """Shared by the nodes of one host or home: one runs a step at a time, and its outcome is
-    known to all.
-    """
+    """Outcomes shared by nodes of one host or home, of which one at a time runs a step."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     tried: set[Command] = field(default_factory=set)

@@ -1,6 +1,4 @@
-"""The `base` playbook: waits for a cloud machine's boot and installs what the other playbooks
-need.
-"""
+"""The `base` playbook: waits for a machine's boot and installs what the others need."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ class FolderCode:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateCode:
-    """Code in a git repository that nodes cannot read by themselves. `digest` is the full
-    commit.
-    """
+    """Code in a repository that nodes cannot read by themselves. `digest` is the full commit."""
 
     url: str
     digest: str
@@ -99,18 +97,14 @@ def _changed(root: Path, tar: tarfile.TarFile) -> None:
 
 
 def keys_note(source: CodeSource) -> str:
-    """A line on files of keys that are not delivered; those of a repository are known once it has
-    been packed.
-    """
+    """A line on files of keys that are left out; of a repository, once it has been packed."""
     if isinstance(source, FolderCode):
         return folder.keys_note(source.keys)
     return folder.keys_note(source.archive.keys) if isinstance(source, PrivateCode) else ""
 
 
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
-    """Deliver to `layout.code_folder(cluster, source.digest)`, with a marker of its completeness
-    beside it.
-    """
+    """Deliver to `paths.code_folder`, with a marker of its completeness beside it."""
     target = paths.code_folder(cluster, source.digest)
     there = script(scripts.CODE_THERE, target)
     if isinstance(source, GitCode):

@@ -1,6 +1,4 @@
-"""The `packages` playbook: what the delivered code itself requires, in a layer over the
-environment of `setup:`.
-"""
+"""The `packages` playbook: what the delivered code requires, over `setup:`'s environment."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
 
 
 def environment_folder(config: ClusterConfig, node: Node, code: str) -> str | None:
-    """The environment below a task's own layer, absolute or relative to the user's home; None if
-    `setup:` needs none.
-    """
+    """The environment below a task's own layer, absolute or relative to the home, if any."""
     return _folder(config, node, code) or tensorflow.environment_folder(config, node)
 
 
@@ -58,9 +54,7 @@ def note(config: ClusterConfig) -> str | None:
 
 
 def problems(config: ClusterConfig, there: Collection[str] | None) -> tuple[Problem, ...]:
-    """Problems with what the delivered files lack. `there`: their paths; None if they are not known
-    on this machine.
-    """
+    """Problems with what the delivered files lack. `there`: their paths, if known here."""
     wanted = [("setup.requirements", requirements.of_code(config))]
     wanted += [("setup.install", path) for path in config.setup.install]
     found: list[Problem] = []

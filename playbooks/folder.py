@@ -89,16 +89,12 @@ class Listing:
 
 
 def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
-    """Files to deliver, sorted by path. Raises ConfigError with all files that cannot be
-    delivered.
-    """
+    """Files to deliver, sorted by path. Raises ConfigError with all that cannot be delivered."""
     return listing(config, root).entries
 
 
 def listing(config: ClusterConfig, root: Path) -> Listing:
-    """Files that are delivered and that are left out. Raises ConfigError with all files that cannot
-    be delivered.
-    """
+    """What is delivered and left out. Raises ConfigError with all that cannot be delivered."""
     found = looked_through(config, root)
     hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
     if found.problems:
@@ -231,9 +227,7 @@ def _reason(path: bytes, size: int, _changed: int, _inode: int) -> str:
 
 
 def key_file(path: Path, inner: str, why: str, rules: Sequence[IgnoreRule]) -> LeftOut | None:
-    """A file of keys for the reason `why`, unless a `!` line of our own ignore file names it; None
-    for any other.
-    """
+    """A file of keys by the reason `why`, unless a `!` line of our own ignore file names it."""
     own = [rule for rule in rules if Path(rule.file).name == OWN_IGNORE_FILE]
     rule = ignore.deciding(str(path), False, own) if why else None
     if not why or (rule is not None and not rule.ignores):

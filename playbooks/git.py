@@ -121,9 +121,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def _whole(access: Access, url: str, abbreviated: str) -> str | None:
-    """Complete a short commit: servers list only full names that refs point to, so the history
-    is fetched, without files.
-    """
+    """Complete a short commit by the history, without files: servers list only what refs have."""
     with tempfile.TemporaryDirectory() as folder:
         clone = ("git", "clone", "--quiet", "--bare", "--filter=tree:0", "--", url, folder)
         if git_access.run(access, *clone).returncode != 0:

@@ -17,9 +17,7 @@ TOOLS = ("g++", "make", "cmake", "openmpi-bin", "libopenmpi-dev")
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Steps after the `tensorflow` playbook. Without `setup.tensorflow`, only check the node's
-    own Horovod.
-    """
+    """Steps after the `tensorflow` playbook; without `setup.tensorflow` only a check."""
     if strategy_of(config).library is not LIBRARY:
         return ()
     folder = tensorflow.bin_folder(config, node)
@@ -80,9 +78,7 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 
 def _check(environment: str, checked: str) -> Step:
-    """Check of the build: it starts a Python for each feature, which takes half a minute, so it
-    runs once.
-    """
+    """Check of the build, once: it starts a Python per feature, which takes half a minute."""
     return Step(
         name="horovodrun --check-build",
         run=script(_CHECK, environment, checked),

@@ -91,9 +91,7 @@ _CLASSES = {
 
 
 def _regex(pattern: str) -> str:
-    """Pattern as a regular expression. Raises ValueError for what git rejects: nothing, an open
-    `[`, a last backslash.
-    """
+    """Pattern as a regular expression. Raises ValueError for what git rejects."""
     if not pattern:
         raise ValueError("an empty pattern")
     parts = []

@@ -1,6 +1,4 @@
-"""The `nvidia` playbook: installs, loads and pins the driver that a node's GPUs and its
-TensorFlow need.
-"""
+"""The `nvidia` playbook: installs, loads and pins the driver that GPUs and TensorFlow need."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 
 def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Check that an unknown machine has no GPUs: it would train on its CPU at the price of the
-    GPUs.
-    """
+    """Check that an unknown machine has no GPUs: it would train on its CPU at their price."""
     group = config.nodes.get(node.role)
     machine = group.machine if group else None
     known = machine is None or catalog.machine_type(config.provider, machine) is not None

@@ -1,6 +1,4 @@
-"""The `tensorflow` playbook: a virtual environment, created once per host, and the user's own
-lines.
-"""
+"""The `tensorflow` playbook: a virtual environment per host, and the user's own lines."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ def credentials_in_packages(config: ClusterConfig) -> bool:
 
 
 def keras_choice(config: ClusterConfig) -> Keras:
-    """`bundled`, `3` or `legacy`. `bundled`: as the TensorFlow release has it; before 2.16 there
-    is no choice.
-    """
+    """`legacy`, `3`, or `bundled`: as the release has it, always so before 2.16."""
     version = config.setup.tensorflow
     if version is None or tensorflow_releases.release(version) < KERAS_3:
         return "bundled"

@@ -92,9 +92,7 @@ def minor(version: str) -> str:
 
 
 def pythons(version: str) -> tuple[str, str]:
-    """First and last Python with wheels of the release; a wide range if it is newer than the
-    tables.
-    """
+    """First and last Python with wheels of the release; a wide range for newer releases."""
     if is_newer(version):
         return ANY_NEWER
     spans = [span for first, span in _PYTHONS.items() if first <= release(version)]

@@ -391,9 +391,7 @@ class CheckpointContent:
         file.write(b"\0" * 2 * tarfile.BLOCKSIZE)
 
     def _checked(self, path: str) -> Iterator[bytes]:
-        """The file's bytes; raises StoreError after the last of them if they differ from what
-        landed.
-        """
+        """The file's bytes; raises StoreError after the last one if they are not what landed."""
         try:
             yield from verified(self.files[path], self._landed.run, self._landed.store)
         except StoreError as error:

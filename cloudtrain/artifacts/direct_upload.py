@@ -25,8 +25,7 @@ from cloudtrain.node import formats
 from cloudtrain.node.listing import File
 
 LASTS = 3600.0
-"""Seconds that a request is valid, plus one for each `SLOWEST` bytes of its file and of those that
-are sent before it."""
+"""Seconds that a request is valid, plus one per `SLOWEST` bytes of its file and those before."""
 
 SLOWEST = 1 << 20
 
@@ -196,9 +195,7 @@ def revealed(request: PresignedRequest) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Transport, store and threads of an upload. Requests are signed, and small files stored, side
-    by side in `pool`; `stop` ends everything.
-    """
+    """Means of an upload: `pool` signs requests and stores small files, `stop` ends everything."""
 
     transport: Transport
     store: ArtifactStore

@@ -147,9 +147,7 @@ def _size(path: Path) -> int | None:
 
 
 def verified(landed: Artifact, run: str, store: ArtifactStore) -> Iterator[bytes]:
-    """The file's bytes; raises StoreError after the last of them if they are wrong, so that the
-    caller discards them.
-    """
+    """The file's bytes; raises StoreError after the last one if they differ from what landed."""
     digest, size = hashlib.sha256(), 0
     for piece in store.download(f"{run}/{landed.at}"):
         digest.update(piece)

@@ -81,9 +81,7 @@ LISTED = 256 << 20
 
 
 class Answer:
-    """A node's answer, up to `most` bytes: a node may be compromised, and this machine's memory is
-    shared by all of them.
-    """
+    """A node's answer, up to `most` bytes: a compromised node must not fill our memory."""
 
     def __init__(self, node: Node, what: str, most: int) -> None:
         self.node, self.what = node, what

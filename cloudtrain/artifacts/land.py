@@ -74,9 +74,7 @@ def land_files(
 def land_so_far(
     landing: Landing, run: Run, nodes: Mapping[str, Node], logs: Mapping[str, Path] = NONE
 ) -> Manifest:
-    """Land what has changed on the nodes, and local `logs` by name. Files that change meanwhile are
-    left for the next time.
-    """
+    """Land what has changed on the nodes and settled, and local `logs` by name."""
     ledger = _opened(landing, run)
     return _land_so_far(landing, ledger, landing.sources(run, nodes), logs)
 

@@ -106,9 +106,7 @@ def own_manifests(records: Records) -> OwnManifests:
 
 
 def wanted(rules: ArtifactRules, more: tuple[str, ...] = (), *, home: bool = False) -> Wanted:
-    """Files that land by these rules. A task's output folder always does: what is only on a node
-    is lost with that node.
-    """
+    """Files that land by these rules; a task's output folder always does."""
     is_auto = AUTO in rules.paths
     named = (path for path in rules.paths if path != AUTO)
     return Wanted(

@@ -121,9 +121,7 @@ class ManifestWriter:
             return new
 
     def lose(self, task: str, attempt: int, what: str) -> str:
-        """Record what ended with the node of a task's attempt, instead of what was known before;
-        returns the warning, "" if that is nothing.
-        """
+        """Record what ended with an attempt's node; returns the warning, if there is one."""
         with self._lock:
             start = f"{task}/{LOST}{attempt}: "
             others = tuple(w for w in self.manifest.warnings if not w.startswith(start))

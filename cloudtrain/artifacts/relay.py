@@ -1,6 +1,4 @@
-"""Streams files from a node through this machine into a store, in constant memory, each with its
-checksum.
-"""
+"""Streams files from a node through this machine into a store, with checksums."""
 
 from __future__ import annotations
 
@@ -108,9 +106,7 @@ def packing(folder: str) -> Command:
 
 
 def names_on_stdin(sources: Iterable[str]) -> bytes:
-    """Names for stdin: NUL after each; `./` before each that is relative, so that none is taken for
-    an option.
-    """
+    """Names for stdin, NUL after each; `./` before relative ones: none is taken for an option."""
     names = (source if source.startswith("/") else f"./{source}" for source in sources)
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
@@ -170,9 +166,7 @@ class _Receiver:
                 wait([future for _, future in self._waiting])
 
     def _unpack(self, pipe: IO[bytes]) -> None:
-        """Unpack the stream. A truncated one is no error here: missing files are noticed by
-        name.
-        """
+        """Unpack the stream. If it is truncated, missing files are noticed by name."""
         with (
             contextlib.suppress(tarfile.TarError),
             tarfile.open(

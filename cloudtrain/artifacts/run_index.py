@@ -86,9 +86,7 @@ class StoredRuns:
         return tuple(sorted(name for name in names if RUN_ID.match(name)))
 
     def run(self, run: str) -> StoredRun:
-        """The run with that id. Raises UsageError if there is none, StoreError for an invalid
-        record.
-        """
+        """The run with that id. Raises UsageError without one, StoreError for an invalid record."""
         found = self._read(run) if RUN_ID.match(run) else None
         if found is None or found.run.cluster != self.cluster:
             raise UsageError(
@@ -97,9 +95,7 @@ class StoredRuns:
         return found
 
     def latest(self) -> StoredRun:
-        """The latest run. An unreadable one is an error: an older run is never taken for the
-        latest.
-        """
+        """The latest run. An unreadable one is an error: no older one is taken for the latest."""
         for run in reversed(self.ids()):
             found = self._read(run)
             if found is not None and found.run.cluster == self.cluster:

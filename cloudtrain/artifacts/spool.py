@@ -43,9 +43,7 @@ AT_ONCE = 16
 
 
 def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
-    """Path of an archive in the store. `begun`: Unix time, so that a later agent of the attempt has
-    names of its own.
-    """
+    """Path of an archive in the store. `begun`: Unix time, so that each agent has its own names."""
     return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
 
 

@@ -85,9 +85,7 @@ class SpoolArchive(Protocol):
 
 
 class LocalSpool:
-    """An archive in a local file. Raises ValueError, KeyError, TypeError or TarError for an invalid
-    one.
-    """
+    """An archive in a local file. Raises ValueError, KeyError, TypeError or TarError if invalid."""
 
     def __init__(self, spool: IO[bytes], ledger: ManifestWriter, pool: ThreadPoolExecutor) -> None:
         self._spool, self._ledger, self._pool = spool, ledger, pool

@@ -88,9 +88,7 @@ def _sync(
     *,
     again: Callable[[str], bool],
 ) -> SyncResult:
-    """Sync one task's files in rounds. `again(path)` is true for files to retry if they change
-    while being read.
-    """
+    """Sync one task's files in rounds; `again(path)`: retry it if it changes while being read."""
     carrier = _Carrier(source, ledger, upload)
     fresh: dict[str, Artifact] = {}
     for number in range(ROUNDS + 1):
@@ -150,9 +148,7 @@ def _with_parts(
 def files_by_disk(
     source: SyncSource, inventory: Inventory, ledger: ManifestWriter, transport: Transport
 ) -> list[tuple[SyncSource, tuple[File, ...]]]:
-    """A task's files to land, by the disk on which they are: its own, and those of the ps with
-    parts of its checkpoint.
-    """
+    """A task's files to land by the disk that has them: its own, or that of a ps with parts."""
     if not source.parts:
         return [(source, inventory.files)]
     parts = _parts(source, inventory, transport)
@@ -174,9 +170,7 @@ def _on_disk(source: SyncSource, part: PartSource) -> SyncSource:
 
 
 def _torn_states(source: SyncSource, parts: Parts, ledger: ManifestWriter) -> set[str]:
-    """`checkpoint` files that name a torn checkpoint; none if no complete one has landed that they
-    would replace.
-    """
+    """`checkpoint` files that name a torn checkpoint, if they would replace a complete one."""
     if ledger.manifest.checkpoint is None:
         return set()
     return {f"{source.task}/{path}" for path in parts.states}

@@ -139,9 +139,7 @@ def delivered(
 
 
 def roots_of(session: Session, node: Node) -> tuple[str, ...]:
-    """Folders in which the node may keep it, the best first. Machines that are not rented keep
-    everything in their cache.
-    """
+    """Folders in which the node may keep it, the best first; a machine not rented has its cache."""
     return (*(SCRATCH if is_cloud(session.config.provider) else ()), node.cache)
 
 

@@ -50,9 +50,7 @@ def opened_source(config: ClusterConfig, name: str) -> DataStore:
 
 
 def open_source(config: ClusterConfig, name: str) -> DataStore:
-    """The store of a dataset. `endpoints.storage` and `project` apply to it if they apply to a
-    store of the same service.
-    """
+    """The store of a dataset, with `endpoints.storage` and `project` if they are of its service."""
     uri = config.data[name].source
     return open_data(
         uri,
@@ -213,8 +211,7 @@ that signed them: tokens of Google and temporary keys of AWS after an hour at mo
 
 
 class DataSigner:
-    """Signer of one dataset, with this machine's credentials. Thread-safe. `store`: its own, if it
-    is open already."""
+    """Signer of one dataset, with our credentials. Thread-safe. `store`: its own, if open."""
 
     def __init__(
         self, config: ClusterConfig, dataset: Dataset, store: DataStore | None = None
@@ -238,8 +235,7 @@ class DataSigner:
             return None
 
     def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
-        """Yield the bytes of the listed version from `offset`. Raises DataError, also if the
-        object has changed."""
+        """Yield bytes of the listed version. Raises DataError, also if the object has changed."""
         if offset >= file.size:
             return
         with named(self._dataset.name):

@@ -68,9 +68,7 @@ class Rate:
 
 
 def reading_rate(config: ClusterConfig) -> Rate | None:
-    """Rate that the clouds of `data:` bill for each GB that these nodes read, over all datasets;
-    None if nobody bills.
-    """
+    """Rate that clouds bill for what these nodes read of `data:`; None if nobody bills."""
     rates = [
         _between(owner, config)
         for each in config.data.values()
@@ -83,9 +81,7 @@ def reading_rate(config: ClusterConfig) -> Rate | None:
 
 
 def landing_rate(config: ClusterConfig) -> Rate | None:
-    """Rate that the nodes' cloud bills for each GB of artifacts that leaves for their store; None
-    if that cloud bills nothing.
-    """
+    """Rate that the nodes' cloud bills for artifacts that leave for their store, if any."""
     own, store = cloud_of(config.provider), config.artifacts.store
     if own is None or own.egress is None:
         return None

@@ -46,9 +46,7 @@ COPIES = Retry(pause=0.1, backoff=2.0, longest=5.0)
 """Polling of a copy within the store."""
 
 COPY_SECONDS = 120.0
-"""Seconds without progress after which a copy within the store is replaced by one through this
-machine.
-"""
+"""Seconds without progress after which a copy goes through this machine instead."""
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:

@@ -195,9 +195,7 @@ _NO_HEAD = (400, 403, 405, 501)
 
 
 class HttpsData:
-    """DataStore of one URL. Redirects are followed here, over https alone, so that a node gets the
-    final address.
-    """
+    """DataStore of one URL. Redirects are followed here, over https alone."""
 
     def __init__(self, uri: str) -> None:
         self.uri = self.prefix = uri
@@ -223,9 +221,7 @@ class HttpsData:
                 skip = max(0, skip - len(data))
 
     def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
-        """The GET of the address that the URL leads to now, which may have a signature of its
-        own.
-        """
+        """The GET of the address that the URL leads to now, which may have its own signature."""
         answer = self._described()
         if answer is None or answer[0].version != version:
             raise self._changed()

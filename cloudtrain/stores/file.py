@@ -36,9 +36,7 @@ def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishe
 
 
 class FileStore:
-    """Store in a folder. A file appears under its name only once it is complete and
-    synced to disk.
-    """
+    """Store in a folder. A file gets its name only once it is complete and synced to disk."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -178,9 +176,7 @@ class FileStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[float]:
-        """Lock out other processes' swaps. Yields the current time, by the file server's clock if
-        there is one.
-        """
+        """Lock out other processes' swaps. Yields the time now, by the file server's clock."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with _folder(self.root, f"{PARTIAL}/swaps", create=True) as (folder, name):
             descriptor = os.open(name, flags, 0o666, dir_fd=folder)
@@ -276,9 +272,7 @@ def _below(at: int, folder: str, *, create: bool) -> int:
 
 
 def _opened(folder: int, name: str) -> tuple[int, int]:
-    """Open a regular file in the folder and nothing else: a pipe could block forever. Returns its
-    descriptor and size.
-    """
+    """Open a regular file and nothing else: a pipe could block forever. Also returns its size."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     facts = os.fstat(descriptor)
@@ -323,9 +317,7 @@ def _sync_folder(descriptor: int) -> None:
 
 
 def _walk(folder: Path, name: str = "") -> Iterator[os.DirEntry[str]]:
-    """Yield every file below the folder whose path starts with `name`; none if the folder does not
-    exist.
-    """
+    """Yield the files below an existing folder whose paths start with `name`."""
     try:
         with os.scandir(folder) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)

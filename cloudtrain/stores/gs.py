@@ -152,9 +152,7 @@ class _Bucket:
                 return
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
-        """Create the bucket, with access by IAM only, never public. An existing bucket is used even
-        if we may not inspect it.
-        """
+        """Create the bucket, with access by IAM only. One that exists need not be inspected."""
         try:
             if self._bucket.exists(retry=self._retry):
                 return False

@@ -40,9 +40,7 @@ class BucketPresigner(Presigner, Protocol):
 
 
 class Bucket(Protocol):
-    """One bucket or container; objects are named by their full keys. Raises the SDK's own
-    exceptions.
-    """
+    """One bucket or container, its objects by their full keys. Raises the SDK's own exceptions."""
 
     @property
     def url(self) -> str:
@@ -75,18 +73,14 @@ class Bucket(Protocol):
     def peek(self, key: str) -> Swapped: ...
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
-        """Create a missing bucket, private to its owner, with these tags if its service has any;
-        False if it already exists.
-        """
+        """Create a private bucket with these tags, if its service has any; False if it exists."""
 
     def explain(self, error: Exception) -> CloudtrainError | None:
         """Convert an exception of the SDK to ours; None for any other."""
 
 
 class ObjectStore:
-    """StoreBackend in one bucket, and its presigner if the bucket has one. An object becomes
-    visible only when it is complete.
-    """
+    """StoreBackend in one bucket, and its presigner if it has one. Objects appear whole."""
 
     def __init__(self, uri: str, bucket: Bucket, prefix: str) -> None:
         self.uri = uri
@@ -239,9 +233,7 @@ class CountingReader(io.RawIOBase):
 
 
 def age_of(written: datetime, date: str | None) -> float:
-    """The age in seconds, by the clock of the service that wrote the `Date` header (RFC 9110,
-    6.6.1).
-    """
+    """Age in seconds by the clock of the service that wrote the `Date` header (RFC 9110, 6.6.1)."""
     here = datetime.fromtimestamp(moments.now(), timezone.utc)
     now = parsedate_to_datetime(date) if date else here
     return (now - written).total_seconds()

@@ -32,13 +32,10 @@ AT_ONCE = 32
 """Connections to keep open: the number of files transferred in parallel."""
 
 UNFINISHED_DAYS = 7
-"""Days after which an unfinished upload can no longer be continued, as no presigned request is
-valid for longer.
-"""
+"""Days after which an unfinished upload cannot be continued: no request is valid for longer."""
 
 LARGE = 8 << 20
-"""Bytes from which boto3 uploads in parts (TransferConfig.multipart_threshold): the ETag is no MD5
-then."""
+"""Bytes from which boto3 uploads in parts (multipart_threshold): the ETag is no MD5 then."""
 
 SAMPLE_BYTES = 1 << 20
 """Maximum size in bytes of an object that is read to find out whether ETags are MD5s."""
@@ -154,9 +151,7 @@ class _Bucket:
         )
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
-        """List objects. An ETag is not returned as MD5: with KMS it is none, and a listing does
-        not show that.
-        """
+        """List objects without MD5: with KMS an ETag is none, and a listing does not show that."""
         pages = self._client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=self._name, Prefix=prefix, **self._pays):
             for found in page.get("Contents", ()):

@@ -1,3 +1,1 @@
-"""Presigned requests with which nodes upload and download files; one presigner per kind
-of store.
-"""
+"""Presigned requests with which nodes upload and download files; a presigner per kind of store."""

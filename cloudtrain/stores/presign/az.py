@@ -1,6 +1,4 @@
-"""Presigns requests to Azure Blob Storage with a shared access signature, one request for each
-block of a large file.
-"""
+"""Presigns requests to Azure Blob Storage, one for each block of a large file."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ REFUSED = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Signing key in base64. `facts`: the fields of a user delegation key that the signature
-    includes.
-    """
+    """Signing key in base64. `facts`: fields of a user delegation key that a signature includes."""
 
     value: Secret
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -96,9 +92,7 @@ class DelegationKey:
         self._refused_until = 0.0
 
     def key(self, lasts: float) -> Key:
-        """A key that is valid for at least `lasts` seconds, or nearly a week. Raises the service's
-        refusal.
-        """
+        """A key valid for `lasts` seconds, or nearly a week. Raises the service's refusal."""
         with self._lock:
             now = self._clock()
             if self._refusal is not None and now < self._refused_until:
@@ -234,9 +228,7 @@ def quoted(tag: object) -> str:
 
 
 def _parts(size: int) -> Iterator[tuple[int, int | None]]:
-    """Yield offsets and lengths of parts. The last has no length: it extends to the end of the file
-    at the time of the upload.
-    """
+    """Yield offsets and lengths of parts; the last one, None, ends with the file at its upload."""
     length = max(SMALL, -(-size // (MOST_BLOCKS << 20)) << 20)
     last = (size - 1) // length * length
     for offset in range(0, last, length):

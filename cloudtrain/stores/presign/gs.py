@@ -1,6 +1,4 @@
-"""Presigns requests to Google Cloud Storage: with a downscoped token for small files, with a
-resumable session for large ones.
-"""
+"""Presigns requests to Google Cloud Storage: downscoped tokens, and sessions for large files."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from cloudtrain.core.presign import PresignedRequest, PresignedUpload, UploadedP
 from cloudtrain.core.shell import Secret
 
 SMALL = 16 << 20
-"""Maximum size in bytes of a file that a node sends in one request, without a preparatory call from
-this machine.
-"""
+"""Maximum bytes of a file that a node sends in one request, which this machine does not begin."""
 
 CHUNK = 1 << 30
 """Bytes of a larger file that a node sends between two progress queries; a multiple of 256 KiB. Few
@@ -35,9 +31,7 @@ WEEK = 7 * 86400.0
 https://cloud.google.com/storage/docs/access-control/signed-urls"""
 
 BEGUN = 30.0
-"""Seconds within which a large file's upload must begin; otherwise the file goes through this
-machine.
-"""
+"""Seconds within which a large file's upload begins, or it goes through this machine."""
 
 BYTES = "application/octet-stream"
 
@@ -136,9 +130,7 @@ class GooglePresigner:
         return ""
 
     def _right(self, key: str) -> dict[str, str | Secret] | None:
-        """The authorization header for all keys in a task's folder; empty for an emulator, None
-        without a token.
-        """
+        """Authorization for a task's folder; empty for an emulator, None without a token."""
         if self._tokens is None:
             return {}
         start = len(self._prefix) + 1 if self._prefix else 0
@@ -227,18 +219,14 @@ class DownscopedTokens:
         opens: Callable[[Any, str], object],
         clock: Callable[[], float] = moments.now,
     ) -> None:
-        """`opens` begins an upload of a key with the given credentials, and raises an exception if
-        refused.
-        """
+        """`opens` begins an upload of a key with these credentials, or raises an exception."""
         self._credentials, self._bucket = credentials, bucket
         self._opens, self._clock = opens, clock
         self._tokens: dict[str, tuple[Secret | None, float]] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     def token(self, folder: str) -> Secret | None:
-        """A token for uploading keys that start with `folder`; None if Google issues none or the
-        bucket does not accept it.
-        """
+        """A token for uploads below `folder`; None if none is issued, or the bucket takes none."""
         return self._kept(folder, ROLE, f"{folder}.cloudtrain-{uuid.uuid4().hex}", self._opens)
 
     def reading(self, key: str) -> Secret | None:
@@ -269,9 +257,7 @@ class DownscopedTokens:
             return token
 
     def _asked(self, start: str, role: str) -> tuple[Secret | None, float]:
-        """Request a token for keys with this prefix. Returns it with the time until which it may be
-        given to nodes.
-        """
+        """Request a token for keys with this prefix. Returns it and until when nodes may get it."""
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import Request
 

@@ -87,9 +87,7 @@ class S3Presigner:
         return PresignedRequest(url=url, method="GET", headers={"If-Match": version, **paid})
 
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
-        """Complete a multipart upload. S3 checks each part's ETag, which for parts from an earlier
-        attempt is the MD5.
-        """
+        """Complete an upload. S3 checks each part's ETag: of an earlier attempt's, the MD5."""
         tags = [part.etag or f'"{part.md5}"' for part in parts]
         told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         version = ""
@@ -109,9 +107,7 @@ class S3Presigner:
         return version
 
     def give_up(self, key: str) -> None:
-        """Abort the uploads of a file that was uploaded in another way, as their parts
-        are billed.
-        """
+        """Abort uploads of a file that arrived in another way: their parts are billed."""
         if key in self._open:
             for _, upload, _ in self._uploads(key, key):
                 self._abort(key, upload)
@@ -124,9 +120,7 @@ class S3Presigner:
                 self._abort(key, upload)
 
     def _begun(self, key: str, size: int, length: int) -> tuple[str, frozenset[str]]:
-        """Continue an upload that an earlier attempt left, or begin one; abort all others. Returns
-        its ID and existing parts.
-        """
+        """Continue an upload that was left, or begin one; abort others. Returns ID and parts."""
         self._open.add(key)
         chosen, had = "", frozenset[str]()
         for _, upload, _ in self._uploads(key, key):
@@ -144,9 +138,7 @@ class S3Presigner:
         return chosen, had
 
     def _uploads(self, prefix: str, key: str | None = None) -> list[tuple[str, str, float]]:
-        """The key, ID and start (Unix time) of unfinished uploads; empty if they cannot be
-        listed.
-        """
+        """Key, ID and start (Unix time) of unfinished uploads; empty if they cannot be listed."""
         found = []
         with suppress(self._client.exceptions.ClientError):
             pages = self._client.get_paginator("list_multipart_uploads")
@@ -159,9 +151,7 @@ class S3Presigner:
         return found
 
     def _blocks(self, key: str, upload: str, size: int, length: int) -> frozenset[str] | None:
-        """The existing parts by the names that nodes give them; None if their sizes differ from
-        ours.
-        """
+        """Existing parts by the names that nodes give them; None if their sizes are not ours."""
         blocks = set()
         with suppress(self._client.exceptions.ClientError):
             for number, part_size, etag in self._parts(key, upload):
