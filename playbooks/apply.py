@@ -52,12 +52,11 @@ def apply(
     node's failure. Ctrl-C closes the transport, so that a long step is not waited for.
     """
     interrupted = threading.Event()
-    hosts = _Hosts()
+    hosts: dict[str, _Host] = {}
     clock = clock or Clock(sleep=interrupted.wait)
-    reboots = Reboots(transport=transport, stage=stage, clock=clock)
 
     def ready(node: Node) -> None:
-        work = _Work(node, transport, stage, hosts, reboots, clock, sharing, note)
+        work = _Work(node, transport, stage, hosts, clock, sharing, note)
         work.do(steps(node))
 
     def interrupt() -> None:
@@ -76,8 +75,7 @@ class _Work:
     node: Node
     transport: Transport
     stage: Stage
-    hosts: _Hosts
-    reboots: Reboots
+    hosts: dict[str, _Host]
     clock: Clock
     sharing: Sharing | None
     note: Callable[[str], None] | None
@@ -116,7 +114,7 @@ class _Work:
 
         False if it failed on one of them: that node's error is raised, once.
         """
-        host = self.hosts.of(self.node)
+        host = self.hosts.setdefault(self.node.storage, _Host())  # atomic
         if host.lock.locked():
             self.stage.node(self.node.name, f"{step.name}: waiting for another node of this host")
         with host.lock:
@@ -153,7 +151,7 @@ class _Work:
         self.stage.node(self.node.name, step.name)
         output = self._output_of(step)
         if step.reboots and self._missing([step]):
-            self.reboots.reboot(self.node)
+            reboot(self.node, self.transport, self.stage, self.clock)
             if self._missing([step]):
                 output = self._output_of(step)
         if step.unless is not None and self._missing([step]):
@@ -195,16 +193,6 @@ class _Host:
     lock: threading.Lock = field(default_factory=threading.Lock)
     tried: set[Command] = field(default_factory=set)
     failed: set[Command] = field(default_factory=set)
-
-
-class _Hosts:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, _Host] = {}
-
-    def of(self, node: Node) -> _Host:
-        with self._lock:
-            return self._known.setdefault(node.storage, _Host())
 
 
 @dataclass
@@ -260,48 +248,43 @@ BACK = Retry(pause=3.0, within=600.0)
 """Checks whether a rebooted node answers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reboots:
-    transport: Transport
-    stage: Stage
-    clock: Clock
+def reboot(node: Node, transport: Transport, stage: Stage, clock: Clock) -> None:
+    """Reboot a node. Raises StepFailed if it refuses, NodeUnreachable if it stays away."""
+    stage.node(node.name, "reboot")
+    before = _boot(node, transport)
+    try:
+        done = transport.run(node, script(_REBOOT), timeout=60.0)
+    except NodeUnreachable:
+        pass  # it went down before it could answer
+    else:
+        if done.exit_code != 0:
+            words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+            raise StepFailed(node.name, f"it needs a reboot: {words}", step="reboot")
+    words = ""
 
-    def reboot(self, node: Node) -> None:
-        """Reboot a node. Raises StepFailed if it refuses, NodeUnreachable if it stays away."""
-        self.stage.node(node.name, "reboot")
-        before = self._boot(node)
+    def is_back() -> bool | None:
+        nonlocal words
         try:
-            done = self.transport.run(node, script(_REBOOT), timeout=60.0)
-        except NodeUnreachable:
-            pass  # it went down before it could answer
-        else:
-            if done.exit_code != 0:
-                words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-                raise StepFailed(node.name, f"it needs a reboot: {words}", step="reboot")
-        words = ""
+            if _boot(node, transport) != before:
+                return True
+            words = "it has not gone down yet"
+        except (NodeUnreachable, HostKeyMismatch) as error:
+            words = error.text
+        stage.node(node.name, f"rebooting: {words}")
+        return None
 
-        def is_back() -> bool | None:
-            nonlocal words
-            try:
-                if self._boot(node) != before:
-                    return True
-                words = "it has not gone down yet"
-            except (NodeUnreachable, HostKeyMismatch) as error:
-                words = error.text
-            self.stage.node(node.name, f"rebooting: {words}")
-            return None
+    if poll_until(is_back, BACK, clock=clock) is None:
+        raise NodeUnreachable(
+            node.name,
+            f"not back after a reboot within {BACK.within:.0f} s: {words}",
+            hint="check the node's boot log in the cloud's console; "
+            "`cloudtrain up` continues from here",
+        )
 
-        if poll_until(is_back, BACK, clock=self.clock) is None:
-            raise NodeUnreachable(
-                node.name,
-                f"not back after a reboot within {BACK.within:.0f} s: {words}",
-                hint="check the node's boot log in the cloud's console; "
-                "`cloudtrain up` continues from here",
-            )
 
-    def _boot(self, node: Node) -> str:
-        answer = self.transport.ask(node, "cat /proc/sys/kernel/random/boot_id")
-        return answer.stdout.decode("ascii", "replace").strip()
+def _boot(node: Node, transport: Transport) -> str:
+    answer = transport.ask(node, "cat /proc/sys/kernel/random/boot_id")
+    return answer.stdout.decode("ascii", "replace").strip()
 
 
 # Never under a training task: its processes have CLOUDTRAIN_TASK in their environment.

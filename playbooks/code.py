@@ -106,22 +106,16 @@ def keys_note(source: CodeSource) -> str:
 def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
     """Deliver to `paths.code_folder`, with a marker of its completeness beside it."""
     target = paths.code_folder(cluster, source.digest)
-    there = script(scripts.CODE_THERE, target)
+    stdin = None
+    if isinstance(source, NoCode):
+        return ()
     if isinstance(source, GitCode):
-        run = script(
-            scripts.GIT, target, source.url, source.digest, source.debian_package, source.pointers
-        )
-        return (Step(name=f"code {source.digest[:10]}", run=run, unless=there),)
-    if isinstance(source, FolderCode | PrivateCode):
-        return (
-            Step(
-                name=f"code {source.digest[:10]}",
-                run=script(scripts.FOLDER, target),
-                unless=there,
-                stdin=source.archive.chunks,
-            ),
-        )
-    return ()
+        facts = (source.url, source.digest, source.debian_package, source.pointers)
+        run = script(scripts.GIT, target, *facts)
+    else:
+        run, stdin = script(scripts.FOLDER, target), source.archive.chunks
+    there = script(scripts.CODE_THERE, target)
+    return (Step(name=f"code {source.digest[:10]}", run=run, unless=there, stdin=stdin),)
 
 
 # ── a commit fetched on this machine ───────────────────────────────────────────

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import paramiko
 from fabric import Connection, task
@@ -28,52 +30,22 @@ from cloudtrain.trust.consent import refuse_untrusted
 # fab puts this folder first in sys.path, where its code.py would hide the standard library's.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
+Steps = Callable[[ClusterConfig, Node], Sequence[Step]]
+
 HELP = {
     "file": "the config file",
     "role": "the node's role in it (default: chief), which selects the CPU or CUDA build",
 }
 
 
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def base(c: Connection, file: str, role: str = "chief") -> None:
-    """Wait for the boot; install packages."""
-    _onto(c, role, file, base_playbook.steps)
+def _playbook(name: str, steps: Steps, text: str, role: str = "chief") -> Any:
+    """A task of `fab`, with this text in its list."""
 
+    def run(c: Connection, file: str, role: str = role) -> None:
+        _onto(c, role, file, steps)
 
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def nvidia(c: Connection, file: str, role: str = "chief") -> None:
-    """Install the driver for the GPUs."""
-    _onto(c, role, file, nvidia_playbook.steps)
-
-
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def tensorflow(c: Connection, file: str, role: str = "chief") -> None:
-    """Install what `setup:` lists."""
-    _onto(c, role, file, tensorflow_playbook.steps)
-
-
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def horovod(c: Connection, file: str, role: str = "worker") -> None:
-    """Build Horovod for that TensorFlow."""
-    _onto(c, role, file, horovod_playbook.steps)
-
-
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def gpus(c: Connection, file: str, role: str = "chief") -> None:
-    """Check that TensorFlow sees all GPUs."""
-    _onto(c, role, file, gpu_check.steps)
-
-
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def code(c: Connection, file: str, role: str = "chief") -> None:
-    """Deliver the code of `code:` to a machine."""
-    _onto(c, role, file, lambda config, _: _code_steps(config))
-
-
-@task(help=HELP)  # type: ignore[untyped-decorator]
-def packages(c: Connection, file: str, role: str = "chief") -> None:
-    """Deliver the code; install what it requires and itself."""
-    _onto(c, role, file, _package_steps)
+    run.__doc__ = text
+    return task(name=name, help=HELP)(run)
 
 
 def _package_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
@@ -82,16 +54,24 @@ def _package_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
     return (*delivered, *code_packages.steps(config, node, source.digest))
 
 
-def _code_steps(config: ClusterConfig) -> Sequence[Step]:
+def _code_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
     return code_playbook.steps(code_playbook.resolve(config), config.name)
 
 
-def _onto(
-    c: Connection,
-    role: str,
-    file: str,
-    steps: Callable[[ClusterConfig, Node], Sequence[Step]],
-) -> None:
+base = _playbook("base", base_playbook.steps, "Wait for the boot; install packages.")
+nvidia = _playbook("nvidia", nvidia_playbook.steps, "Install the driver for the GPUs.")
+tensorflow = _playbook("tensorflow", tensorflow_playbook.steps, "Install what `setup:` lists.")
+horovod = _playbook(
+    "horovod", horovod_playbook.steps, "Build Horovod for that TensorFlow.", role="worker"
+)
+gpus = _playbook("gpus", gpu_check.steps, "Check that TensorFlow sees all GPUs.")
+code = _playbook("code", _code_steps, "Deliver the code of `code:` to a machine.")
+packages = _playbook(
+    "packages", _package_steps, "Deliver the code; install what it requires and itself."
+)
+
+
+def _onto(c: Connection, role: str, file: str, steps: Steps) -> None:
     if not isinstance(c, Connection):
         raise Exit("name a machine: fab -H HOST …", code=2)
     try:
@@ -141,7 +121,7 @@ class _OverFabric:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        with _Sent(self._connection, stdin) as place:
+        with _sent(self._connection, stdin) as place:
             line = script('place=$1; shift; exec "$@" <"$place"', place, *command.arguments)
             return self._completed(line, on_stdout, on_stderr)
 
@@ -169,24 +149,19 @@ class _OverFabric:
         )
 
 
-class _Sent:
+@contextmanager
+def _sent(connection: Connection, data: bytes | Iterable[bytes]) -> Iterator[str]:
     """Bytes as a file: Fabric's own `in_stream` is text, one character at a time."""
-
-    def __init__(self, connection: Connection, data: bytes | Iterable[bytes]) -> None:
-        self._connection = connection
-        self._data = data if isinstance(data, bytes) else b"".join(data)
-        self._place = "/dev/null"
-
-    def __enter__(self) -> str:
-        if self._data:
-            self._place = self._connection.run("mktemp", hide=True, in_stream=False).stdout.strip()
-            self._connection.put(io.BytesIO(self._data), self._place)
-        return self._place
-
-    def __exit__(self, *_: object) -> None:
-        if self._data:
-            line = command("rm", "-f", self._place).shell()
-            self._connection.run(line, hide=True, in_stream=False)
+    whole = data if isinstance(data, bytes) else b"".join(data)
+    if not whole:
+        yield "/dev/null"
+        return
+    place = connection.run("mktemp", hide=True, in_stream=False).stdout.strip()
+    try:
+        connection.put(io.BytesIO(whole), place)
+        yield place
+    finally:
+        connection.run(command("rm", "-f", place).shell(), hide=True, in_stream=False)
 
 
 class _Handed(io.StringIO):
