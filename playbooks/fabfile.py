@@ -25,6 +25,7 @@ from cloudtrain.playbooks import horovod as horovod_playbook
 from cloudtrain.playbooks import nvidia as nvidia_playbook
 from cloudtrain.playbooks import tensorflow as tensorflow_playbook
 from cloudtrain.playbooks.apply import apply
+from cloudtrain.training.horovod import LIBRARY
 from cloudtrain.trust.consent import refuse_untrusted
 
 # fab puts this folder first in sys.path, where its code.py would hide the standard library's.
@@ -62,7 +63,7 @@ base = _playbook("base", base_playbook.steps, "Wait for the boot; install packag
 nvidia = _playbook("nvidia", nvidia_playbook.steps, "Install the driver for the GPUs.")
 tensorflow = _playbook("tensorflow", tensorflow_playbook.steps, "Install what `setup:` lists.")
 horovod = _playbook(
-    "horovod", horovod_playbook.steps, "Build Horovod for that TensorFlow.", role="worker"
+    LIBRARY.package, horovod_playbook.steps, "Build Horovod for that TensorFlow.", role="worker"
 )
 gpus = _playbook("gpus", gpu_check.steps, "Check that TensorFlow sees all GPUs.")
 code = _playbook("code", _code_steps, "Deliver the code of `code:` to a machine.")

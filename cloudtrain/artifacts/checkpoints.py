@@ -11,10 +11,9 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from posixpath import basename, dirname, normpath
-from types import TracebackType
 from typing import IO
 
 from cloudtrain.artifacts.checkpoint_parts import STATE, torn_checkpoint
@@ -79,7 +78,7 @@ def put_checkpoints(
     if landed is None:
         on_all(_Target.remove)
         return None
-    with CheckpointContent(landed, moved=landed is source, say=say) as content:
+    with closing(CheckpointContent(landed, moved=landed is source, say=say)) as content:
         if landed.store.presigner is None:
             content.prepare()
         on_all(lambda each: each.put(content, stop))
@@ -286,15 +285,7 @@ class CheckpointContent:
         self._spool: int | None = None
         self._said = False
 
-    def __enter__(self) -> CheckpointContent:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
     # ── by the node ──

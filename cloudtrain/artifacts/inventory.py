@@ -63,7 +63,7 @@ def take_inventory(node: Node, folder: str, wanted: Wanted, transport: Transport
     done = run_program(node, "listing", order, transport, on_stdout=answer.take)
     if done.exit_code != 0:
         raise failed(node, f"cannot list its files in {folder}", done)
-    return within(wanted.limit, understood(answer, parse_listing))
+    return within(wanted.limit, answer.parsed(parse_listing))
 
 
 def within(limit: int | None, inventory: Inventory) -> Inventory:
@@ -84,34 +84,30 @@ class Answer:
     """A node's answer, up to `most` bytes: a compromised node must not fill our memory."""
 
     def __init__(self, node: Node, what: str, most: int) -> None:
-        self.node, self.what = node, what
+        self._node, self._what = node, what
         self._most, self._data = most, bytearray()
 
     def take(self, data: bytes) -> None:
         """Raises NodeError if the answer becomes too long."""
         if len(self._data) + len(data) > self._most:
-            raise NodeError(
-                self.node.name,
-                f"{self.what} exceeds {self._most >> 20} MB",
-                hint="inspect the node with `cloudtrain ssh`",
-            )
+            text = f"{self._what} exceeds {self._most >> 20} MB"
+            raise NodeError(self._node.name, text, hint="inspect the node with `cloudtrain ssh`")
         self._data += data
 
     @property
     def data(self) -> bytes:
         return bytes(self._data)
 
-
-def understood(answer: Answer, parse: Callable[[bytes], T]) -> T:
-    """Parse an answer. Raises NodeError with the node and the invalid part."""
-    try:
-        return parse(answer.data)
-    except ValueError as error:
-        raise NodeError(
-            answer.node.name,
-            f"{answer.what} is invalid: {shown(str(error))[:300]}",
-            hint="inspect the node with `cloudtrain ssh`: has its python3 been replaced?",
-        ) from error
+    def parsed(self, parse: Callable[[bytes], T]) -> T:
+        """Parse it. Raises NodeError with the node and the invalid part."""
+        try:
+            return parse(self.data)
+        except ValueError as error:
+            raise NodeError(
+                self._node.name,
+                f"{self._what} is invalid: {shown(str(error))[:300]}",
+                hint="inspect the node with `cloudtrain ssh`: has its python3 been replaced?",
+            ) from error
 
 
 def parse_listing(data: bytes) -> Inventory:
@@ -216,7 +212,7 @@ def checksums(
     if done.exit_code != 0:
         what = f"cannot compute checksums in {folder}"
         raise failed(node, what, replace(done, stderr=words.data))
-    return understood(answer, lambda data: dict(_sums(data, names)))
+    return answer.parsed(lambda data: dict(_sums(data, names)))
 
 
 def _sums(data: bytes, names: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -151,7 +151,7 @@ class Closing:
         nodes have more than that stay, for their nodes' end.
         """
         with ThreadPoolExecutor(UPLOADS) as pool:
-            self._ledger.complete(pool)
+            self._ledger.settle(pool, complete=True)
         report_landed(self._sources, self._ledger, self._landing.transport, unfinished=self._over)
         return self._ledger.manifest
 

@@ -155,18 +155,13 @@ class ManifestWriter:
             with suppress(CloudtrainError):  # without the right to delete, it stays
                 self.store.delete(self.key(place))
 
-    def settle(self, pool: ThreadPoolExecutor) -> None:
-        """Promote every file to its own place, check them, and save. Raises StoreError."""
+    def settle(self, pool: ThreadPoolExecutor, *, complete: bool = False) -> None:
+        """Promote every file to its own place, check them, and save. `complete`: nothing more is
+        to land. Raises StoreError.
+        """
         held = self._promote(pool)
         before = _places(self._saved)
-        self.save()
-        self._clear(self._left_over(held) - before)
-
-    def complete(self, pool: ThreadPoolExecutor) -> None:
-        """Settle, and mark the manifest as complete: nothing more is to land."""
-        held = self._promote(pool)
-        before = _places(self._saved)
-        self.manifest = replace(self.manifest, complete=True)
+        self.manifest = replace(self.manifest, complete=complete or self.manifest.complete)
         self.save()
         self._clear(self._left_over(held) - before)
 

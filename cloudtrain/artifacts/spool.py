@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cloudtrain.artifacts.checkpoint_parts import has_torn_set
 from cloudtrain.artifacts.inventory import SILENCE
@@ -41,14 +42,18 @@ from cloudtrain.node.listing import times
 
 AT_ONCE = 16
 
+LogPath = Callable[[str, int], Path]
+"""Returns the local log of a task's attempt."""
+
+_UNATTENDED = "that nodes stored while no client was connected"
+
 
 def spool_name(run: str, task: str, attempt: int, begun: int, number: int) -> str:
     """Path of an archive in the store. `begun`: Unix time, so that each agent has its own names."""
     return f"{run}/{formats.ARCHIVES}/{task}.{attempt}-{begun:08x}-{number:02d}.tar"
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class SpoolName:
+class SpoolName(NamedTuple):
     """One archive in the store; sorts a task's archives in the order of their creation."""
 
     attempt: int
@@ -72,14 +77,7 @@ def spools_among(run: str, stored: Iterable[Artifact]) -> list[SpoolName]:
     sizes = {found.path: found.size for found in stored if found.path.startswith(prefix)}
     matches = ((path, _NAME.fullmatch(path[len(prefix) :])) for path in sizes)
     return sorted(
-        SpoolName(
-            task=match[1],
-            attempt=int(match[2]),
-            begun=match[3],
-            number=match[4],
-            path=path,
-            size=sizes[path],
-        )
+        SpoolName(int(match[2]), match[3], match[4], match[1], path, sizes[path])
         for path, match in matches
         if match and path + formats.ARCHIVE_TAKEN not in sizes
     )
@@ -92,7 +90,7 @@ def ingest_spools(
     *,
     nodes: Sequence[Node] = (),
     transport: Transport | None = None,
-    log_path: Callable[[str, int], Path] | None = None,
+    log_path: LogPath | None = None,
     own: OwnManifests | None = None,
 ) -> None:
     """Land every file of the archives that is newer than its landed version, verified.
@@ -106,13 +104,10 @@ def ingest_spools(
     Raises StoreError.
     """
     names = _of_tasks(run, pending_spools(run.id, store))
-    if not names:
-        return
-    console.say(f"ingesting {counted(len(names))} that nodes stored while no client was connected")
-    ledger = ManifestWriter(store, run.id, own=own)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        unpackers = SpoolUnpackers(run, nodes, transport, ledger, pool)
-        _take(names, _Taker(ledger, console, unpackers, pool, log_path))
+    if names:
+        console.say(f"ingesting {counted(len(names))} {_UNATTENDED}")
+        ledger = ManifestWriter(store, run.id, own=own)
+        _ingest(names, run, ledger, console, nodes, transport, log_path)
 
 
 def ingest_spools_into(
@@ -125,14 +120,10 @@ def ingest_spools_into(
     names = _of_tasks(run, spools_among(run.id, ledger.unnamed))
     news = sum(name.task not in nodes for name in names)
     if news:
-        landing.console.say(
-            f"ingesting {counted(news)} that nodes stored while no client was connected"
-        )
-    if not names:
-        return
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        unpackers = SpoolUnpackers(run, tuple(nodes.values()), landing.transport, ledger, pool)
-        _take(names, _Taker(ledger, landing.console, unpackers, pool, landing.log_path(run)))
+        landing.console.say(f"ingesting {counted(news)} {_UNATTENDED}")
+    if names:
+        there, log_path = tuple(nodes.values()), landing.log_path(run)
+        _ingest(names, run, ledger, landing.console, there, landing.transport, log_path)
 
 
 def _of_tasks(run: Run, names: Iterable[SpoolName]) -> list[SpoolName]:
@@ -140,12 +131,23 @@ def _of_tasks(run: Run, names: Iterable[SpoolName]) -> list[SpoolName]:
     return [name for name in names if name.task in tasks]
 
 
-def _take(names: Sequence[SpoolName], taker: _Taker) -> None:
-    taken = [name for name in names if taker.take(name)]
-    for warning in filter(None, taker.lost.values()):
-        taker.console.warn(warning)
-    taker.ledger.settle(taker.pool)
-    delete_spool(taken, taker.ledger.store)
+def _ingest(
+    names: Sequence[SpoolName],
+    run: Run,
+    ledger: ManifestWriter,
+    console: Console,
+    nodes: Sequence[Node],
+    transport: Transport | None,
+    log_path: LogPath | None,
+) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        unpackers = SpoolUnpackers(run, nodes, transport, ledger, pool)
+        taker = _Taker(ledger, console, unpackers, pool, log_path)
+        taken = [name for name in names if taker.take(name)]
+        for warning in filter(None, taker.lost.values()):
+            console.warn(warning)
+        ledger.settle(pool)
+    delete_spool(taken, ledger.store)
 
 
 def counted(archives: int) -> str:
@@ -215,7 +217,7 @@ class _Taker:
         console: Console,
         unpackers: SpoolUnpackers,
         pool: ThreadPoolExecutor,
-        log_path: Callable[[str, int], Path] | None,
+        log_path: LogPath | None,
     ) -> None:
         self.ledger, self.pool = ledger, pool
         self.console, self._unpackers, self._log_path = console, unpackers, log_path

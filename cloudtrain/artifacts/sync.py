@@ -137,12 +137,8 @@ def _with_parts(
         others = (file for file in synced.files if not _is_in(checkpoint, file))
         return replace(synced, files=tuple(others), checkpoint=None)
     found = {f"{source.task}/{file.path}" for _, files in parts.files.values() for file in files}
-    paths = tuple(sorted({*checkpoint.paths, *found}))
-    return replace(
-        synced,
-        files=(*synced.files, *landed.values()),
-        checkpoint=replace(checkpoint, paths=paths),
-    )
+    whole = replace(checkpoint, paths=tuple(sorted({*checkpoint.paths, *found})))
+    return replace(synced, files=(*synced.files, *landed.values()), checkpoint=whole)
 
 
 def files_by_disk(
@@ -250,11 +246,8 @@ def store_files(
     Returns complete files by source, and why some came through this machine.
     """
     sent = upload_from_node(node, folder, due, upload)
-    rest = {
-        key: file
-        for key, file in due.items()
-        if file.source not in sent.arrived and file.source not in sent.changed
-    }
+    answered = sent.arrived.keys() | sent.changed
+    rest = {key: file for key, file in due.items() if file.source not in answered}
     why = f"uploading {len(rest)} files through this machine: {sent.why}"
     detour = why if rest and sent.why is not None else None
     return sent.arrived | upload_via_client(node, folder, rest, upload), detour
@@ -276,19 +269,17 @@ class _Carrier:
         for file in changed:
             names[file.source].append(file)
         due = {self._key(files[0]): files[0] for files in names.values()}
+        node, folder = self._source.node, self._source.folder
+        stored, detour = store_files(node, folder, due, self._upload)
+        self.detour = detour or self.detour
         landed = {}
-        for source, artifact in self._stored(due).items():
+        for source, artifact in stored.items():
             first, *others = names[source]
             landed[first.path] = self._landed(first, artifact)
             for other in others:
                 self._ledger.store.copy(artifact.path, self._key(other))
                 landed[other.path] = self._landed(other, artifact)
         return landed
-
-    def _stored(self, due: Mapping[str, File]) -> dict[str, Artifact]:
-        arrived, detour = store_files(self._source.node, self._source.folder, due, self._upload)
-        self.detour = detour or self.detour
-        return arrived
 
     def _key(self, file: File) -> str:
         return self._ledger.key(self._ledger.place(f"{self._source.task}/{file.path}"))

@@ -31,7 +31,7 @@ from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import Finding, RentsMachines
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import DataSigner, list_dataset, opened_source
+from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
 from cloudtrain.datasets.transfer import landing_rate, transfer_cost
 from cloudtrain.playbooks import code as code_playbook
 from cloudtrain.playbooks import git
@@ -273,10 +273,10 @@ def _checked(
     """
     config = plan.config
     try:
-        store = opened_source(config, name)
+        store = open_source(config, name)
         dataset = list_dataset(config, name, store)
         split = parts(dataset, [node.role for node in plan.nodes])
-        signer = DataSigner(config, dataset, store)
+        signer = DataSigner(dataset, store)
         _read_a_byte(signer, dataset.files)
         shared = facts_of(config.provider).on_this_machine
         total = dataset.size if shared else _total(split)

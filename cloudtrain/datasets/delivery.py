@@ -24,7 +24,7 @@ from cloudtrain.core.run_record import Run
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
-from cloudtrain.datasets.listing import DataSigner, list_dataset, opened_source
+from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
 from cloudtrain.state.files import write_whole
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
@@ -63,10 +63,10 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
         return {}
     config, due, signers = session.config, list[Delivery](), dict[str, DataSigner]()
     for name in config.data:
-        store = opened_source(config, name)
+        store = open_source(config, name)
         dataset = listing_of(session, run, name, store)
         due += deliveries(session, dataset)
-        signers[name] = DataSigner(config, dataset, store)
+        signers[name] = DataSigner(dataset, store)
     first = {each.place: each for each in reversed(due)}
     stop = Stop()
     with session.console.stage("data", len(first)) as stage:

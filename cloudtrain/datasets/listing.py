@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.cluster.session import is_of_the_nodes_cloud
@@ -15,7 +16,7 @@ from cloudtrain.core.errors import (
     PermissionsError,
     StoreError,
 )
-from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.model import ClusterConfig, DataSource
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import DataStore, StoredObject
@@ -32,32 +33,26 @@ LONGEST_NAME, LONGEST_PATH = 255, 3000
 folder of the dataset)."""
 
 
-def list_dataset(config: ClusterConfig, name: str, store: DataStore | None = None) -> Dataset:
-    """List a dataset of the config, with the credentials of this machine. `store`: its own, if it
-    is open already.
+def list_dataset(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
+    """List a dataset of the config, whose store is open.
 
     Raises DataError for a dataset without objects, with a name that no file can have, or with an
     object that cannot be read; CredentialsError, PermissionsError.
     """
     with named(name):
-        return _listed(config, name, store or open_source(config, name))
-
-
-def opened_source(config: ClusterConfig, name: str) -> DataStore:
-    """As `open_source`; its errors name the dataset."""
-    with named(name):
-        return open_source(config, name)
+        return _listed(config.data[name], name, store)
 
 
 def open_source(config: ClusterConfig, name: str) -> DataStore:
-    """The store of a dataset, with `endpoints.storage` and `project` if they are of its service."""
+    """Open a dataset, with `endpoints.storage` and `project` if they are of its service."""
     uri = config.data[name].source
-    return open_data(
-        uri,
-        endpoint=config.endpoints.storage if _has_the_endpoint(config, uri) else None,
-        project=config.project if is_of_the_nodes_cloud(uri, config) else None,
-        wishes=Wishes(requester_pays=config.data[name].requester_pays),
-    )
+    with named(name):
+        return open_data(
+            uri,
+            endpoint=config.endpoints.storage if _has_the_endpoint(config, uri) else None,
+            project=config.project if is_of_the_nodes_cloud(uri, config) else None,
+            wishes=Wishes(requester_pays=config.data[name].requester_pays),
+        )
 
 
 def _has_the_endpoint(config: ClusterConfig, uri: str) -> bool:
@@ -67,8 +62,7 @@ def _has_the_endpoint(config: ClusterConfig, uri: str) -> bool:
     return cloud is None or cloud.store_scheme == scheme_of(uri)
 
 
-def _listed(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
-    source = config.data[name]
+def _listed(source: DataSource, name: str, store: DataStore) -> Dataset:
     as_folder = source.source.endswith("/")
     single = None if as_folder else store.stat()
     below = iter(store.objects())
@@ -90,13 +84,8 @@ def _listed(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
     if first is None:
         raise StoreError(f"no object under {source.source}", hint="check the URI")
     start = store.prefix.rstrip("/") + "/" if store.prefix else ""
-    found = _files(_chained(first, below), start)
+    found = _files(chain([first], below), start)
     return Dataset(name=name, source=source, files=_sorted(source.source, found), base=start)
-
-
-def _chained(first: StoredObject, rest: Iterable[StoredObject]) -> Iterator[StoredObject]:
-    yield first
-    yield from rest
 
 
 def _files(objects: Iterable[StoredObject], start: str) -> Iterator[DataFile]:
@@ -113,13 +102,8 @@ def _file(found: StoredObject, path: str) -> DataFile:
         raise StoreError(f"{shown(found.key)}: {fault}", hint="rename or move this object")
     if found.is_archived:
         raise StoreError(f"{shown(found.key)}: is archived", hint="restore it, then try again")
-    return DataFile(
-        path=path,
-        size=found.size,
-        version=found.version,
-        md5=found.md5,
-        crc32c=found.crc32c,
-    )
+    sums = {"md5": found.md5, "crc32c": found.crc32c}
+    return DataFile(path=path, size=found.size, version=found.version, **sums)
 
 
 def _sorted(source: str, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
@@ -211,14 +195,10 @@ that signed them: tokens of Google and temporary keys of AWS after an hour at mo
 
 
 class DataSigner:
-    """Signer of one dataset, with our credentials. Thread-safe. `store`: its own, if open."""
+    """Signer of one dataset, with the credentials of its open store. Thread-safe."""
 
-    def __init__(
-        self, config: ClusterConfig, dataset: Dataset, store: DataStore | None = None
-    ) -> None:
-        self._dataset = dataset
-        with named(dataset.name):
-            self._store = store or open_source(config, dataset.name)
+    def __init__(self, dataset: Dataset, store: DataStore) -> None:
+        self._dataset, self._store = dataset, store
 
     def sign(self, file: DataFile, *, expires_in: float) -> PresignedRequest | None:
         """Sign a GET of the listed version, for that object (Google: for the dataset's prefix).

@@ -18,7 +18,7 @@ from cloudtrain.core.errors import PermissionsError, StoreError
 from cloudtrain.core.model import ClusterConfig, DataSource
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.datasets.dataset import DataFile, Dataset
-from cloudtrain.datasets.listing import DataSigner, list_dataset
+from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
 from cloudtrain.stores import open_store
 from tests.standins import serve
 from tests.standins.stores import KINDS, Store
@@ -61,7 +61,7 @@ def config(uri: str) -> ClusterConfig:
 
 
 def listed(uri: str) -> Dataset:
-    return list_dataset(config(uri), "d")
+    return list_dataset(config(uri), "d", open_source(config(uri), "d"))
 
 
 def get(request: PresignedRequest, **more: str) -> tuple[int, bytes]:
@@ -77,8 +77,12 @@ def get(request: PresignedRequest, **more: str) -> tuple[int, bytes]:
     return found
 
 
+def signer_of(uri: str, dataset: Dataset) -> DataSigner:
+    return DataSigner(dataset, open_source(config(uri), "d"))
+
+
 def read(uri: str, dataset: Dataset, file: DataFile, offset: int = 0) -> bytes:
-    return b"".join(DataSigner(config(uri), dataset).read(file, offset))
+    return b"".join(signer_of(uri, dataset).read(file, offset))
 
 
 def test_a_prefix_is_a_folder_and_not_the_start_of_a_name(uri: str, put: Put) -> None:
@@ -128,7 +132,7 @@ def test_a_node_gets_that_version_with_the_signed_request_alone(
     put("d/ä b+c&?#%41.txt", b"0123456789")
     put("d/empty", b"")
     dataset = listed(f"{uri}/d")
-    signer = DataSigner(config(f"{uri}/d"), dataset)
+    signer = signer_of(f"{uri}/d", dataset)
     for file, content in zip(dataset.files, (b"", b"0123456789"), strict=True):
         request = signer.sign(file, expires_in=600)
         if place.uri.startswith("file:"):
@@ -157,7 +161,7 @@ def test_an_object_that_google_would_decompress_is_read_as_stored(uri: str, put:
     file = dataset.files[1]
     assert (file.path, file.size) == ("x.csv", len(stored))
     assert read(f"{uri}/d", dataset, file) == stored
-    request = DataSigner(config(f"{uri}/d"), dataset).sign(file, expires_in=60)
+    request = signer_of(f"{uri}/d", dataset).sign(file, expires_in=60)
     assert request is not None
     assert get(request) == (200, stored)
 
@@ -167,7 +171,7 @@ def test_an_object_that_has_changed_is_refused_and_not_mixed(uri: str, put: Put)
     """Google's other stand-in ignores generations."""
     put("d/a", b"first")
     dataset = listed(f"{uri}/d")
-    signer = DataSigner(config(f"{uri}/d"), dataset)
+    signer = signer_of(f"{uri}/d", dataset)
     request = signer.sign(dataset.files[0], expires_in=600)
     put("d/a", b"other")
     if request is not None:
@@ -232,7 +236,7 @@ def test_a_url_is_one_file_by_its_last_name(web: tuple[Web, str], without_head: 
     dataset = listed(source)
     assert dataset.files == (DataFile(path="a b.csv", size=10, version='"one"'),)
     assert read(source, dataset, dataset.files[0], 4) == b"456789"
-    request = DataSigner(config(source), dataset).sign(dataset.files[0], expires_in=60)
+    request = signer_of(source, dataset).sign(dataset.files[0], expires_in=60)
     assert request is not None
     assert (request.url.reveal(), request.headers["If-Match"]) == (source, '"one"')
 
@@ -243,7 +247,7 @@ def test_a_redirect_is_resolved_here_and_stays_on_https(web: tuple[Web, str]) ->
     files.files["/v1.tar"] = ("200 OK", RANGES, b"tar")
     dataset = listed(f"{url}/latest.tar")
     assert [(file.path, file.size) for file in dataset.files] == [("latest.tar", 3)]
-    request = DataSigner(config(f"{url}/latest.tar"), dataset).sign(dataset.files[0], expires_in=60)
+    request = signer_of(f"{url}/latest.tar", dataset).sign(dataset.files[0], expires_in=60)
     assert request is not None
     assert request.url.reveal() == f"{url}/v1.tar?sig=x"
     assert "sig=" not in repr(request)
@@ -267,7 +271,7 @@ def test_a_url_that_has_changed_or_gone_is_refused(web: tuple[Web, str]) -> None
     dataset = listed(f"{url}/d")
     files.files["/d"] = ("200 OK", {**RANGES, "ETag": '"two"'}, b"2")
     for action in (
-        lambda: DataSigner(config(f"{url}/d"), dataset).sign(dataset.files[0], expires_in=60),
+        lambda: signer_of(f"{url}/d", dataset).sign(dataset.files[0], expires_in=60),
         lambda: read(f"{url}/d", dataset, dataset.files[0]),
     ):
         with pytest.raises(StoreError, match="changed since it was listed"):

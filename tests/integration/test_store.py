@@ -149,7 +149,7 @@ def test_a_file_that_is_altered_without_another_size_no_longer_counts_as_landed(
     writer = ManifestWriter(store, "run")
     writer.add([writer.landed("chief0/x", stored)])
     with ThreadPoolExecutor(1) as pool:
-        writer.complete(pool)
+        writer.settle(pool, complete=True)
 
     read: list[str] = []
     whole = ManifestWriter(_Counting(store, read), "run", certain=True)

@@ -29,7 +29,13 @@ from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import MachineFacts
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
-from cloudtrain.datasets.listing import LONGEST_NAME, DataSigner, list_dataset, name_fault
+from cloudtrain.datasets.listing import (
+    LONGEST_NAME,
+    DataSigner,
+    list_dataset,
+    name_fault,
+    open_source,
+)
 from cloudtrain.datasets.transfer import landing_rate, reading_rate, transfer_cost
 
 GB = 10**9
@@ -47,6 +53,10 @@ def config(**data: DataSource) -> ClusterConfig:
 
 def of_folder(folder: Path) -> ClusterConfig:
     return config(d=DataSource(source=folder.as_uri()))
+
+
+def listed(made: ClusterConfig) -> Dataset:
+    return list_dataset(made, "d", open_source(made, "d"))
 
 
 def dataset(count: int, **source: object) -> Dataset:
@@ -158,7 +168,7 @@ def test_links_are_followed_to_files_and_folders(tmp_path: Path) -> None:
     write(other, b="22", c__d="333")
     (data / "file").symlink_to(other / "b")
     (data / "folder").symlink_to(other / "c")
-    found = list_dataset(of_folder(data), "d")
+    found = listed(of_folder(data))
     assert [(f.path, f.size) for f in found.files] == [("a", 1), ("file", 2), ("folder/d", 3)]
 
 
@@ -198,21 +208,21 @@ def test_what_cannot_be_a_file_of_a_node_is_refused_with_its_name(
 ) -> None:
     make(tmp_path)
     with pytest.raises(StoreError, match=r"^data\.d: .*" + text):
-        list_dataset(of_folder(tmp_path), "d")
+        listed(of_folder(tmp_path))
 
 
 def test_a_folder_that_does_not_exist_or_is_empty_has_no_object(tmp_path: Path) -> None:
     (tmp_path / "empty" / "below").mkdir(parents=True)
     for name in ("none", "empty"):
         with pytest.raises(StoreError, match=rf"no object under file://.*/{name}$"):
-            list_dataset(of_folder(tmp_path / name), "d")
+            listed(of_folder(tmp_path / name))
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, a="1" * 3_000_000)
     made = of_folder(tmp_path)
-    found = list_dataset(made, "d")
-    reading = DataSigner(made, found).read(found.files[0])
+    found = listed(made)
+    reading = DataSigner(found, open_source(made, "d")).read(found.files[0])
     next(reading)
     write(tmp_path, a="2" * 3_000_000)
     with pytest.raises(StoreError, match="changed since it was listed"):
