@@ -70,13 +70,13 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
         if delivered is not None:
             config = replace(config, code=replace(config.code, ref=delivered))
         url = git.url(config)
-        found = git.find(config, url)
+        commit, access = git.find(config, url)
         pointers = git_access.lfs_pointers()
-        if found.access is not None:
-            packed = archive(found.access, url, found.commit, pointers)
-            return PrivateCode(url=url, digest=found.commit, archive=packed)
+        if access is not None:
+            packed = archive(access, url, commit, pointers)
+            return PrivateCode(url=url, digest=commit, archive=packed)
         package = "" if facts_of(config.provider).on_this_machine else "git"
-        return GitCode(url=url, digest=found.commit, debian_package=package, pointers=pointers)
+        return GitCode(url=url, digest=commit, debian_package=package, pointers=pointers)
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()
         listing = folder.listing(config, root)

@@ -6,7 +6,6 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -22,21 +21,14 @@ _PROBE_SECONDS = 20.0
 """Seconds to wait for a server, which may be reachable only by this user's proxy or mirror."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundCommit:
-    """A resolved ref. `commit` is the full one."""
-
-    commit: str
-    access: Access | None = None
-    """Access by which this machine reads it; None if it is public."""
-
-
 class _Unreadable(Exception):
     pass
 
 
-def find(config: ClusterConfig, url: str) -> FoundCommit:
-    """The current commit of `code.ref` (default: the remote's HEAD). Raises ConfigError."""
+def find(config: ClusterConfig, url: str) -> tuple[str, Access | None]:
+    """The full commit of `code.ref` (default: the remote's HEAD), and the access by which this
+    machine reads it; None if it is public. Raises ConfigError.
+    """
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
         raise refused(config, "ref", f"{ref!r} is not a valid branch, tag or commit")
@@ -44,14 +36,14 @@ def find(config: ClusterConfig, url: str) -> FoundCommit:
         anybody = git_access.as_anybody()
         with suppress(_Unreadable):
             refs = _remote_refs(anybody, url, ref, timeout=_PROBE_SECONDS)
-            return FoundCommit(commit=_commit(config, url, anybody, refs))
+            return _commit(config, url, anybody, refs), None
     user = git_access.as_user(config, url)
     try:
         refs = _remote_refs(user, url, ref)
     except _Unreadable as error:
         text = f"{url} cannot be read: {error}"
         raise refused(config, "git", text, hint=_hint(config, url)) from None
-    return FoundCommit(commit=_commit(config, url, user, refs), access=user)
+    return _commit(config, url, user, refs), user
 
 
 def url(config: ClusterConfig) -> str:

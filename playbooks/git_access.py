@@ -100,9 +100,8 @@ def as_user(config: ClusterConfig, url: str) -> Access:
     allowed = f"{_TRANSPORTS}:file" if is_local(url) else _TRANSPORTS
     environment = {**own, **_asking_nobody(), "GIT_ALLOW_PROTOCOL": allowed}
     if "GIT_SSH" not in own and "GIT_SSH_COMMAND" not in own:
-        environment["GIT_SSH_COMMAND"] = (
-            _configured("core.sshCommand", own) or "ssh -o BatchMode=yes"
-        )
+        configured = run(Access(environment), "git", "config", "--get", "core.sshCommand").stdout
+        environment["GIT_SSH_COMMAND"] = configured.strip() or "ssh -o BatchMode=yes"
     token = _token(config)
     if token is None:
         return Access(environment)
@@ -199,7 +198,3 @@ def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:
         settings[f"GIT_CONFIG_KEY_{number}"] = place
         settings[f"GIT_CONFIG_VALUE_{number}"] = value
     return {**settings, "CLOUDTRAIN_GIT_USER": parts.username or ""}
-
-
-def _configured(name: str, environment: Mapping[str, str]) -> str:
-    return run(Access(environment), "git", "config", "--get", name).stdout.strip()

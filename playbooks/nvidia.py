@@ -35,6 +35,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return _none(config, node)
     oldest = tensorflow_releases.cuda(version)[1] if version else "0"
     driver = cuda.driver(gpus.kind)
+    cloud = cloud_of(config.provider)
     server, modules = f"{driver.branch}-server", "-open" if driver.open else ""
     arguments = (ROOT, str(gpus.count), oldest)
     return (
@@ -43,7 +44,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             run=script(
                 scripts.DEBIAN + _LOOK + _INSTALL,
                 *arguments,
-                *(str(gpus), server, modules, _grid(config, gpus)),
+                *(str(gpus), server, modules, cloud.no_driver.get(gpus.kind, "") if cloud else ""),
             ),
             unless=script(_LOOK + _THERE, *arguments),
             reboots=True,
@@ -70,12 +71,6 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
             unless=script(_LOOK + """[ "$(on_bus 03)" = 0 ]\n""", ROOT, "0", "0"),
         ),
     )
-
-
-def _grid(config: ClusterConfig, gpus: Accelerator) -> str:
-    """Reason why the data centre driver does not support these GPUs."""
-    cloud = cloud_of(config.provider)
-    return cloud.no_driver.get(gpus.kind, "") if cloud else ""
 
 
 _LOOK = """\

@@ -186,12 +186,15 @@ class FetchedFolder:
         wanted = [path for path in paths if self._is_ours_to_name(path)]
         with suppress(OSError):  # the first download reports it
             mark_as_fetched(self.root, {path.partition("/")[0] for path in wanted})
-        new = {
+        self._ours |= {
             path for path in wanted if self._overwrite or not os.path.lexists(f"{self.root}/{path}")
         }
-        self._ours |= new
+        new = self.root / f"{FETCHED_FILES}.new"
         with suppress(OSError):
-            self._write_record()
+            new.unlink(missing_ok=True)
+            with new.open("x", encoding="ascii") as file:
+                json.dump(sorted(self._ours), file, indent=0)
+            new.replace(self.root / FETCHED_FILES)
 
     def refuse(self, path: str) -> None:
         """Raise StoreError for a name that no task of the run has, and for a way over a link."""
@@ -236,21 +239,12 @@ class FetchedFolder:
         if (self.root / FETCHED_FILES).exists():
             return
         marked = [self.root] if (self.root / FETCHED).exists() else []
-        marked = marked or [self.root / top for top in self._tops if self._is_marked(top)]
+        tops = [self.root / top for top in self._tops if (self.root / top / FETCHED).exists()]
+        marked = marked or [top for top in tops if not top.is_symlink()]
         for folder in marked:
             for place, _, names in os.walk(folder):
                 for name in names:
                     yield str(Path(place, name).relative_to(self.root))
-
-    def _is_marked(self, top: str) -> bool:
-        return not (self.root / top).is_symlink() and (self.root / top / FETCHED).exists()
-
-    def _write_record(self) -> None:
-        new = self.root / f"{FETCHED_FILES}.new"
-        new.unlink(missing_ok=True)
-        with new.open("x", encoding="ascii") as file:
-            json.dump(sorted(self._ours), file, indent=0)
-        new.replace(self.root / FETCHED_FILES)
 
 
 def mark_as_fetched(root: Path, tops: Iterable[str]) -> None:

@@ -127,18 +127,15 @@ def _file(row: bytes) -> File:
     try:
         path, source, size, stamp, *unnamed = json.loads(row)
         file = File(path, source or path, size, stamp, not unnamed)
-        is_one = is_inside(file.path) and _is_source(file) and _STAMP.fullmatch(stamp)
+        # Only what is not named may be outside of the work folder.
+        outside = not file.named and file.path.startswith((IN_HOME, IN_CODE))
+        known = is_inside(file.source.removeprefix("/") if outside else file.source)
+        is_one = is_inside(file.path) and known and _STAMP.fullmatch(stamp)
         if is_one and type(size) is int and size >= 0 and unnamed in ([], [0]):
             return file
     except (ValueError, TypeError, AttributeError, RecursionError):
         pass
     raise ValueError(_words(row))
-
-
-def _is_source(file: File) -> bool:
-    """True for a path in the work folder, or an absolute one of a file outside of it."""
-    outside = not file.named and file.path.startswith((IN_HOME, IN_CODE))
-    return is_inside(file.source.removeprefix("/") if outside else file.source)
 
 
 _STAMP = re.compile(r"-?\d+\.\d+/-?\d+\.\d+/\d+", re.ASCII)

@@ -44,7 +44,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import is_inside, shown, size_text, sizes, some
 from cloudtrain.core.protocols import Console, Stage, Transport
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.shell import Command, script
+from cloudtrain.core.shell import script
 from cloudtrain.node.listing import matches, top_of
 from cloudtrain.stores.file import sha256_of
 
@@ -159,9 +159,7 @@ class Closing:
 def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
     """Files that `artifacts.require` names and no task has landed."""
     paths = [path.partition("/")[2] for path in manifest.files if not is_record(path)]
-    return tuple(
-        pattern for pattern in rules.require if not any(matches(path, pattern) for path in paths)
-    )
+    return tuple(each for each in rules.require if not any(matches(path, each) for path in paths))
 
 
 def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPoolExecutor) -> None:
@@ -211,7 +209,8 @@ def _sources_on(
     """Sync sources of a run's tasks, as found on the nodes' disks. Which task has the checkpoint is
     asked of our own manifest alone: with another's, each may have it.
     """
-    first = checkpoint_task(ledger) if ledger.is_own else ""
+    checkpoint = ledger.manifest.checkpoint
+    first = "" if not ledger.is_own else checkpoint.task if checkpoint else "chief0"
     on_disk = [
         (task, node)
         for node, each in zip(nodes, found, strict=True)
@@ -222,24 +221,15 @@ def _sources_on(
     return [landing.source(run, task, node, first or task, parts) for task, node in on_disk]
 
 
-def checkpoint_task(ledger: ManifestWriter) -> str:
-    """Task whose checkpoint lands, without the run's record."""
-    checkpoint = ledger.manifest.checkpoint
-    return checkpoint.task if checkpoint else "chief0"
-
-
 def runs_on(node: Node, cluster: str, transport: Transport) -> tuple[tuple[str, str], ...]:
     """Runs and their tasks that have a work folder on the node."""
-    done = run_checked(node, listing_runs(cluster), transport, "cannot list its runs")
+    listing = script(RUNS, paths.runs_folder(cluster))
+    done = run_checked(node, listing, transport, "cannot list its runs")
     rows = os.fsdecode(done.stdout).split("\0")[:-1]
     parts = [row.split("/") for row in rows]
     if any(len(each) != 3 or not is_inside(f"{each[0]}/{each[1]}") for each in parts):
         raise NodeError(node.name, f"its list of runs is invalid: {_names(rows)}")
     return tuple((run, task) for run, task, _ in parts)
-
-
-def listing_runs(cluster: str) -> Command:
-    return script(RUNS, paths.runs_folder(cluster))
 
 
 RUNS = r"""

@@ -114,14 +114,14 @@ def _folders(path: str) -> list[str]:
 
 def read_manifest(store: ArtifactStore, run: str) -> Manifest | None:
     """Read the manifest; None if nothing of the run has landed. Raises StoreError if invalid."""
+    data = _stored(store, run)
+    return None if data is None else parsed(data, store, run)
+
+
+def _stored(store: ArtifactStore, run: str) -> bytes | None:
     name = f"{run}/{NAME}"
-    there = any(found.path == name for found in store.list(name))
-    return downloaded_manifest(store, run) if there else None
-
-
-def downloaded_manifest(store: ArtifactStore, run: str) -> Manifest:
-    """Download the existing manifest. Raises StoreError."""
-    return parsed(b"".join(store.download(f"{run}/{NAME}")), store, run)
+    exists = any(found.path == name for found in store.list(name))
+    return b"".join(store.download(name)) if exists else None
 
 
 def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
@@ -229,10 +229,9 @@ def read_to_judge(store: ArtifactStore, run: str, own: OwnManifests) -> tuple[Ma
     """The stored manifest, empty if there is none, and whether this machine wrote it. Another one
     says of no task that all its files have landed. Raises StoreError.
     """
-    name = f"{run}/{NAME}"
-    if not any(found.path == name for found in store.list(name)):
+    data = _stored(store, run)
+    if data is None:
         return Manifest(run=run), True
-    data = b"".join(store.download(name))
     manifest, is_own = parsed(data, store, run), own.has(run, data)
     return (manifest if is_own else replace(manifest, landed_attempts={})), is_own
 

@@ -7,7 +7,7 @@ import os
 import tarfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import IO
@@ -36,10 +36,7 @@ _CHUNK = 1 << 20
 
 
 def upload_via_client(
-    node: Node,
-    folder: str,
-    due: Mapping[str, File],
-    upload: Upload,
+    node: Node, folder: str, due: Mapping[str, File], upload: Upload
 ) -> dict[str, Artifact]:
     """Stream files, by their paths in the store; returns complete files by source.
 
@@ -62,14 +59,12 @@ def upload_via_client(
     return {source: each for source, each in arrived.items() if each.sha256 == expected.get(source)}
 
 
-def stream(
-    node: Node,
-    folder: str,
-    due: Mapping[str, File],
-    upload: Upload,
-) -> dict[str, Artifact]:
+def stream(node: Node, folder: str, due: Mapping[str, File], upload: Upload) -> dict[str, Artifact]:
     """Read the node's stream and store its files. Raises NodeError for much more than announced."""
     receiver = _Receiver(node, due, upload)
+    sources = (file.source for file in due.values())
+    # None is taken for an option.
+    names = (source if source.startswith("/") else f"./{source}" for source in sources)
     left = sum(file.size for file in due.values()) + GROWTH
     left += (_HEADERS + 2 * PATH_MAX) * len(due)
 
@@ -85,7 +80,7 @@ def stream(
         done = upload.transport.run(
             node,
             packing(folder),
-            stdin=names_on_stdin(file.source for file in due.values()),
+            stdin=b"".join(os.fsencode(name) + b"\0" for name in names),
             on_stdout=take,
             timeout=SILENCE,
         )
@@ -103,12 +98,6 @@ def packing(folder: str) -> Command:
     https://www.gnu.org/software/tar/manual/html_node/hard-links.html
     """
     return script(PACKING, folder)
-
-
-def names_on_stdin(sources: Iterable[str]) -> bytes:
-    """Names for stdin, NUL after each; `./` before relative ones: none is taken for an option."""
-    names = (source if source.startswith("/") else f"./{source}" for source in sources)
-    return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 PACKING = r"""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from cloudtrain.artifacts.direct_upload import (
     Upload,
@@ -68,22 +68,6 @@ class _Index:
     left: Mapping[str, int] = field(default_factory=dict)
 
 
-class SpoolArchive(Protocol):
-    """An archive whose files can land. `digests`: SHA-256 of its members' actual bytes."""
-
-    @property
-    def index(self) -> SpoolIndex: ...
-
-    @property
-    def digests(self) -> Mapping[str, str]: ...
-
-    def land(self, due: Mapping[str, Artifact]) -> list[Artifact]:
-        """Land members, by their paths in the manifest. Raises an error unless all landed."""
-
-    def rest(self, path: str, log: Artifact, start: int) -> Iterator[bytes]:
-        """The bytes of a log from `start` on; the manifest has it, in full, as `path`."""
-
-
 class LocalSpool:
     """An archive in a local file. Raises ValueError, KeyError, TypeError or TarError if invalid."""
 
@@ -101,11 +85,14 @@ class LocalSpool:
         files = self.index.files
         sums = pool.map(sha256_of, map(self._pieces, files.values()))
         self.digests = dict(zip(files, sums, strict=True))
+        """SHA-256 of the members' actual bytes."""
 
     def land(self, due: Mapping[str, Artifact]) -> list[Artifact]:
+        """Land members, by their paths in the manifest. Raises an error unless all landed."""
         return list(self._pool.map(self._landed, due, due.values()))
 
     def rest(self, path: str, log: Artifact, start: int) -> Iterator[bytes]:
+        """The bytes of a log from `start` on; the manifest has it, in full, as `path`."""
         return self._pieces(log, start)
 
     def _landed(self, path: str, member: Artifact) -> Artifact:
@@ -294,3 +281,6 @@ class UnpackedSpool:
             if skip < len(piece):
                 yield piece[skip:]
             skip = max(0, skip - len(piece))
+
+
+SpoolArchive = LocalSpool | UnpackedSpool

@@ -134,7 +134,8 @@ def _with_parts(
         landed |= _Carrier(_on_disk(source, part), ledger, upload).bring(due, known)
         settled = settled and all(file.path in landed for file in due)
     if not settled:  # there is a newer one since: left for the next time
-        others = (file for file in synced.files if not _is_in(checkpoint, file))
+        inside = f"{checkpoint.task}/{checkpoint.folder}/"
+        others = (file for file in synced.files if not file.path.startswith(inside))
         return replace(synced, files=tuple(others), checkpoint=None)
     found = {f"{source.task}/{file.path}" for _, files in parts.files.values() for file in files}
     whole = replace(checkpoint, paths=tuple(sorted({*checkpoint.paths, *found})))
@@ -170,10 +171,6 @@ def _torn_states(source: SyncSource, parts: Parts, ledger: ManifestWriter) -> se
     if ledger.manifest.checkpoint is None:
         return set()
     return {f"{source.task}/{path}" for path in parts.states}
-
-
-def _is_in(checkpoint: Checkpoint, file: Artifact) -> bool:
-    return file.path.startswith(f"{checkpoint.task}/{checkpoint.folder}/")
 
 
 def known_files(task: str, ledger: ManifestWriter) -> dict[str, Artifact]:

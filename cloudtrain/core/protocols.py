@@ -20,7 +20,7 @@ from cloudtrain.core.model import (
     Plan,
 )
 from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
-from cloudtrain.core.presign import PresignedRequest, Presigner
+from cloudtrain.core.presign import Presigner
 from cloudtrain.core.shell import Command
 
 Journal = Callable[[Event], None]
@@ -343,31 +343,6 @@ class StoredObject:
     """Stands for a folder, and has no content."""
     is_archived: bool = False
     """Must be restored by its owner before it can be read."""
-
-
-class DataStore(Protocol):
-    """Input data under one URI, read with this machine's credentials: a prefix, or one object.
-    Objects are named by the service's own keys. Raises StoreError."""
-
-    uri: str
-    prefix: str
-    """Key of the object, or the name of the folder; "" for a whole bucket."""
-
-    def stat(self) -> StoredObject | None:
-        """The object with exactly this name; None if there is none."""
-
-    def objects(self) -> Iterator[StoredObject]:
-        """Yield everything inside the folder, as it is listed."""
-
-    def read(self, key: str, version: str, offset: int = 0) -> Iterator[bytes]:
-        """Yield the bytes of that version from `offset`, which is less than its size."""
-
-    def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
-        """Sign a GET of that version for a node, valid for at most that many seconds; None if nodes
-        cannot read it themselves."""
-
-    def location(self) -> str:
-        """The region of the data, "" if it is not known."""
 
 
 class Stage(Protocol):

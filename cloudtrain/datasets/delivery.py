@@ -18,7 +18,7 @@ from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.errors import NodeUnreachable
 from cloudtrain.core.model import DataSource, Node
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.protocols import DataStore, Stage
+from cloudtrain.core.protocols import Stage
 from cloudtrain.core.retry import AWAY
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.store_kinds import is_on_this_machine
@@ -26,6 +26,7 @@ from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.exchange import Exchange, NoRoute
 from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
 from cloudtrain.state.files import write_whole
+from cloudtrain.stores.data import DataStore
 
 SCRATCH = ("/opt/cloudtrain/nvme/cloudtrain", "/opt/dlami/nvme/cloudtrain", "/mnt/cloudtrain")
 """Folders on local disks that playbooks/base or images of clouds mount, faster than the disk
@@ -110,13 +111,14 @@ def delivered(
 ) -> str:
     """Have the node download what it lacks; returns the dataset's absolute folder there."""
     node, name = delivery.node, delivery.name
+    scratch = SCRATCH if is_cloud(session.config.provider) else ()
 
     def once(relay: bool) -> str:
         exchange = Exchange(
             node=node,
             dataset=delivery.dataset,
             signer=signer,
-            roots=roots_of(session, node),
+            roots=(*scratch, node.cache),
             copies=not relay
             and is_on_this_machine(session.config.data[name].source)
             and facts_of(session.config.provider).on_this_machine,
@@ -136,11 +138,6 @@ def delivered(
         folder = download(relay=True)
     stage.done(f"{node.name} {name}", f"in {folder}")
     return folder
-
-
-def roots_of(session: Session, node: Node) -> tuple[str, ...]:
-    """Folders in which the node may keep it, the best first; a machine not rented has its cache."""
-    return (*(SCRATCH if is_cloud(session.config.provider) else ()), node.cache)
 
 
 # ── the listing of a run ───────────────────────────────────────────────────────

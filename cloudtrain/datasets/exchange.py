@@ -131,7 +131,8 @@ class Exchange:
             "md5": file.md5,
         }
         if self.copies:
-            yield json_line({**order, "copy": self.dataset.key(file), "mtime": _mtime(file)})
+            mtime = int(file.version.partition("-")[0])  # in ns, as stores/data.py says it
+            yield json_line({**order, "copy": self.dataset.key(file), "mtime": mtime})
             return
         request = None if self.relay else self.signer.sign(file, expires_in=LASTS)
         if request is None:
@@ -242,8 +243,3 @@ class Exchange:
 
 
 CHANGED = "start another run, which lists the data again, once nothing writes to it"
-
-
-def _mtime(file: DataFile) -> int:
-    """Modification time in ns from the version of a file of this machine (stores/data.py)."""
-    return int(file.version.partition("-")[0])

@@ -36,7 +36,7 @@ def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
         for number in range(len(plan.nodes))
     ]
     if facts_of(plan.config.provider).on_this_machine:
-        return _on_this_machine(_distinct(parts))
+        return _on_this_machine(parts)
     found: dict[str, str] = {}
     for node, size in zip(plan.nodes, wanted, strict=True):
         room = _room(plan, node)
@@ -84,17 +84,12 @@ def _system(node: NodePlan) -> int:
     return GPU_SYSTEM_GB if node.accelerator else SYSTEM_GB
 
 
-def _distinct(parts: Parts) -> int:
-    """Bytes of all files that any node gets: nodes of one machine share them."""
-    total = 0
-    for split in parts.values():
-        seen = {file.path: file.size for part in split for file in part}
-        total += sum(seen.values())
-    return total
-
-
-def _on_this_machine(size: int) -> tuple[str, ...]:
-    """Compare with the whole disk: how much of the data is there already is seen only by a run."""
+def _on_this_machine(parts: Parts) -> tuple[str, ...]:
+    """Compare all files, which the nodes here share, with the whole disk: how much of the data is
+    there already is seen only by a run.
+    """
+    files = {(name, each.path): each.size for name, n in parts.items() for p in n for each in p}
+    size = sum(files.values())
     folder = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_path("cloudtrain"))
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

@@ -19,11 +19,11 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import ClusterConfig, DataSource
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
-from cloudtrain.core.protocols import DataStore, StoredObject
+from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.stores import Wishes
-from cloudtrain.stores.data import open_data
+from cloudtrain.stores.data import DataStore, open_data
 
 MOST_FILES = 2_000_000
 """A dataset with more files is refused: about 1 GB of memory here, and hours on any node."""

@@ -69,15 +69,16 @@ class Rate:
 
 def reading_rate(config: ClusterConfig) -> Rate | None:
     """Rate that clouds bill for what these nodes read of `data:`; None if nobody bills."""
+    uris = [each.source for each in config.data.values()]
+    owners = [_owner(uri) for uri in uris if not _is_elsewhere(config, uri)]
     rates = [
-        _between(owner, config)
-        for each in config.data.values()
-        if not _is_elsewhere(config, each.source) and (owner := _owner(each.source)) is not None
+        _rate(owner.egress, within=owner.name == config.provider)
+        for owner in owners
+        if owner is not None and owner.egress is not None
     ]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
+    if not rates:
         return None
-    return Rate(least=min(r.least for r in known), most=max(r.most for r in known))
+    return Rate(least=min(r.least for r in rates), most=max(r.most for r in rates))
 
 
 def landing_rate(config: ClusterConfig) -> Rate | None:
@@ -86,19 +87,15 @@ def landing_rate(config: ClusterConfig) -> Rate | None:
     if own is None or own.egress is None:
         return None
     owner = None if store is None or _is_elsewhere(config, store) else _owner(store)
-    if owner is not None and owner.name == own.name:
-        return Rate(least=0.0, most=own.egress.regions)
-    return Rate(least=own.egress.internet, most=own.egress.internet)
+    return _rate(own.egress, within=owner is not None and owner.name == own.name)
 
 
 def _owner(uri: str) -> Cloud | None:
     return next((cloud for cloud in clouds() if cloud.store_scheme == scheme_of(uri)), None)
 
 
-def _between(owner: Cloud, config: ClusterConfig) -> Rate | None:
-    """For what a store of `owner` sends to the config's nodes."""
-    if owner.egress is None:
-        return None
-    if owner.name == config.provider:
-        return Rate(least=0.0, most=owner.egress.regions)
-    return Rate(least=owner.egress.internet, most=owner.egress.internet)
+def _rate(egress: Egress, *, within: bool) -> Rate:
+    """Rate for what leaves a cloud, or stays `within` it."""
+    if within:
+        return Rate(least=0.0, most=egress.regions)
+    return Rate(least=egress.internet, most=egress.internet)

@@ -21,13 +21,13 @@ from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.presign import PresignedRequest
-from cloudtrain.core.protocols import ArtifactStore, DataStore, Transport
+from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.datasets.dataset import DataFile
 from cloudtrain.node.listing import File
 from cloudtrain.setup.programs import FORMAT, Archive, OnNode, Part, StorePlace
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import home
-from cloudtrain.stores.data import open_data
+from cloudtrain.stores.data import DataStore, open_data
 
 FOLDER = ".environments"
 """In the store, beside the runs: no run's id begins with a dot."""

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from cloudtrain.core.errors import PermissionsError, StoreError, if_told
 from cloudtrain.core.paths import shown
 from cloudtrain.core.presign import PresignedRequest
-from cloudtrain.core.protocols import DataStore, StoredObject
+from cloudtrain.core.protocols import StoredObject
 from cloudtrain.core.retry import Retry
 from cloudtrain.core.shell import Secret
 from cloudtrain.core.store_kinds import scheme_of
@@ -48,7 +48,10 @@ def open_data(
 
 
 class BucketData:
-    """DataStore of an object store."""
+    """Input data in an object store, named by the service's own keys. Raises StoreError.
+
+    `prefix`: key of the object, or name of the folder; "" for a whole bucket.
+    """
 
     def __init__(self, uri: str, store: ObjectStore) -> None:
         self.uri, self._store = uri, store
@@ -57,20 +60,24 @@ class BucketData:
         self._inside = f"{self.prefix}/" if self.prefix else ""
 
     def stat(self) -> StoredObject | None:
+        """The object with exactly this name; None if there is none."""
         if not self.prefix:
             return None
         with self._store.explained(""):
             return self._bucket.stat(self.prefix)
 
     def objects(self) -> Iterator[StoredObject]:
+        """Yield everything inside the folder, as it is listed."""
         with self._store.explained(""):
             yield from self._bucket.objects(self._inside)
 
     def read(self, key: str, version: str, offset: int = 0) -> Iterator[bytes]:
+        """Yield the bytes of that version from `offset`, which is less than its size."""
         with self._store.explained(key):
             yield from self._bucket.read(key, version, offset)
 
     def sign(self, key: str, version: str, *, expires_in: float) -> PresignedRequest | None:
+        """Sign a GET of that version for a node; None if nodes cannot read it themselves."""
         inside = self._inside if key.startswith(self._inside) else key
         with self._store.explained(key):
             signer = self._bucket.presigner
@@ -341,3 +348,7 @@ def _condition(version: str) -> dict[str, str]:
         return {}
     name = "If-Match" if version.startswith('"') else "If-Unmodified-Since"
     return {name: version}
+
+
+DataStore = BucketData | FileData | HttpsData
+"""Input data under one URI, read with this machine's credentials: a prefix, or one object."""

@@ -99,7 +99,7 @@ class GooglePresigner:
         """
         headers: dict[str, str | Secret] = {"Accept-Encoding": "gzip"}
         if self._tokens is not None:
-            token = self._tokens.reading_below(inside, key, self._opened)
+            token = self._tokens.kept(inside, READER, key, self._opened)
             if token is None:
                 return self._signed_by_key(key, version, headers, expires_in)
             headers |= _bearer(token)
@@ -227,24 +227,19 @@ class DownscopedTokens:
 
     def token(self, folder: str) -> Secret | None:
         """A token for uploads below `folder`; None if none is issued, or the bucket takes none."""
-        return self._kept(folder, ROLE, f"{folder}.cloudtrain-{uuid.uuid4().hex}", self._opens)
+        return self.kept(folder, ROLE, f"{folder}.cloudtrain-{uuid.uuid4().hex}", self._opens)
 
     def reading(self, key: str) -> Secret | None:
         """A token for reading this key; None if Google issues none."""
         token, until = self._asked(key, READER)
         return token if until > self._clock() else None
 
-    def reading_below(
-        self, start: str, key: str, opens: Callable[[Any, str], object]
-    ) -> Secret | None:
-        """A token for reading all keys that begin with `start`; None if Google issues none or the
-        bucket does not accept it, which is checked once on `key`.
-        """
-        return self._kept(start, READER, key, opens)
-
-    def _kept(
+    def kept(
         self, start: str, role: str, key: str, opens: Callable[[Any, str], object]
     ) -> Secret | None:
+        """A token for keys that begin with `start`; None if Google issues none or the bucket does
+        not accept it, which is checked once on `key`.
+        """
         name = f"{role} {start}"
         with self._locks.setdefault(name, threading.Lock()):
             token, until = self._tokens.get(name, (None, 0.0))
