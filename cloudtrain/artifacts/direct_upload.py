@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line, run_program
+from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
@@ -60,17 +60,11 @@ def upload_from_node(
     if first is None:
         return exchange.sent
     try:
-        done = run_program(
-            node,
-            "uploader",
-            exchange.orders(folder, first),
-            upload.transport,
-            on_stdout=exchange.answers.hear,
-            on_stderr=exchange.answers.overhear,
-        )
+        orders = exchange.orders(folder, first)
+        exit_code = exchange.answers.run(node, "uploader", orders, upload.transport)
     finally:
         exchange.over.set()
-    exchange.settle(done.exit_code)
+    exchange.settle(exit_code)
     return exchange.sent
 
 

@@ -233,12 +233,12 @@ def run_program(
     module: str,
     orders: bytes | Iterable[bytes],
     transport: Transport,
-    *,
+    *arguments: str,
     on_stdout: Callable[[bytes], None] | None = None,
     on_stderr: Callable[[bytes], None] | None = None,
 ) -> Completed:
     """Run a program of node/ with `orders` on its stdin."""
-    started = program(module)
+    started = program(module, *arguments)
     own = started.source
     stdin = own + orders if isinstance(orders, bytes) else chain((own,), orders)
     return transport.run(
@@ -311,6 +311,20 @@ class AnswerLines:
     def overhear(self, data: bytes) -> None:
         self._stop.check()
         self._words = (self._words + data.replace(b"\0", b""))[-KEPT:]
+
+    def run(
+        self,
+        node: Node,
+        module: str,
+        orders: bytes | Iterable[bytes],
+        transport: Transport,
+        *arguments: str,
+    ) -> int:
+        """Run a program of node/ and take its answers; returns its exit code."""
+        hear, overhear = self.hear, self.overhear
+        return run_program(
+            node, module, orders, transport, *arguments, on_stdout=hear, on_stderr=overhear
+        ).exit_code
 
     def last_words(self, exit_code: int) -> str:
         return last_line(self._words, exit_code)

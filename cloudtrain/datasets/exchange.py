@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from cloudtrain.artifacts.direct_upload import revealed
-from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line, run_program
+from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
 from cloudtrain.core.errors import CloudtrainError, DataError, NodeError
 from cloudtrain.core.model import Node
 from cloudtrain.core.paths import shown
@@ -74,17 +74,10 @@ class Exchange:
         NodeError, NoRoute, StoreError.
         """
         try:
-            done = run_program(
-                self.node,
-                "downloader",
-                self.orders(),
-                transport,
-                on_stdout=self.answers.hear,
-                on_stderr=self.answers.overhear,
-            )
+            exit_code = self.answers.run(self.node, "downloader", self.orders(), transport)
         finally:
             self.end()
-        return self.folder(done.exit_code)
+        return self.folder(exit_code)
 
     def orders(self) -> Iterator[bytes]:
         """What the downloader has to download, as it takes it."""

@@ -6,18 +6,17 @@ import hashlib
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloudtrain.artifacts.inventory import SILENCE, AnswerLines, Stop, json_line
+from cloudtrain.artifacts.inventory import AnswerLines, Stop, json_line
 from cloudtrain.core.codec import UNIX_TIME
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import DataSource, Node
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import Transport
-from cloudtrain.core.shell import Command, Secret, command
-from cloudtrain.core.ship import program
+from cloudtrain.core.shell import Secret, command
 from cloudtrain.datasets.dataset import DataFile, Dataset
 from cloudtrain.datasets.exchange import Exchange, FileSigner
 
@@ -147,16 +146,15 @@ class Server:
 
     def _serve(self) -> None:
         node, answers = self.packed.node, AnswerLines(self._take, self.stop)
-        server = program("environment_server")
         order = {"archive": self.packed.folder, "address": node.internal, "token": self._token}
 
         def orders() -> Iterator[bytes]:
-            yield server.source + json_line(order)
+            yield json_line(order)
             while not self._over.wait(1.0):
                 self.stop.check()
 
         try:
-            exit_code = _run(node, server.command, orders(), answers, self.transport)
+            exit_code = answers.run(node, "environment_server", orders(), self.transport)
             self._fault = self._fault or answers.last_words(exit_code)
         except CloudtrainError as error:
             self._fault = error.message
@@ -189,22 +187,10 @@ def _answer(
             found.update(told)
 
     answers = AnswerLines(take, stop)
-    started = program("environment_archive", verb)
-    stdin = started.source + json_line(order)
-    exit_code = _run(node, started.command, [stdin], answers, transport)
+    exit_code = answers.run(node, "environment_archive", json_line(order), transport, verb)
     if "error" in found or not found:
         raise NodeError(node.name, str(found.get("error") or answers.last_words(exit_code)))
     return found
-
-
-def _run(
-    node: Node, started: Command, stdin: Iterable[bytes], answers: AnswerLines, transport: Transport
-) -> int:
-    """Exit code of a program on the node, whose answers are heard."""
-    hear, overhear = answers.hear, answers.overhear
-    return transport.run(
-        node, started, stdin=stdin, on_stdout=hear, on_stderr=overhear, timeout=SILENCE
-    ).exit_code
 
 
 # ── Values: an archive of an environment, its parts, and the nodes that can use it ────────────
