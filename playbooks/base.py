@@ -18,7 +18,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """Steps for rented machines; none for others, which are their owners' responsibility."""
     if not is_cloud(config.provider):
         return ()
-    needed = packages(config)
+    needed, look = packages(config), _WHOLE + scripts.MISSING
     return (
         Step(
             name="first boot",
@@ -33,8 +33,8 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         ),
         Step(
             name="packages",
-            run=script(scripts.DEBIAN + _MISSING + _PACKAGES, ROOT, *needed),
-            unless=script(_MISSING + _PACKAGES_THERE, ROOT, *needed),
+            run=script(scripts.DEBIAN + look + _REPAIR + scripts.INSTALL_MISSING, ROOT, *needed),
+            unless=script(look + _PACKAGES_THERE, ROOT, *needed),
         ),
         Step(
             name="clock",
@@ -124,7 +124,7 @@ as_root systemctl stop "$@" >/dev/null 2>&1 || true
 as_root systemctl mask "$@"
 """
 
-_MISSING = """\
+_WHOLE = """\
 root=$1
 shift
 whole() {  # no leftovers of a killed dpkg
@@ -133,28 +133,11 @@ whole() {  # no leftovers of a killed dpkg
         [ ! -e "$change" ] || return 1
     done
 }
-missing() {
-    for package in "$@"; do
-        case $package in
-            ca-certificates) test -s /etc/ssl/certs/ca-certificates.crt;;
-            procps) command -v pgrep;;
-            python3-venv) python3 -c 'import ensurepip, venv';;
-            *) command -v "$package";;
-        esac </dev/null >/dev/null 2>&1 || printf ' %s' "$package"
-    done
-}
 """
 _PACKAGES_THERE = 'whole && [ -z "$(missing "$@")" ]\n'
-_PACKAGES = """\
+_REPAIR = """\
 set -eu
 whole || debian_repair || true
-wanted=$(missing "$@")
-[ -n "$wanted" ] || exit 0
-debian_install $wanted && exit 0
-echo "the node lacks$wanted, and apt-get as root could not install it" >&2
-echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" \\
-    "(with network.private: through NAT), or one that has them" >&2
-exit 1
 """
 
 # An unsynchronized clock is only reported, once per boot: the preflight compares the clocks.

@@ -26,10 +26,11 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return (_check(environment, f"{paths.cluster_folder(config.name)}/setup/horovod"),)
     gpus = nvidia.wanted(config, node)
     built = f"{environment}/.horovod-built"
+    look = _BUILT + scripts.MISSING
     tools = Step(
         name="Horovod's compiler and Open MPI",
-        run=script(scripts.DEBIAN + _MISSING + _TOOLS, built, *TOOLS),
-        unless=script(_MISSING + _TOOLS_THERE, built, *TOOLS),
+        run=script(scripts.DEBIAN + look + "set -eu\n" + scripts.INSTALL_MISSING, built, *TOOLS),
+        unless=script(look + _TOOLS_THERE, built, *TOOLS),
     )
     return (
         *((tools,) if is_cloud(config.provider) else ()),
@@ -88,29 +89,11 @@ def _check(environment: str, checked: str) -> Step:
 
 
 # Once it is built, its tools are no longer needed.
-_MISSING = """\
+_BUILT = """\
 built=$1
 shift
-missing() {
-    for package in "$@"; do
-        case $package in
-            openmpi-bin) command -v mpirun;;
-            libopenmpi-dev) command -v mpicxx;;
-            *) command -v "$package";;
-        esac </dev/null >/dev/null 2>&1 || printf ' %s' "$package"
-    done
-}
 """
 _TOOLS_THERE = '[ -e "$built" ] || [ -z "$(missing "$@")" ]\n'
-_TOOLS = """\
-set -eu
-wanted=$(missing "$@")
-[ -n "$wanted" ] || exit 0
-debian_install $wanted && exit 0
-echo "the node lacks$wanted, and apt-get as root could not install it" >&2
-echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" >&2
-exit 1
-"""
 
 _ABOUT = """\
 import sys

@@ -63,6 +63,32 @@ debian_install() {
 """
 """Functions for apt-get as root, without questions: waits for locks, repairs interrupted work."""
 
+MISSING = """\
+missing() {
+    for package in "$@"; do
+        case $package in
+            ca-certificates) test -s /etc/ssl/certs/ca-certificates.crt;;
+            procps) command -v pgrep;;
+            python3-venv) python3 -c 'import ensurepip, venv';;
+            openmpi-bin) command -v mpirun;;
+            libopenmpi-dev) command -v mpicxx;;
+            *) command -v "$package";;
+        esac </dev/null >/dev/null 2>&1 || printf ' %s' "$package"
+    done
+}
+"""
+"""Prints those of these packages that the node lacks."""
+
+INSTALL_MISSING = """\
+wanted=$(missing "$@")
+[ -n "$wanted" ] || exit 0
+debian_install $wanted && exit 0
+echo "the node lacks$wanted, and apt-get as root could not install it" >&2
+echo "hint: use an image of Ubuntu or Debian that can reach its package mirror" \\
+    "(with network.private: through NAT), or one that has them" >&2
+exit 1
+"""
+
 CHANGED = """\
 # changed ENVIRONMENT: its first file that was added, removed or written since it was sealed. Python
 # itself writes into __pycache__. 0.1 s for a TensorFlow (25,000 files, 2026-11-22).

@@ -239,43 +239,26 @@ class HttpsData:
         return ""
 
     def _described(self) -> tuple[StoredObject, str] | None:
-        """The object and its final address; None if it does not exist."""
-        try:
-            with self._ask("HEAD", {}) as answer:
-                size = _length(answer.headers.get("Content-Length"))
-                headers, url = answer.headers, answer.url
-        except StoreError as error:
-            if _status(error) not in _NO_HEAD:
-                if _status(error) in (404, 410):
+        """The object and its final address, by HEAD, else by a GET of its first byte; None if it
+        does not exist.
+        """
+        for method, headers in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
+            try:
+                with self._ask(method, headers) as answer:
+                    size, told, url = _size(answer), answer.headers, answer.url
+            except StoreError as error:
+                status, cause = _status(error), error.__cause__
+                if status in (404, 410):
                     return None
-                raise
-            size = None
-        if size is None:
-            found = self._first_byte()
-            if found is None:
-                return None
-            size, headers, url = found
-        if size is None:
-            raise StoreError(f"{self.uri}: the server does not say its size", hint=_OTHER)
-        return StoredObject(key=self.uri, size=size, version=_header_version(headers)), url
-
-    def _first_byte(self) -> tuple[int | None, Message, str] | None:
-        """Size, headers and final address by a GET of the first byte."""
-        try:
-            with self._ask("GET", {"Range": "bytes=0-0"}) as answer:
-                whole = re.fullmatch(r"bytes .*/(\d+)", answer.headers.get("Content-Range") or "")
-                size = _length(whole[1] if whole else None)
-                if answer.status == 200:
-                    size = _length(answer.headers.get("Content-Length"))
-                return size, answer.headers, answer.url
-        except StoreError as error:
-            if _status(error) in (404, 410):
-                return None
-            if _status(error) == 416:  # an empty file has no first byte
-                cause = error.__cause__
+                if method == "HEAD" and status in _NO_HEAD:
+                    continue
+                if method == "HEAD" or status != 416:
+                    raise
                 assert isinstance(cause, urllib.error.HTTPError)
-                return 0, cause.headers, cause.url
-            raise
+                size, told, url = 0, cause.headers, cause.url  # an empty file has no first byte
+            if size is not None:
+                return StoredObject(key=self.uri, size=size, version=_header_version(told)), url
+        raise StoreError(f"{self.uri}: the server does not say its size", hint=_OTHER)
 
     def _ask(self, method: str, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(self.uri, method=method, headers=headers)
@@ -330,8 +313,12 @@ def _words(error: Exception) -> str:
     return str(getattr(reason, "strerror", None) or reason)
 
 
-def _length(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"[0-9]{1,18}", text) else None
+def _size(answer: Any) -> int | None:
+    """Bytes of the whole object; None if the answer does not say."""
+    text = answer.headers.get("Content-Length") or ""
+    if answer.status == 206:
+        text = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def _header_version(headers: Message) -> str:
