@@ -103,13 +103,7 @@ def _commit(config: ClusterConfig, url: str, access: Access, refs: Mapping[str, 
 
 def _names(ref: str) -> tuple[str, ...]:
     """Ref names in git's own order; an annotated tag's commit is listed with `^{}`."""
-    return (
-        f"refs/tags/{ref}^{{}}",
-        f"refs/tags/{ref}",
-        f"refs/heads/{ref}",
-        f"{ref}^{{}}",
-        ref,
-    )
+    return (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", f"{ref}^{{}}", ref)
 
 
 def _whole(access: Access, url: str, abbreviated: str) -> str | None:

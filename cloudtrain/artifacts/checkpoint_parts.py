@@ -8,13 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, normpath
 
-from cloudtrain.artifacts.inventory import (
-    Answer,
-    Inventory,
-    Wanted,
-    run_checked,
-    take_inventory,
-)
+from cloudtrain.artifacts.inventory import Answer, Inventory, Wanted, run_checked, take_inventory
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.shell import script
@@ -50,11 +44,7 @@ class Parts:
 
 
 def find_parts(
-    node: Node,
-    work: str,
-    held: Iterable[str],
-    sources: Sequence[PartSource],
-    transport: Transport,
+    node: Node, work: str, held: Iterable[str], sources: Sequence[PartSource], transport: Transport
 ) -> Parts:
     """Look on the tasks of `sources` for what the chief's `checkpoint` files name and the chief
     does not have.

@@ -79,11 +79,7 @@ def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:
 
 
 def download_files(
-    run: str,
-    files: Sequence[Artifact],
-    store: ArtifactStore,
-    here: FileStore,
-    place: FetchedFolder,
+    run: str, files: Sequence[Artifact], store: ArtifactStore, here: FileStore, place: FetchedFolder
 ) -> int:
     """Download files; returns how many of them were not there yet."""
 

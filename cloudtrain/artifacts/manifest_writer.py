@@ -218,11 +218,7 @@ def _with_versions(manifest: Manifest, held: Mapping[str, Artifact]) -> list[Art
 
 
 def _not_held(
-    store: ArtifactStore,
-    manifest: Manifest,
-    held: Mapping[str, Artifact],
-    *,
-    certain: bool = False,
+    store: ArtifactStore, manifest: Manifest, held: Mapping[str, Artifact], *, certain: bool = False
 ) -> list[str]:
     """Paths in the manifest that the store lacks, or has in a different state."""
     lost, to_read = [], []

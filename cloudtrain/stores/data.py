@@ -27,11 +27,7 @@ from cloudtrain.stores.objects import ObjectStore
 
 
 def open_data(
-    uri: str,
-    *,
-    endpoint: str | None = None,
-    project: str | None = None,
-    wishes: Wishes = NO_WISHES,
+    uri: str, *, endpoint: str | None = None, project: str | None = None, wishes: Wishes = NO_WISHES
 ) -> DataStore:
     """Open the data of a URI. Sends no request yet. Raises UsageError, CredentialsError."""
     scheme = scheme_of(uri)

@@ -120,11 +120,7 @@ class ObjectStore:
                 path = decode_key(found.key[len(self.prefix) :])
                 if is_inside(path) and not path.startswith(CHECKS):
                     yield Artifact(
-                        path=path,
-                        size=found.size,
-                        sha256="",
-                        md5=found.md5,
-                        version=found.version,
+                        path=path, size=found.size, sha256="", md5=found.md5, version=found.version
                     )
 
     def download(self, path: str) -> Iterator[bytes]:

@@ -209,8 +209,7 @@ class _Bucket:
             where["Tags"] = [{"Key": name, "Value": value} for name, value in tags.items()]
         try:
             client.create_bucket(
-                Bucket=self._name,
-                **({"CreateBucketConfiguration": where} if where else {}),
+                Bucket=self._name, **({"CreateBucketConfiguration": where} if where else {})
             )
         except client.exceptions.BucketAlreadyOwnedByYou:
             return False

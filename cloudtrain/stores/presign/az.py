@@ -143,12 +143,7 @@ class AzurePresigner:
     """Presigner for one container; blobs are named by key. Raises the SDK's exceptions."""
 
     def __init__(
-        self,
-        account: str,
-        name: str,
-        container: Any,
-        signer: Signer,
-        clock: Clock,
+        self, account: str, name: str, container: Any, signer: Signer, clock: Clock
     ) -> None:
         import azure.core.exceptions
         import azure.storage.blob
