@@ -164,8 +164,8 @@ class _Work:
             self.node,
             step.run,
             stdin=step.stdin() if step.stdin else b"",
-            on_stdout=output.stdout,
-            on_stderr=output.stderr,
+            on_stdout=partial(output.take, "stdout"),
+            on_stderr=partial(output.take, "stderr"),
             timeout=step.timeout,
         )
         output.end()
@@ -203,17 +203,11 @@ class _Output:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     _begun: dict[str, bytes] = field(default_factory=dict)
 
-    def stdout(self, data: bytes) -> None:
-        self._take("stdout", data)
-
-    def stderr(self, data: bytes) -> None:
-        self._take("stderr", data)
-
     def end(self) -> None:
         for stream in tuple(self._begun):
-            self._take(stream, b"\n")
+            self.take(stream, b"\n")
 
-    def _take(self, stream: str, data: bytes) -> None:
+    def take(self, stream: str, data: bytes) -> None:
         *whole, begun = (self._begun.get(stream, b"") + data.replace(b"\r", b"\n")).split(b"\n")
         self._begun[stream] = begun[-4096:]
         for raw in whole:

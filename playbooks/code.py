@@ -145,15 +145,10 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
             if done.returncode != 0:
                 raise _failed(access, url, done.stdout + done.stderr)
             _add(tar, checkout, made.keys)
-
-    made = Archive(pack)
-
-    def packed(tar: tarfile.TarFile) -> None:
-        pack(tar)
         _fetched.clear()
         _fetched[key] = made
 
-    made.pack = packed
+    made = Archive(pack)
     return made
 
 

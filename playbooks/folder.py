@@ -88,11 +88,6 @@ class Listing:
         return None
 
 
-def entries(config: ClusterConfig, root: Path) -> tuple[FolderEntry, ...]:
-    """Files to deliver, sorted by path. Raises ConfigError with all that cannot be delivered."""
-    return listing(config, root).entries
-
-
 def listing(config: ClusterConfig, root: Path) -> Listing:
     """What is delivered and left out. Raises ConfigError with all that cannot be delivered."""
     found = looked_through(config, root)

@@ -18,6 +18,12 @@ _TRANSPORTS = "https:http:ssh:git"
 """Allowed transports: `ext::…` would run a command from the URL."""
 
 _WITHOUT_CREDENTIALS = {"HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+_ASKING_NOBODY = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "LC_ALL": "C",
+}
 _OF_A_REPOSITORY = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|PREFIX|.*OBJECT_DIRECTORIES"
     r"|OBJECT_DIRECTORY|CONFIG|TRACE.*|CURL_VERBOSE)"
@@ -69,7 +75,7 @@ def as_anybody() -> Access:
         {
             **plain,
             **_WITHOUT_CREDENTIALS,
-            **_asking_nobody(),
+            **_ASKING_NOBODY,
             "GIT_ALLOW_PROTOCOL": "https:http:git:file",
         }
     )
@@ -98,7 +104,7 @@ def as_user(config: ClusterConfig, url: str) -> Access:
         name: value for name, value in os.environ.items() if not _OF_A_REPOSITORY.fullmatch(name)
     }
     allowed = f"{_TRANSPORTS}:file" if is_local(url) else _TRANSPORTS
-    environment = {**own, **_asking_nobody(), "GIT_ALLOW_PROTOCOL": allowed}
+    environment = {**own, **_ASKING_NOBODY, "GIT_ALLOW_PROTOCOL": allowed}
     if "GIT_SSH" not in own and "GIT_SSH_COMMAND" not in own:
         configured = run(Access(environment), "git", "config", "--get", "core.sshCommand").stdout
         environment["GIT_SSH_COMMAND"] = configured.strip() or "ssh -o BatchMode=yes"
@@ -155,15 +161,6 @@ def refused(
 ) -> ConfigError:
     problem = Problem(file=config.source, line=None, field=f"code.{field}", text=text)
     return ConfigError([problem], hint=hint)
-
-
-def _asking_nobody() -> dict[str, str]:
-    return {
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "",
-        "SSH_ASKPASS_REQUIRE": "never",
-        "LC_ALL": "C",
-    }
 
 
 def _token(config: ClusterConfig) -> Secret | None:

@@ -7,7 +7,7 @@ from cloudtrain.catalog import cuda
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.shell import Step, script
-from cloudtrain.playbooks import scripts, tensorflow_releases
+from cloudtrain.playbooks import scripts
 from cloudtrain.training.strategies import strategy_of
 
 ROOT = ""
@@ -33,7 +33,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
         return ()
     if gpus is None:
         return _none(config, node)
-    oldest = tensorflow_releases.cuda(version)[1] if version else "0"
+    oldest = cuda.toolkit(version).driver if version else "0"
     driver = cuda.driver(gpus.kind)
     cloud = cloud_of(config.provider)
     server, modules = f"{driver.branch}-server", "-open" if driver.open else ""

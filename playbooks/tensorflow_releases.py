@@ -6,7 +6,7 @@ import re
 from datetime import date
 from typing import Literal
 
-from cloudtrain.catalog import cuda as table
+from cloudtrain.catalog import cuda
 
 Build = Literal["cpu", "cuda", "tpus"]
 Release = tuple[int, int]
@@ -99,12 +99,6 @@ def pythons(version: str) -> tuple[str, str]:
     return spans[-1] if spans else next(iter(_PYTHONS.values()))
 
 
-def cuda(version: str) -> tuple[str, str]:
-    """CUDA that the release is built with, and the oldest NVIDIA driver for it."""
-    row = table.toolkit(version)
-    return row.cuda, row.driver
-
-
 def pinned(package: str, version: str) -> str:
     """Requirement for a version: `2.21` means any patch of it, `2.21.0` only that one."""
     return f"{package}=={version}.*" if version.count(".") == 1 else f"{package}=={version}"
@@ -124,7 +118,7 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
     board = (pinned("tensorboard", minor(version)),) if number >= (2, 21) else ()
     if build == "cuda":
         name = "tensorflow[and-cuda]" if number >= (2, 15) else "tensorflow"
-        libraries = table.libraries(version) if number < (2, 15) else ()
+        libraries = cuda.libraries(version) if number < (2, 15) else ()
         return (pinned(name, version), *libraries, *board)
     if number < (2, 1):
         return (pinned("tensorflow", version), *board)

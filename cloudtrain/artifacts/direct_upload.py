@@ -170,18 +170,11 @@ def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
 
 def revealed(request: PresignedRequest) -> dict[str, object]:
     """The order with its secrets, only for the stdin of the uploader."""
-    return {
-        "url": request.url.reveal(),
-        "method": request.method,
-        "headers": {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in request.headers.items()
-        },
-        "offset": request.offset,
-        "length": request.length,
-        "before": request.before,
-        "after": request.after,
+    headers = {
+        name: value.reveal() if isinstance(value, Secret) else value
+        for name, value in request.headers.items()
     }
+    return {**vars(request), "url": request.url.reveal(), "headers": headers}
 
 
 # ── The means by which files get from their nodes into a store ────────────────────────────────

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from posixpath import normpath
@@ -73,20 +73,12 @@ class Landing:
 
     def checkpoint_source(self, run: Run, nodes: Mapping[str, Node]) -> SyncSource | None:
         """The first task's checkpoint folder alone; None if its node is not among `nodes`."""
-        node = nodes.get(run.tasks[0].name)
-        if node is None:
-            return None
-        folder = self.checkpoint_folder
+        first, folder = run.tasks[0].name, self.checkpoint_folder
         assert folder is not None, "only called if train.checkpoints is set"
-        task = run.tasks[0].name
-        return SyncSource(
-            task=task,
-            node=node,
-            folder=paths.work_folder(self.cluster, run.id, task),
-            wanted=Wanted(patterns=(f"{literal(folder)}/**",)),
-            checkpoint=folder,
-            parts=self.parts(run.id, nodes),
-        )
+        if first not in nodes:
+            return None
+        whole = self.source(run.id, first, nodes[first], first, self.parts(run.id, nodes))
+        return replace(whole, wanted=Wanted(patterns=(f"{literal(folder)}/**",)))
 
     @property
     def checkpoint_folder(self) -> str | None:

@@ -113,14 +113,9 @@ class StoredRuns:
 
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             read_all = tuple(pool.map(read, self.ids()))
-        return (
-            tuple(
-                each
-                for each in read_all
-                if isinstance(each, StoredRun) and each.run.cluster == self.cluster
-            ),
-            tuple(each.message for each in read_all if isinstance(each, CloudtrainError)),
-        )
+        runs = (each for each in read_all if isinstance(each, StoredRun))
+        faults = (each.message for each in read_all if isinstance(each, CloudtrainError))
+        return tuple(each for each in runs if each.run.cluster == self.cluster), tuple(faults)
 
     def _read(self, run: str) -> StoredRun | None:
         """The record; None if the run has been deleted."""

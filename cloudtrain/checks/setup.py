@@ -53,7 +53,7 @@ def _delivered(config: ClusterConfig) -> frozenset[str] | None:
         return None
     try:
         root = config.folder / Path(config.code.path).expanduser()
-        return frozenset(entry.path for entry in folder.entries(config, root))
+        return frozenset(entry.path for entry in folder.listing(config, root).entries)
     except CloudtrainError:
         return None
 

@@ -50,4 +50,4 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def names(tmp_path: Path, path: str = "src") -> list[str]:
-    return [entry.path for entry in folder.entries(config(tmp_path), tmp_path / path)]
+    return [entry.path for entry in folder.listing(config(tmp_path), tmp_path / path).entries]

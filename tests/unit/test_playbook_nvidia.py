@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cloudtrain.catalog.cuda import toolkit
 from cloudtrain.core.model import Accelerator, ClusterConfig
-from cloudtrain.playbooks import nvidia, tensorflow_releases
+from cloudtrain.playbooks import nvidia
 from tests.support.nodes_here import node
 from tests.support.nvidia_parts import config
 
@@ -56,7 +57,8 @@ def test_the_modules_follow_the_gpu(kind: str, modules: str) -> None:
     ],
 )
 def test_the_oldest_driver_follows_the_release(version: str, cuda: tuple[str, str]) -> None:
-    assert tensorflow_releases.cuda(version) == cuda
+    row = toolkit(version)
+    assert (row.cuda, row.driver) == cuda
     driver, _ = nvidia.steps(config(tensorflow=version), node())
     assert driver.unless
     assert driver.unless.arguments[-1] == cuda[1]
