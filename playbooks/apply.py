@@ -111,9 +111,7 @@ class _Work:
 
     def _in_turn(self, step: Step) -> bool:
         """Run a step on one node of a host after another, and only on those that still lack it.
-
-        False if it failed on one of them: that node's error is raised, once.
-        """
+        False if it failed on one of them: that node's error is raised, once."""
         host = self.hosts.setdefault(self.node.storage, _Host())  # atomic
         if host.lock.locked():
             self.stage.node(self.node.name, f"{step.name}: waiting for another node of this host")
@@ -218,10 +216,8 @@ class _Output:
 
 
 def tail_for_error(lines: Sequence[str]) -> Sequence[str]:
-    """The lines that show what went wrong: from the first that pip marks, else the last ones.
-
-    Below its first error pip lists the conflicting packages, and then much advice.
-    """
+    """The lines that show what went wrong: from the first that pip marks, else the last ones. Below
+    its first error pip lists the conflicting packages, and then much advice."""
     marked = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
     start = marked[0] if marked else max(0, len(lines) - SHOWN_LINES)
     return lines[start : start + SHOWN_LINES]

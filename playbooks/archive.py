@@ -21,11 +21,8 @@ CHUNK = 1 << 18
 
 @dataclass
 class Archive:
-    """Archive filled by `pack`, with the files to deliver in `code/`.
-
-    It has no name on disk and disappears with the process; every reader gets an error that `pack`
-    raises.
-    """
+    """Archive filled by `pack`, with the files to deliver in `code/`. It has no name on disk and
+    disappears with the process; every reader gets an error that `pack` raises."""
 
     pack: Callable[[tarfile.TarFile], None]
     keys: list[LeftOut] = field(default_factory=list)
@@ -79,8 +76,7 @@ def member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 
 def folder_digest(root: Path, entries: Sequence[FolderEntry]) -> str:
     """Digest of paths, executable bits and contents, as long as they were when listed. Raises
-    CloudtrainError if a file disappears or becomes shorter.
-    """
+    CloudtrainError if a file disappears or becomes shorter."""
     total = hashlib.sha256()
     for entry in entries:
         if entry.link is None:
@@ -98,8 +94,7 @@ def folder_digest(root: Path, entries: Sequence[FolderEntry]) -> str:
 
 def folder_archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
     """Archive of the folder. Its chunks raise CloudtrainError if what was listed has changed since
-    the digest was taken; what a file has gained at its end is left out.
-    """
+    the digest was taken; what a file has gained at its end is left out."""
 
     def pack(tar: tarfile.TarFile) -> None:
         total = hashlib.sha256()

@@ -48,8 +48,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 def python() -> tuple[Step, ...]:
     """Check that the node has a Python for our own code there (node/). `steps` installs it on the
-    clouds' machines; elsewhere the error says what to install.
-    """
+    clouds' machines; elsewhere the error says what to install."""
     return (Step(name="python3", run=check_python(), unless=check_python()),)
 
 

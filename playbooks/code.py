@@ -61,11 +61,9 @@ CodeSource = NoCode | GitCode | FolderCode | PrivateCode
 
 
 def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
-    """Resolve `code:` as of now, or as it was when `delivered`.
-
-    Queries the git server, or reads the folder. Raises ConfigError. If the folder changes later,
-    delivery to the first node without the code fails.
-    """
+    """Resolve `code:` as of now, or as it was when `delivered`. Queries the git server, or reads
+    the folder. Raises ConfigError. If the folder changes later, delivery to the first node without
+    the code fails."""
     if config.code.git is not None:
         if delivered is not None:
             config = replace(config, code=replace(config.code, ref=delivered))

@@ -20,8 +20,7 @@ BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
 
 def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
     """Install `setup.requirements: code:FILE` and `setup.install` of the code with the digest
-    `code`, after it is delivered; none if neither is set.
-    """
+    `code`, after it is delivered; none if neither is set."""
     shared, folder = tensorflow.environment_folder(config, node), _folder(config, node, code)
     if shared is None or folder is None:
         return ()

@@ -29,11 +29,8 @@ LARGEST = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class FolderEntry:
-    """One file or symlink, by its path in the folder.
-
-    Unlike a task's file (node/listing.py), a symlink is delivered as one, not followed, and the
-    executable bit counts.
-    """
+    """One file or symlink, by its path in the folder. Unlike a task's file (node/listing.py), a
+    symlink is delivered as one, not followed, and the executable bit counts."""
 
     path: str
     executable: bool = False
@@ -130,10 +127,8 @@ class _Walk:
     problems: list[str] = field(default_factory=list)
 
     def folder(self, place: Path, outer: Sequence[IgnoreRule]) -> None:
-        """Add what is in a folder.
-
-        An ignored folder is not entered, so that nothing in it can be re-included, as in git.
-        """
+        """Add what is in a folder. An ignored folder is not entered, so that nothing in it can be
+        re-included, as in git."""
         try:
             rules = (*outer, *ignore.rules(place, IGNORE_FILES))
             with os.scandir(place) as children:
@@ -255,10 +250,8 @@ def _local_store(config: ClusterConfig) -> str | None:
 
 
 def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:
-    """Rules of ignore files above the folder, up to the top of its git checkout.
-
-    Empty if they ignore the folder itself: the user chose it anyway.
-    """
+    """Rules of ignore files above the folder, up to the top of its git checkout. Empty if they
+    ignore the folder itself: the user chose it anyway."""
     checkout: list[Path] = []
     for parent in (root, *root.parents):
         checkout.insert(0, parent)
@@ -286,10 +279,8 @@ def _entry(root: Path, path: Path, status: os.stat_result) -> FolderEntry:
 
 
 def _link(root: Path, path: Path) -> str:
-    """Check a symlink: both the written and the resolved target must be inside the folder.
-
-    The former is for the node, the latter catches detours over further symlinks.
-    """
+    """Check a symlink: both the written and the resolved target must be inside the folder. The
+    former is for the node, the latter catches detours over further symlinks."""
     target = path.readlink()
     top = os.path.realpath(root)
     followed = os.path.realpath(path)

@@ -27,8 +27,7 @@ class _Unreadable(Exception):
 
 def find(config: ClusterConfig, url: str) -> tuple[str, Access | None]:
     """The full commit of `code.ref` (default: the remote's HEAD), and the access by which this
-    machine reads it; None if it is public. Raises ConfigError.
-    """
+    machine reads it; None if it is public. Raises ConfigError."""
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
         raise refused(config, "ref", f"{ref!r} is not a valid branch, tag or commit")
@@ -144,10 +143,8 @@ _SUBMODULE = "160000"
 
 
 def refuse_unreadable(config: ClusterConfig, url: str, commit: str) -> None:
-    """Raise ConfigError for what a node could not fetch with the commit.
-
-    Fetches its trees alone. A server that does not offer that is not asked further.
-    """
+    """Raise ConfigError for what a node could not fetch with the commit. Fetches its trees alone. A
+    server that does not offer that is not asked further."""
     access = git_access.as_anybody()
     with tempfile.TemporaryDirectory(prefix="cloudtrain-git-") as folder:
         repository = _Trees(access, folder, url, commit)

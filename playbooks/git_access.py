@@ -83,8 +83,7 @@ def as_anybody() -> Access:
 
 def of_a_folder() -> Access:
     """For reading a repository on this machine, whose own configuration may be anybody's: of what
-    that can start, nothing is, nor what a partial clone has left out.
-    """
+    that can start, nothing is, nor what a partial clone has left out."""
     settings = {"core.fsmonitor": "false", "core.hooksPath": "/dev/null"}
     environment = {**as_anybody().environment, "GIT_ALLOW_PROTOCOL": "none"}
     environment["GIT_NO_LAZY_FETCH"] = "1"  # git 2.45
@@ -96,10 +95,7 @@ def of_a_folder() -> Access:
 
 def as_user(config: ClusterConfig, url: str) -> Access:
     """The user's access: their credential helpers, SSH keys, agent and known hosts, and
-    `code.token`.
-
-    Submodules use it too, so a local folder is allowed only if the URL is one.
-    """
+    `code.token`. Submodules use it too, so a local folder is allowed only if the URL is one."""
     own = {
         name: value for name, value in os.environ.items() if not _OF_A_REPOSITORY.fullmatch(name)
     }
@@ -117,10 +113,8 @@ def as_user(config: ClusterConfig, url: str) -> Access:
 
 
 def run(access: Access, *command: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-    """Run a git command without prompts, outside any repository.
-
-    Raises UsageError if git is not installed, TimeoutError after `timeout` seconds.
-    """
+    """Run a git command without prompts, outside any repository. Raises UsageError if git is not
+    installed, TimeoutError after `timeout` seconds."""
     try:
         return subprocess.run(
             command,
@@ -182,11 +176,8 @@ def _token(config: ClusterConfig) -> Secret | None:
 
 
 def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Restrict the token to the server of `code.git`.
-
-    No submodule elsewhere and no redirect gets it. The user's stored credentials for that server
-    are left alone.
-    """
+    """Restrict the token to the server of `code.git`. No submodule elsewhere and no redirect gets
+    it. The user's stored credentials for that server are left alone."""
     parts = urlsplit(url)
     place = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
     first = int(environment.get("GIT_CONFIG_COUNT") or 0)

@@ -39,8 +39,7 @@ def rules(folder: Path, names: Iterable[str]) -> tuple[IgnoreRule, ...]:
 
 def deciding(path: str, is_folder: bool, rules: Sequence[IgnoreRule]) -> IgnoreRule | None:
     """The rule that decides on a path whose parent folders are not ignored (git never looks into
-    ignored folders); None if none speaks of it.
-    """
+    ignored folders); None if none speaks of it."""
     for rule in reversed(rules):
         if rule.folders_only and not is_folder:
             continue

@@ -23,11 +23,9 @@ def wanted(config: ClusterConfig, node: Node) -> Accelerator | None:
 
 
 def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
-    """Steps for rented machines; on any other the driver is its owner's responsibility.
-
-    The user's own requirements may use the GPUs, so `setup.tensorflow` decides only which driver is
-    too old. The step's own check is that `nvidia-smi` lists all GPUs.
-    """
+    """Steps for rented machines; on any other the driver is its owner's responsibility. The user's
+    own requirements may use the GPUs, so `setup.tensorflow` decides only which driver is too old.
+    The step's own check is that `nvidia-smi` lists all GPUs."""
     gpus, version = wanted(config, node), config.setup.tensorflow
     if not is_cloud(config.provider):
         return ()

@@ -1,7 +1,5 @@
-"""POSIX sh scripts that the playbooks run on a node; their arguments are `$1`, `$2`, ….
-
-A script that fails may end with a line `hint: …`, which becomes the error's hint.
-"""
+"""POSIX sh scripts that the playbooks run on a node; their arguments are `$1`, `$2`, …. A script
+that fails may end with a line `hint: …`, which becomes the error's hint."""
 
 from __future__ import annotations
 

@@ -43,10 +43,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
     """Folder of the environment's `python`, to be first in PATH; None if `setup:` needs no
-    environment.
-
-    As `node.cache`, absolute or relative to the user's home.
-    """
+    environment. As `node.cache`, absolute or relative to the user's home."""
     folder = environment_folder(config, node)
     return f"{folder}/bin" if folder else None
 
@@ -64,8 +61,7 @@ def environment(config: ClusterConfig, node: Node) -> Mapping[str, str]:
 
 def credentials_in_packages(config: ClusterConfig) -> bool:
     """True if a line names a URL with a user or password, which pip writes into environments
-    (direct_url.json, https://packaging.python.org/en/latest/specifications/direct-url/).
-    """
+    (direct_url.json, https://packaging.python.org/en/latest/specifications/direct-url/)."""
     lines = (*config.setup.packages, *requirements.lines(config))
     return any(re.search(r"://[^/\s@]+@", line) for line in lines)
 
@@ -170,10 +166,7 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 def versions_command(config: ClusterConfig, node: Node) -> Command | None:
     """Command that prints `{"python": "3.11.2", "tensorflow": "2.21.0", …}` without importing
-    TensorFlow.
-
-    None if there is no environment.
-    """
+    TensorFlow. None if there is no environment."""
     folder = bin_folder(config, node)
     return command(f"{folder}/python", "-c", scripts.VERSIONS) if folder else None
 
@@ -376,11 +369,9 @@ def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
 
 
 def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) -> Step:
-    """Run a line of `setup.run` once per cluster and node, with the environment first in PATH.
-
-    It is run again in a new environment, as it may install into it, and on each machine of a
-    shared home.
-    """
+    """Run a line of `setup.run` once per cluster and node, with the environment first in PATH. It
+    is run again in a new environment, as it may install into it, and on each machine of a shared
+    home."""
     of = _digest(repr((folder, line, node.host) if node.home else (folder, line)))
     done, limit = f"{paths.cluster_folder(config.name)}/setup/{of}", ceil(config.setup.timeout)
     run = ship.text("task_processes.sh") + ship.text("setup_line.sh") + scripts.OWN_LINE_DONE

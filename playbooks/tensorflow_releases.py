@@ -133,10 +133,7 @@ def tensorflow(version: str, build: Build) -> tuple[str, ...]:
 
 def constraints(version: str) -> tuple[str, ...]:
     """Bounds for requirements that the release leaves open, and the release itself for packages
-    that depend on it.
-
-    CUDA's are in catalog/cuda.py.
-    """
+    that depend on it. CUDA's are in catalog/cuda.py."""
     known = [newest for first, newest in _NEWEST.items() if first <= release(version)]
     latest = max(_NEWEST)
     bounds = known[-1] if known and release(version) <= latest else ()

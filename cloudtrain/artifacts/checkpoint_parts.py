@@ -32,11 +32,9 @@ class PartSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Files that belong to the chief's checkpoint, by the task on whose disk they are.
-
-    `torn`: why the newest checkpoint is not complete anywhere. `states`: SHA-256 of the
-    `checkpoint` files by which this was decided, by path in the work folder.
-    """
+    """Files that belong to the chief's checkpoint, by the task on whose disk they are. `torn`: why
+    the newest checkpoint is not complete anywhere. `states`: SHA-256 of the `checkpoint` files by
+    which this was decided, by path in the work folder."""
 
     files: Mapping[str, tuple[PartSource, tuple[File, ...]]] = field(default_factory=dict)
     torn: str | None = None
@@ -87,10 +85,8 @@ def find_parts(
 
 
 def prefixes(state: str, content: bytes) -> tuple[str, ...]:
-    """Checkpoints that a `checkpoint` file names, by path in the work folder, the newest first.
-
-    An absolute name is taken as one beside the file: TensorFlow writes both together.
-    """
+    """Checkpoints that a `checkpoint` file names, by path in the work folder, the newest first. An
+    absolute name is taken as one beside the file: TensorFlow writes both together."""
     text = content.decode("utf-8", "replace")
     newest = re.findall(r'^model_checkpoint_path: "([^"\n]+)"', text, re.MULTILINE)
     others = re.findall(r'^all_model_checkpoint_paths: "([^"\n]+)"', text, re.MULTILINE)
@@ -102,11 +98,9 @@ def prefixes(state: str, content: bytes) -> tuple[str, ...]:
 
 
 def whole_set(prefix: str, names: Collection[str]) -> frozenset[str] | None:
-    """The files of one complete checkpoint among `names`; None if one is missing.
-
-    TensorFlow's formats: V2 has `P.index` and `P.data-K-of-M`; V1 has `P-K-of-M` or `P` alone
-    (tensorflow/core/util/tensor_bundle/naming.cc, tensorflow/python/training/saver.py).
-    """
+    """The files of one complete checkpoint among `names`; None if one is missing. TensorFlow's
+    formats: V2 has `P.index` and `P.data-K-of-M`; V1 has `P-K-of-M` or `P` alone
+    (tensorflow/core/util/tensor_bundle/naming.cc, tensorflow/python/training/saver.py)."""
     if f"{prefix}.index" in names:
         found = _numbered(f"{prefix}.data", names)
         return None if found is None else found | {f"{prefix}.index"}

@@ -262,10 +262,8 @@ def small_files(landed: StoredCheckpoint) -> Callable[[str], bytes]:
 
 
 class CheckpointContent:
-    """The files to put on nodes, for many threads. `files`: as they will be there.
-
-    `moved`: to work folders of another run.
-    """
+    """The files to put on nodes, for many threads. `files`: as they will be there. `moved`: to work
+    folders of another run."""
 
     def __init__(
         self, landed: StoredCheckpoint, *, moved: bool, say: Callable[[str], None]
@@ -292,10 +290,8 @@ class CheckpointContent:
 
     def download_on(self, node: Node, work: str, folder: str, transport: Transport) -> bool:
         """Have the node download all files into `folder` of its work folder; False if it cannot.
-
         Each request is for one object and stays in the node's memory. The caller compares what is
-        there afterwards.
-        """
+        there afterwards."""
         why = self._ordered(node, work, folder, transport)
         if why and not self._said:
             self._said = True
@@ -352,8 +348,7 @@ class CheckpointContent:
 
     def prepare(self) -> int:
         """Download all files once, checked against the manifest before any node is sent a byte;
-        returns the tar's descriptor. Raises StoreError, CloudtrainError.
-        """
+        returns the tar's descriptor. Raises StoreError, CloudtrainError."""
         with self._lock:
             if self._spool is None:
                 self._spool = self._spooled()

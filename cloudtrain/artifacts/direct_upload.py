@@ -1,8 +1,6 @@
-"""Uploads files straight from their node, with requests that are presigned here.
-
-The node gets no credential: a request is valid for one object and a short time. What cannot be
-uploaded this way goes through this machine instead (relay.py).
-"""
+"""Uploads files straight from their node, with requests that are presigned here. The node gets no
+credential: a request is valid for one object and a short time. What cannot be uploaded this way
+goes through this machine instead (relay.py)."""
 
 from __future__ import annotations
 
@@ -49,10 +47,8 @@ class UploadResult:
 def upload_from_node(
     node: Node, folder: str, due: Mapping[str, File], upload: Upload
 ) -> UploadResult:
-    """Have the node upload files, by their paths in the store.
-
-    Raises NodeUnreachable, and what `stop` raises.
-    """
+    """Have the node upload files, by their paths in the store. Raises NodeUnreachable, and what
+    `stop` raises."""
     if not due or upload.store.presigner is None:
         return UploadResult()
     exchange = _Exchange(due, upload.store.presigner, upload)

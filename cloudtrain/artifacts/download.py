@@ -176,9 +176,8 @@ class FetchedFolder:
 
     def begin(self, paths: Iterable[str]) -> None:
         """Record what is about to be written, and mark it, so that it is never delivered as code.
-
-        The record comes before the files: of a killed fetch, the next one knows what it had begun.
-        """
+        The record comes before the files: of a killed fetch, the next one knows what it had
+        begun."""
         wanted = [path for path in paths if self._is_ours_to_name(path)]
         with suppress(OSError):  # the first download reports it
             mark_as_fetched(self.root, {path.partition("/")[0] for path in wanted})

@@ -1,7 +1,5 @@
 """Copies a run's TensorBoard event files here: from the store, or from the nodes while it runs.
-
-Only TensorBoard reads them.
-"""
+Only TensorBoard reads them."""
 
 from __future__ import annotations
 
@@ -41,11 +39,9 @@ def event_files(files: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def copy_landed(
     run: str, files: Iterable[Artifact], store: ArtifactStore, folder: Path
 ) -> tuple[str, ...]:
-    """Copy landed event files to `folder`, as `<task>/<path>`; returns what was left out.
-
-    A copy that is as long as the landed file, or longer, stays: event files only grow. Raises
-    StoreError.
-    """
+    """Copy landed event files to `folder`, as `<task>/<path>`; returns what was left out. A copy
+    that is as long as the landed file, or longer, stays: event files only grow. Raises
+    StoreError."""
     room, left_out = LARGEST, []
     for file in files:
         place = folder / file.path
@@ -66,10 +62,8 @@ def copy_landed(
 def copy_from_node(
     cluster: str, run: str, task: str, node: Node, transport: Transport, folder: Path
 ) -> tuple[str, ...]:
-    """Copy what is new in the event files of a task that runs; returns what was left out.
-
-    Raises NodeError, NodeUnreachable.
-    """
+    """Copy what is new in the event files of a task that runs; returns what was left out. Raises
+    NodeError, NodeUnreachable."""
     work = paths.work_folder(cluster, run, task)
     room, left_out = LARGEST, []
     for file in listed(node, work, transport):

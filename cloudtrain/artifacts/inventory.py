@@ -31,8 +31,7 @@ SILENCE = NODE_SILENT
 class Inventory:
     """Files of a task to land. `warnings`: files that cannot land; `unread`: files that the node
     could not read; `over`: what exceeds the limit of what lands without being named; `left_out`:
-    number and bytes of what the task made or changed and the patterns do not match, by folder.
-    """
+    number and bytes of what the task made or changed and the patterns do not match, by folder."""
 
     files: tuple[File, ...]
     warnings: tuple[str, ...] = ()
@@ -45,8 +44,7 @@ class Inventory:
 class Wanted:
     """Files of a task that land: those that match a pattern and, with a `limit` in bytes, others
     that the task made or changed. `sums`: these others are counted instead. `home`: also those in
-    the node's home.
-    """
+    the node's home."""
 
     patterns: tuple[str, ...]
     limit: int | None = None
@@ -147,8 +145,7 @@ def _words(row: bytes) -> str:
 
 def _warnings(others: Mapping[str, tuple[int, Sequence[str]]]) -> Iterator[str]:
     """A line for each of the first names of a kind, and the number of others: a data set that is
-    linked into the work folder has hundreds of thousands.
-    """
+    linked into the work folder has hundreds of thousands."""
     for why in REASONS:
         count, names = others.get(why, (0, ()))
         for path in names[:NAMED]:
@@ -183,10 +180,8 @@ def checksums(
     stop: Stop,
     heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, str]:
-    """Current SHA-256 of each file on the node, without files that cannot be read.
-
-    `heard` is called with the number of checksums so far.
-    """
+    """Current SHA-256 of each file on the node, without files that cannot be read. `heard` is
+    called with the number of checksums so far."""
     names = list(sources)
     if not names:
         return {}
@@ -287,10 +282,8 @@ LONGEST = 16 << 20
 
 class AnswerLines:
     """Passes each answer to `take`, which raises ValueError, LookupError or TypeError for a line
-    that is none, such as a shell's greeting.
-
-    `hear` takes the program's stdout, `overhear` its stderr; both raise what `stop` raises.
-    """
+    that is none, such as a shell's greeting. `hear` takes the program's stdout, `overhear` its
+    stderr; both raise what `stop` raises."""
 
     def __init__(self, take: Callable[[dict[str, Any]], None], stop: Stop) -> None:
         self._take, self._stop = take, stop

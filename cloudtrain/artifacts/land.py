@@ -148,8 +148,7 @@ class Closing:
 
     def complete(self) -> Manifest:
         """Complete the manifest once every file is in its place, and tell the agents: those whose
-        nodes have more than that stay, for their nodes' end.
-        """
+        nodes have more than that stay, for their nodes' end."""
         with ThreadPoolExecutor(UPLOADS) as pool:
             self._ledger.settle(pool, complete=True)
         report_landed(self._sources, self._ledger, self._landing.transport, unfinished=self._over)
@@ -173,10 +172,7 @@ def pending_files(
     landing: Landing, nodes: Sequence[Node], stage: Stage | None = None
 ) -> tuple[Pending, ...]:
     """Files of any run on these nodes whose current state has not landed, or was altered in the
-    store.
-
-    Finds the runs on the nodes' disks. Raises NotLanded if a node cannot be queried.
-    """
+    store. Finds the runs on the nodes' disks. Raises NotLanded if a node cannot be queried."""
     transport, store, cluster = landing.transport, landing.store, landing.cluster
     try:
         found = fan_out(
@@ -207,8 +203,7 @@ def _sources_on(
     ledger: ManifestWriter,
 ) -> list[SyncSource]:
     """Sync sources of a run's tasks, as found on the nodes' disks. Which task has the checkpoint is
-    asked of our own manifest alone: with another's, each may have it.
-    """
+    asked of our own manifest alone: with another's, each may have it."""
     checkpoint = ledger.manifest.checkpoint
     first = "" if not ledger.is_own else checkpoint.task if checkpoint else "chief0"
     on_disk = [
@@ -242,10 +237,8 @@ done
 
 
 def not_landed(error: CloudtrainError) -> CloudtrainError:
-    """One error with every failure, whose exit code says that artifacts have not landed.
-
-    Always another one, to be raised from `error`: an error that is its own cause has no last one.
-    """
+    """One error with every failure, whose exit code says that artifacts have not landed. Always
+    another one, to be raised from `error`: an error that is its own cause has no last one."""
     failures = list(error.failures.values()) if isinstance(error, NodesError) else [error]
     kinds = (StoreAway, StoreError)
     kind = next((k for k in kinds if all(isinstance(e, k) for e in failures)), NotLanded)
@@ -365,8 +358,7 @@ def _pending(source: SyncSource, ledger: ManifestWriter, path: str, size: int) -
 
 def unlanded_lines(inventory: Inventory) -> Iterator[str]:
     """A line on what the task made or changed and `artifacts.paths` does not name, and one on what
-    exceeds `artifacts.limit`.
-    """
+    exceeds `artifacts.limit`."""
     out = Counter({name: size for name, (_, size) in inventory.left_out.items()})
     if out:
         yield f"{sizes(out)}: made or changed, but not in artifacts.paths: not landed"

@@ -137,10 +137,8 @@ def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Return the manifest as JSON, one line for each file.
-
-    No `indent=`: with it json encodes in Python, which takes seconds for 10,000 files.
-    """
+    """Return the manifest as JSON, one line for each file. No `indent=`: with it json encodes in
+    Python, which takes seconds for 10,000 files."""
     document = to_json(manifest)
     files = ",\n  ".join(map(json.dumps, document.pop("files")))
     rest = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in document.items())
@@ -227,8 +225,7 @@ class OwnManifests:
 
 def read_to_judge(store: ArtifactStore, run: str, own: OwnManifests) -> tuple[Manifest, bool]:
     """The stored manifest, empty if there is none, and whether this machine wrote it. Another one
-    says of no task that all its files have landed. Raises StoreError.
-    """
+    says of no task that all its files have landed. Raises StoreError."""
     data = _stored(store, run)
     if data is None:
         return Manifest(run=run), True

@@ -29,9 +29,8 @@ from cloudtrain.node.listing import times
 from cloudtrain.stores.file import batches, most_in_batch, stored_checksums
 
 BESIDE = "again"
-"""Staging prefix of changed files while the manifest lists the old version at its own place.
-
-Never the name of a task: those end with their index."""
+"""Staging prefix of changed files while the manifest lists the old version at its own place. Never
+the name of a task: those end with their index."""
 
 LOST = "attempt "
 """Beginning of a task's warning about what was lost, which stays."""
@@ -45,10 +44,7 @@ SAVE_EVERY = 10.0
 
 class ManifestWriter:
     """Manifest of a run that is being written. `manifest` is what has landed so far, without files
-    that the store lost.
-
-    For many threads, but one process: the caller holds the cluster's lock.
-    """
+    that the store lost. For many threads, but one process: the caller holds the cluster's lock."""
 
     def __init__(
         self,
@@ -59,8 +55,7 @@ class ManifestWriter:
         own: OwnManifests | None = None,
     ) -> None:
         """`certain`: read what the store's listing does not prove to be what has landed. `own`:
-        what this machine wrote; all that another manifest lists is read.
-        """
+        what this machine wrote; all that another manifest lists is read."""
         self.store, self._own = store, own
         held = _held(store, run)
         self._saved, self.is_own = Manifest(run=run), True
@@ -156,9 +151,8 @@ class ManifestWriter:
                 self.store.delete(self.key(place))
 
     def settle(self, pool: ThreadPoolExecutor, *, complete: bool = False) -> None:
-        """Promote every file to its own place, check them, and save. `complete`: nothing more is
-        to land. Raises StoreError.
-        """
+        """Promote every file to its own place, check them, and save. `complete`: nothing more is to
+        land. Raises StoreError."""
         held = self._promote(pool)
         before = _places(self._saved)
         self.manifest = replace(self.manifest, complete=complete or self.manifest.complete)
@@ -239,11 +233,9 @@ def _not_held(
 
 
 def _is_listed(landed: Artifact, held: Artifact | None) -> bool | None:
-    """True if the listing shows that it is what has landed, None if only its bytes can.
-
-    The MD5 that a store lists may be something else, as for S3 objects encrypted with a key of the
-    user's own; a version also changes with another description of the same bytes.
-    """
+    """True if the listing shows that it is what has landed, None if only its bytes can. The MD5
+    that a store lists may be something else, as for S3 objects encrypted with a key of the user's
+    own; a version also changes with another description of the same bytes."""
     if held is None or held.size != landed.size:
         return False
     if landed.version and landed.version == held.version:

@@ -92,11 +92,9 @@ def stream(node: Node, folder: str, due: Mapping[str, File], upload: Upload) -> 
 
 
 def packing(folder: str) -> Command:
-    """Command that packs the files named on stdin, NUL after each, as a GNU tar stream.
-
-    Links are not followed and hard links sent as files:
-    https://www.gnu.org/software/tar/manual/html_node/hard-links.html
-    """
+    """Command that packs the files named on stdin, NUL after each, as a GNU tar stream. Links are
+    not followed and hard links sent as files:
+    https://www.gnu.org/software/tar/manual/html_node/hard-links.html"""
     return script(PACKING, folder)
 
 
@@ -108,10 +106,8 @@ LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-de
 
 
 class _Receiver:
-    """Unpacks the bytes passed to `write` in its own thread, and stores each file.
-
-    A failure of the store is raised by the next `write`, or else by `finish`.
-    """
+    """Unpacks the bytes passed to `write` in its own thread, and stores each file. A failure of the
+    store is raised by the next `write`, or else by `finish`."""
 
     def __init__(self, node: Node, due: Mapping[str, File], upload: Upload) -> None:
         self.arrived: dict[str, Artifact] = {}

@@ -113,10 +113,8 @@ def ingest_spools(
 def ingest_spools_into(
     ledger: ManifestWriter, landing: Landing, run: Run, nodes: Mapping[str, Node]
 ) -> None:
-    """Ingest the archives that existed when the ledger was opened.
-
-    Those of `nodes` (by task) are not worth reporting: the nodes' own files land next.
-    """
+    """Ingest the archives that existed when the ledger was opened. Those of `nodes` (by task) are
+    not worth reporting: the nodes' own files land next."""
     names = _of_tasks(run, spools_among(run.id, ledger.unnamed))
     news = sum(name.task not in nodes for name in names)
     if news:
@@ -175,10 +173,8 @@ def report_landed(
     *,
     unfinished: Collection[str] = (),
 ) -> None:
-    """Tell the agents on the nodes what has landed: the manifest's stamps by path.
-
-    `unfinished`: tasks of which more is on their nodes, though the manifest is complete.
-    """
+    """Tell the agents on the nodes what has landed: the manifest's stamps by path. `unfinished`:
+    tasks of which more is on their nodes, though the manifest is complete."""
     if not can_spool(ledger.store):
         return
 
@@ -331,8 +327,7 @@ def _checkpoint(
     task: str, index: SpoolIndex, mine: Mapping[str, Artifact], ledger: ManifestWriter
 ) -> Checkpoint | None:
     """The archive's checkpoint, if complete (each file in it, or landed with the same stamp) and
-    newer than the landed one. One that lacks parts of other tasks never replaces a landed one.
-    """
+    newer than the landed one. One that lacks parts of other tasks never replaces a landed one."""
     folder, stamps = index.checkpoint.folder, index.checkpoint.files
     if folder is None or not index.checkpoint_is_whole:
         return None

@@ -47,10 +47,8 @@ class SpoolCheckpoint:
 @dataclass(frozen=True, kw_only=True)
 class SpoolIndex:
     """Index of an archive: the files that the node read whole, by member name.
-
     `checkpoint_is_whole`: nothing there changed while the archive was read. `left`: bytes by folder
-    that were still to be stored when the node's end had been announced.
-    """
+    that were still to be stored when the node's end had been announced."""
 
     files: Mapping[str, Artifact]
     checkpoint: SpoolCheckpoint
@@ -109,10 +107,8 @@ class LocalSpool:
 
 
 def parse_index(text: bytes | str, members: Mapping[str, int]) -> SpoolIndex:
-    """Parse the index of an archive with these members and sizes.
-
-    Raises ValueError, KeyError or TypeError for an invalid one.
-    """
+    """Parse the index of an archive with these members and sizes. Raises ValueError, KeyError or
+    TypeError for an invalid one."""
     index = decode(_Index, json.loads(text))
     files = {}
     for each in index.files:
@@ -181,8 +177,7 @@ class SpoolUnpackers:
     @contextmanager
     def unpacked(self, node: Node, path: str, size: int) -> Iterator[UnpackedSpool]:
         """Unpack an archive. Raises UnpackingUnavailable, NodeError; ValueError, KeyError or
-        TypeError for an invalid archive.
-        """
+        TypeError for an invalid archive."""
         assert self._transport is not None
         place = f"{paths.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
         folder = f"{place}/files"

@@ -56,8 +56,7 @@ class SyncResult:
 
 def sync_so_far(source: SyncSource, ledger: ManifestWriter, upload: Upload) -> SyncResult:
     """Sync what has changed since the ledger's manifest. Of files that change meanwhile, only those
-    of the checkpoint are retried: they are useless unless they belong together.
-    """
+    of the checkpoint are retried: they are useless unless they belong together."""
     known = ledger.manifest.task_files(source.task)
     return _sync(source, ledger, upload, known, again=source.is_checkpoint)
 
@@ -117,8 +116,7 @@ def _with_parts(
     known: Mapping[str, Artifact],
 ) -> SyncResult:
     """Add what the ps hold of the checkpoint. A torn one is none: its files land as any others, and
-    the last complete one stays, with the `checkpoint` file that names it.
-    """
+    the last complete one stays, with the `checkpoint` file that names it."""
     checkpoint = synced.checkpoint
     if checkpoint is None:
         return synced
@@ -194,10 +192,8 @@ def unchanged(
     stop: Stop,
     heard: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Artifact]:
-    """Files that only look changed: touched, or copied to a replacement node.
-
-    `heard` is called with the number of files compared so far.
-    """
+    """Files that only look changed: touched, or copied to a replacement node. `heard` is called
+    with the number of files compared so far."""
     alike = [file for file in due if file.path in known and known[file.path].size == file.size]
     names = dict.fromkeys(file.source for file in alike)
     sums = checksums(source.node, source.folder, names, transport, stop, heard)
@@ -238,10 +234,8 @@ def store_files(
     node: Node, folder: str, due: Mapping[str, File], upload: Upload
 ) -> tuple[dict[str, Artifact], str | None]:
     """Have the node upload files, by their paths in the store; those that it cannot upload go
-    through this machine.
-
-    Returns complete files by source, and why some came through this machine.
-    """
+    through this machine. Returns complete files by source, and why some came through this
+    machine."""
     sent = upload_from_node(node, folder, due, upload)
     answered = sent.arrived.keys() | sent.changed
     rest = {key: file for key, file in due.items() if file.source not in answered}
@@ -292,10 +286,8 @@ def prove_upload(
     node: Node, folder: str, store: ArtifactStore, key: str, transport: Transport
 ) -> str:
     """Have a node write a file in `folder` and upload it as `key`; read and delete it from here.
-
     Returns in words how it came and where it is, if it could not be deleted. Raises StoreError,
-    NodeError.
-    """
+    NodeError."""
     word = secrets.token_hex(32)
     done = transport.run(node, script('mkdir -p "$1" && printf %s "$2" >"$1/proof"', folder, word))
     if done.exit_code != 0:

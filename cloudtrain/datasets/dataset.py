@@ -13,11 +13,9 @@ from cloudtrain.core.model import DataSource
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFile:
-    """One object of a dataset. `size` in bytes.
-
-    `path` is relative to the dataset's folder on a node; `version` is the store's ETag or
-    generation when it was listed. Checksums are in hex, "" where the listing has none.
-    """
+    """One object of a dataset. `size` in bytes. `path` is relative to the dataset's folder on a
+    node; `version` is the store's ETag or generation when it was listed. Checksums are in hex, ""
+    where the listing has none."""
 
     path: str
     size: int
@@ -28,10 +26,8 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One dataset with all its files, sorted by path.
-
-    `base` is the start of its objects' keys in the store, or the key of its `single` object.
-    """
+    """One dataset with all its files, sorted by path. `base` is the start of its objects' keys in
+    the store, or the key of its `single` object."""
 
     name: str
     source: DataSource
@@ -71,10 +67,8 @@ def is_for(source: DataSource, role: str) -> bool:
 
 def parts(dataset: Dataset, roles: Sequence[str]) -> tuple[tuple[DataFile, ...], ...]:
     """Files of each node, by the nodes' roles in the plan's order; empty for one that gets none.
-
     Ranks of shards are the chief and the workers, or the nodes of `role`. Raises UsageError if
-    there are not enough files, or some are left over that may not be dropped.
-    """
+    there are not enough files, or some are left over that may not be dropped."""
     source = dataset.source
     if not source.shard:
         return tuple(dataset.files if source.role in (None, role) else () for role in roles)

@@ -1,8 +1,6 @@
-"""Brings the datasets of a config to the nodes of a run: each node downloads what it lacks.
-
-A node gets presigned requests alone, one for each file that it asks for (node/downloader.py). What
-nodes cannot reach is read here and sent over SSH.
-"""
+"""Brings the datasets of a config to the nodes of a run: each node downloads what it lacks. A node
+gets presigned requests alone, one for each file that it asks for (node/downloader.py). What nodes
+cannot reach is read here and sent over SSH."""
 
 from __future__ import annotations
 
@@ -55,11 +53,8 @@ class Delivery:
 
 def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
     """Bring each node its datasets, if it lacks them; returns their folders by node name and
-    dataset name.
-
-    All attempts of a run use the listing of the first. Raises DataError, also for an object that
-    has changed since it was listed, NodeError, NodesError.
-    """
+    dataset name. All attempts of a run use the listing of the first. Raises DataError, also for an
+    object that has changed since it was listed, NodeError, NodesError."""
     if not session.config.data:
         return {}
     config, due, signers = session.config, list[Delivery](), dict[str, DataSigner]()

@@ -71,8 +71,7 @@ class Exchange:
 
     def download(self, transport: Transport) -> str:
         """Have the node download the files; returns their absolute folder. Raises DataError,
-        NodeError, NoRoute, StoreError.
-        """
+        NodeError, NoRoute, StoreError."""
         try:
             exit_code = self.answers.run(self.node, "downloader", self.orders(), transport)
         finally:

@@ -26,11 +26,9 @@ Parts = Mapping[str, Sequence[Sequence[DataFile]]]
 
 
 def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
-    """A sentence for each role, or this machine, whose disk cannot hold its data.
-
-    Machines of `hosts:` are not known here, nor, before `check` or `up` has asked, local disks that
-    a cloud's machine may have besides its root disk: nodes look at these before they download.
-    """
+    """A sentence for each role, or this machine, whose disk cannot hold its data. Machines of
+    `hosts:` are not known here, nor, before `check` or `up` has asked, local disks that a cloud's
+    machine may have besides its root disk: nodes look at these before they download."""
     wanted = [
         sum(file.size for split in parts.values() for file in split[number])
         for number in range(len(plan.nodes))
@@ -86,8 +84,7 @@ def _system(node: NodePlan) -> int:
 
 def _on_this_machine(parts: Parts) -> tuple[str, ...]:
     """Compare all files, which the nodes here share, with the whole disk: how much of the data is
-    there already is seen only by a run.
-    """
+    there already is seen only by a run."""
     files = {(name, each.path): each.size for name, n in parts.items() for p in n for each in p}
     size = sum(files.values())
     folder = Path(os.environ.get("CLOUDTRAIN_CACHE") or platformdirs.user_cache_path("cloudtrain"))

@@ -34,11 +34,9 @@ folder of the dataset)."""
 
 
 def list_dataset(config: ClusterConfig, name: str, store: DataStore) -> Dataset:
-    """List a dataset of the config, whose store is open.
-
-    Raises DataError for a dataset without objects, with a name that no file can have, or with an
-    object that cannot be read; CredentialsError, PermissionsError.
-    """
+    """List a dataset of the config, whose store is open. Raises DataError for a dataset without
+    objects, with a name that no file can have, or with an object that cannot be read;
+    CredentialsError, PermissionsError."""
     with named(name):
         return _listed(config.data[name], name, store)
 

@@ -14,10 +14,8 @@ GB = 10**9
 
 def transfer_cost(config: ClusterConfig, uri: str, location: str, size: int) -> str:
     """Text on what the store's cloud bills for `size` bytes read on nodes; "" if nobody bills.
-
     `location` is the region of the data, "" if not known. List prices, not a quote: without free
-    allowances, discounts and requests, and more between some continents.
-    """
+    allowances, discounts and requests, and more between some continents."""
     owner = _owner(uri)
     rates = owner.egress if owner else None
     if owner is None or rates is None or _is_elsewhere(config, uri):

@@ -16,8 +16,7 @@ from cloudtrain.core.store_kinds import KINDS, StoreKind, kind_of
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
     """Wishes that a config has of a service, beside the objects themselves. `encryption`: of
-    uploads, as `artifacts.encryption` has it. `requester_pays`: for reads of input data.
-    """
+    uploads, as `artifacts.encryption` has it. `requester_pays`: for reads of input data."""
 
     encryption: str | None = None
     requester_pays: bool = False

@@ -50,9 +50,8 @@ COPY_SECONDS = 120.0
 
 
 def opened(uri: str, *, endpoint: str | None, project: str | None, wishes: Wishes) -> ObjectStore:
-    """Open `az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in
-    AZURE_STORAGE_CONNECTION_STRING if it names this account, else azure-identity's standard chain.
-    """
+    """Open `az://ACCOUNT/CONTAINER/prefix`. Uses the credentials in AZURE_STORAGE_CONNECTION_STRING
+    if it names this account, else azure-identity's standard chain."""
     account, container, prefix = split(uri)
     return ObjectStore(uri, _Container(account, container, endpoint, CLOCK), prefix)
 
@@ -84,8 +83,7 @@ class _Container:
 
     def _staged(self, blob: Any, first: bytes, data: CountingReader) -> Iterator[Any]:
         """Stage blocks with the same kind of names that nodes use: all block names of a blob must
-        have the same form, and blocks of a failed attempt stay for a week.
-        """
+        have the same form, and blocks of a failed attempt stay for a week."""
 
         def stage(name: str, part: bytes) -> Any:
             blob.stage_block(name, part, length=len(part), validate_content=True)
@@ -115,8 +113,7 @@ class _Container:
 
     def objects(self, prefix: str) -> Iterator[StoredObject]:
         """List blobs. Folders of a hierarchical namespace are blobs with this metadata:
-        https://learn.microsoft.com/azure/storage/blobs/storage-blobs-list
-        """
+        https://learn.microsoft.com/azure/storage/blobs/storage-blobs-list"""
         found = self._container.list_blobs(name_starts_with=prefix or None, include=["metadata"])
         yield from map(_described, found)
 
@@ -167,8 +164,7 @@ class _Container:
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
         """Create the container in the account's region; private, as containers are by default. A
-        container has no tags: those of its account count.
-        """
+        container has no tags: those of its account count."""
         if self._container.exists():
             return False
         try:
@@ -297,10 +293,8 @@ def heard(answer: Any) -> None:
 
 class KeyOrIdentity(RequestsTransport):  # type: ignore[misc]
     """Sends what the account's key signed; once the account refuses keys, by the user's identity.
-
     Companies turn keys off by policy, while the connection string stays in the environment:
-    https://learn.microsoft.com/azure/storage/common/shared-key-authorization-prevent
-    """
+    https://learn.microsoft.com/azure/storage/common/shared-key-authorization-prevent"""
 
     refuses_keys = False
 

@@ -44,10 +44,8 @@ def open_data(
 
 
 class BucketData:
-    """Input data in an object store, named by the service's own keys. Raises StoreError.
-
-    `prefix`: key of the object, or name of the folder; "" for a whole bucket.
-    """
+    """Input data in an object store, named by the service's own keys. Raises StoreError. `prefix`:
+    key of the object, or name of the folder; "" for a whole bucket."""
 
     def __init__(self, uri: str, store: ObjectStore) -> None:
         self.uri, self._store = uri, store
@@ -83,8 +81,7 @@ class BucketData:
 
     def location(self) -> str:
         """Location of the bucket; "" if that is not told, as without storage.buckets.get, which
-        roles that may read every object lack.
-        """
+        roles that may read every object lack."""
 
         def ask() -> str:
             with self._store.explained(""):
@@ -101,8 +98,7 @@ _CHUNK = 1 << 20
 
 class FileData:
     """DataStore of a path; keys are absolute paths. Links are followed, as a user's own tools
-    would; one that is broken or leads back to its own folder raises StoreError.
-    """
+    would; one that is broken or leads back to its own folder raises StoreError."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -236,8 +232,7 @@ class HttpsData:
 
     def _described(self) -> tuple[StoredObject, str] | None:
         """The object and its final address, by HEAD, else by a GET of its first byte; None if it
-        does not exist.
-        """
+        does not exist."""
         for method, headers in (("HEAD", {}), ("GET", {"Range": "bytes=0-0"})):
             try:
                 with self._ask(method, headers) as answer:
@@ -318,9 +313,8 @@ def _size(answer: Any) -> int | None:
 
 
 def _header_version(headers: Message) -> str:
-    """Strong ETag, else the time of the last change; "" if the server has neither. A weak ETag
-    does not identify bytes (RFC 9110, 8.8.3).
-    """
+    """Strong ETag, else the time of the last change; "" if the server has neither. A weak ETag does
+    not identify bytes (RFC 9110, 8.8.3)."""
     tag = str(headers.get("ETag") or "")
     return tag if tag.startswith('"') else str(headers.get("Last-Modified") or "")
 

@@ -83,8 +83,7 @@ class FileStore:
 
     def upload_all(self, files: Mapping[str, Iterable[bytes]]) -> list[Artifact]:
         """Store files together: each is synced to the disk before it has its name, and each folder
-        once. Not by syncfs, which waits for what others write to that disk too.
-        """
+        once. Not by syncfs, which waits for what others write to that disk too."""
         targets = {path: self._file(path) for path in files}
         batch, folders = f"{PARTIAL}/{os.urandom(16).hex()}", defaultdict[str, dict[str, str]](dict)
         partials, stored = list[str](), list[Artifact]()
@@ -239,8 +238,7 @@ def folder_of(uri: str) -> Path:
 @contextlib.contextmanager
 def _folder(root: Path, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
     """Descriptor of the folder that a path below `root` is in, and the path's last name. Follows no
-    link below `root`, also none that is made meanwhile: others can write to a shared disk.
-    """
+    link below `root`, also none that is made meanwhile: others can write to a shared disk."""
     *folders, name = path.split("/")
     if create:
         root.mkdir(parents=True, exist_ok=True)

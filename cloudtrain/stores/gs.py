@@ -143,8 +143,7 @@ class _Bucket:
 
     def copy(self, source: str, target: str) -> None:
         """Copy within the store. A large object takes several calls:
-        https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite
-        """
+        https://cloud.google.com/storage/docs/json_api/v1/objects/rewrite"""
         old, new, token = self._bucket.blob(source), self._bucket.blob(target), None
         while True:
             token, _, _ = new.rewrite(old, token=token, retry=self._retry)
@@ -245,8 +244,7 @@ class _Bucket:
 
 def _payer(credentials: Any, project: str | None) -> str:
     """The project that is billed for reading: the config's, or that of the login. Its user needs
-    serviceusage.services.use in it: https://cloud.google.com/storage/docs/requester-pays
-    """
+    serviceusage.services.use in it: https://cloud.google.com/storage/docs/requester-pays"""
     found = project or getattr(credentials, "quota_project_id", None)
     if not found:
         raise UsageError(

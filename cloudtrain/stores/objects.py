@@ -240,8 +240,7 @@ _ODD = re.compile("[\x00-\x1f\x7f%\\\\\udc80-\udcff]")
 
 def encode_key(path: str) -> str:
     """Encode a path as part of a key: bytes that are not text, and characters that some service
-    changes, become `%41`; all others stay.
-    """
+    changes, become `%41`; all others stay."""
     return _ODD.sub(
         lambda odd: "".join(f"%{byte:02X}" for byte in odd[0].encode("utf-8", "surrogateescape")),
         path,
@@ -254,8 +253,7 @@ def decode_key(key: str) -> str:
 
 def split(uri: str) -> list[str]:
     """Split a URI into its bucket, with its account before it if it has one, and the prefix after
-    them. Raises UsageError.
-    """
+    them. Raises UsageError."""
     kind = kind_of(uri)
     assert kind is not None, "the scheme of a store"
     parts = 2 if kind.in_account else 1

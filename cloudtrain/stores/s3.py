@@ -194,11 +194,9 @@ class _Bucket:
         self._client.copy(where, self._name, target, ExtraArgs=self._sse or None)
 
     def create(self, location: str | None, tags: Mapping[str, str] | None = None) -> bool:
-        """Create the bucket, private to its account; unfinished uploads expire after a week.
-
-        The creating call sets the tags, as a policy may require (botocore's model of S3,
-        CreateBucketConfiguration.Tags).
-        """
+        """Create the bucket, private to its account; unfinished uploads expire after a week. The
+        creating call sets the tags, as a policy may require (botocore's model of S3,
+        CreateBucketConfiguration.Tags)."""
         if self._exists():
             return False
         region = _region(location) or self._client.meta.region_name

@@ -207,8 +207,7 @@ class AzurePresigner:
 
 def signer_of(service: Any, refuses_keys: Callable[[], bool]) -> Signer | None:
     """Signer for a service's credentials; None if they are themselves only a signature. The key of
-    the account itself signs, unless the account turned out to refuse it.
-    """
+    the account itself signs, unless the account turned out to refuse it."""
     delegation, key = DelegationKey(service), getattr(service.credential, "account_key", None)
     if key:
         own = Key(value=Secret(key))

@@ -20,8 +20,7 @@ SMALL = 16 << 20
 
 CHUNK = 1 << 30
 """Bytes of a larger file that a node sends between two progress queries; a multiple of 256 KiB. Few
-chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads
-"""
+chunks are fast: https://cloud.google.com/storage/docs/resumable-uploads"""
 
 SOON = 2 * 3600.0
 """Maximum validity in seconds of uploads with a token; longer ones use a session."""
@@ -52,8 +51,7 @@ class GooglePresigner:
         payer: str | None = None,
     ) -> None:
         """`credentials` is None for an emulator. `connected` returns a client that uses other
-        credentials. `payer`: the project that is billed for reads of data.
-        """
+        credentials. `payer`: the project that is billed for reads of data."""
         self._client, self._name, self._prefix = client, name, prefix
         self._connected, self._endpoint, self._retry = connected, endpoint, retry
         self._payer = payer
@@ -70,8 +68,7 @@ class GooglePresigner:
 
     def sign_download(self, key: str, *, expires_in: float) -> PresignedRequest | None:
         """Presign a download with a token, which is valid for at most an hour:
-        https://cloud.google.com/storage/docs/json_api/v1/objects/get
-        """
+        https://cloud.google.com/storage/docs/json_api/v1/objects/get"""
         right: dict[str, str | Secret] = {}
         if self._tokens is not None:
             token = self._tokens.reading(key)
@@ -142,8 +139,7 @@ class GooglePresigner:
 
     def _whole(self, key: str, right: dict[str, str | Secret]) -> PresignedRequest:
         """The request that uploads a whole object:
-        https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart
-        """
+        https://cloud.google.com/storage/docs/uploading-objects#uploading-an-object, multipart"""
         mark = uuid.uuid4().hex
         # The name must not contain the node's placeholders.
         name = json.dumps(key).replace("{", r"\u007b")
@@ -164,9 +160,7 @@ class GooglePresigner:
 
     def _session(self, bucket: Any, key: str) -> str:
         """Begin an upload. Returns its URL, which allows writing only that object, for a week.
-
-        https://cloud.google.com/storage/docs/resumable-uploads#session-uris
-        """
+        https://cloud.google.com/storage/docs/resumable-uploads#session-uris"""
         url: str = bucket.blob(key).create_resumable_upload_session(
             content_type=BYTES, retry=self._retry.with_deadline(BEGUN)
         )
@@ -190,8 +184,7 @@ class GooglePresigner:
 
 ROLE = "inRole:roles/storage.objectCreator"
 """Role that can only create objects. It cannot read, list, delete or replace them (replacing needs
-storage.objects.delete): https://cloud.google.com/storage/docs/access-control/iam-roles
-"""
+storage.objects.delete): https://cloud.google.com/storage/docs/access-control/iam-roles"""
 
 READER = "inRole:roles/storage.objectViewer"
 """Role that can read objects; with a condition on their names, it cannot list them."""
@@ -206,11 +199,9 @@ CONNECT = 10.0
 
 
 class DownscopedTokens:
-    """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory.
-
-    They are valid as long as the token from which they derive, at most an hour:
-    https://cloud.google.com/iam/docs/downscoping-short-lived-credentials
-    """
+    """Tokens downscoped by a Credential Access Boundary, one for each folder, kept in memory. They
+    are valid as long as the token from which they derive, at most an hour:
+    https://cloud.google.com/iam/docs/downscoping-short-lived-credentials"""
 
     def __init__(
         self,
@@ -238,8 +229,7 @@ class DownscopedTokens:
         self, start: str, role: str, key: str, opens: Callable[[Any, str], object]
     ) -> Secret | None:
         """A token for keys that begin with `start`; None if Google issues none or the bucket does
-        not accept it, which is checked once on `key`.
-        """
+        not accept it, which is checked once on `key`."""
         name = f"{role} {start}"
         with self._locks.setdefault(name, threading.Lock()):
             token, until = self._tokens.get(name, (None, 0.0))
@@ -281,9 +271,7 @@ class DownscopedTokens:
 
     def _is_taken(self, token: str, key: str, opens: Callable[[Any, str], object]) -> bool:
         """True if the bucket accepts the token; a bucket without uniform access accepts none.
-
-        Checked once: for writing, by beginning an upload that leaves nothing behind.
-        """
+        Checked once: for writing, by beginning an upload that leaves nothing behind."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from google.oauth2 import credentials as untyped

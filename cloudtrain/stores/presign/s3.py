@@ -29,10 +29,8 @@ LONGEST = 7 * 24 * 3600
 
 class S3Presigner:
     """Presigner for one bucket; objects are named by key. Thread-safe. Raises boto3's exceptions.
-
     `client` works for any region; `make(region, **options)` returns a client that signs with
-    `credentials()`.
-    """
+    `credentials()`."""
 
     def __init__(
         self,
@@ -232,9 +230,7 @@ them, too."""
 
 def encryption_arguments(wish: str | None) -> Mapping[str, str]:
     """boto3's arguments for `AES256`, `aws:kms` or `aws:kms:KEY`.
-
-    https://docs.aws.amazon.com/AmazonS3/latest/userguide/specifying-kms-encryption.html
-    """
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/specifying-kms-encryption.html"""
     if not wish:
         return {}
     key = wish.removeprefix("aws:kms:") if wish.startswith("aws:kms:") else ""
@@ -269,8 +265,7 @@ TRIES = 5
 class ReadUrls:
     """URLs of one bucket's objects. `client` signs for its region; `credentials` returns those of
     its session, which may change; `payer`: boto3's argument for data whose reader pays.
-    Thread-safe. Raises boto3's exceptions.
-    """
+    Thread-safe. Raises boto3's exceptions."""
 
     def __init__(
         self,
