@@ -128,18 +128,13 @@ def _each(error: BaseException) -> Iterator[BaseException]:
 
 def are_here(batch: Sequence[Artifact], here: FileStore) -> set[str]:
     """Paths of the files that are there as landed."""
-    with suppress(CloudtrainError):  # unreadable: downloading it again reports why
-        alike = [each for each in batch if _size(here.root / each.path) == each.size]
+    with suppress(CloudtrainError, OSError):  # unreadable: downloading it again reports why
+        there = {each.path: here.root / each.path for each in batch}
+        files = {path: at.stat().st_size for path, at in there.items() if at.is_file()}
+        alike = [each for each in batch if files.get(each.path) == each.size]
         sums = here.checksums(each.path for each in alike)
         return {each.path for each in alike if sums[each.path] == each.sha256}
     return set()
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def verified(landed: Artifact, run: str, store: ArtifactStore) -> Iterator[bytes]:

@@ -137,14 +137,14 @@ class Closing:
         ledger = self._ledger
         with ThreadPoolExecutor(UPLOADS) as pool:
             _land_logs(ledger, logs, pool)
-        ledger.add(filter(None, [_land_here(ledger, RECORD, lambda: iter([record_of(run)]))]))
+        ledger.add(filter(None, [_land_here(ledger, RECORD, record_of(run))]))
         index(run, ledger.store)
 
     def add(self, contents: Mapping[str, bytes]) -> None:
         """Land small files about the run, by their name beside its record."""
         ledger = self._ledger
-        landed = (_land_here(ledger, name, partial(iter, [d])) for name, d in contents.items())
-        ledger.add(list(filter(None, landed)))
+        landed = [_land_here(ledger, name, data) for name, data in contents.items()]
+        ledger.add(filter(None, landed))
 
     def complete(self) -> Manifest:
         """Complete the manifest once every file is in its place, and tell the agents: those whose
@@ -162,10 +162,8 @@ def missing(manifest: Manifest, rules: ArtifactRules) -> tuple[str, ...]:
 
 
 def _land_logs(ledger: ManifestWriter, files: Mapping[str, Path], pool: ThreadPoolExecutor) -> None:
-    contents: dict[str, Callable[[], Iterator[bytes]]] = {
-        f"{LOGS}/{name}": partial(_read, path) for name, path in files.items()
-    }
-    ledger.add(filter(None, pool.map(partial(_land_here, ledger), contents, contents.values())))
+    names = [f"{LOGS}/{name}" for name in files]
+    ledger.add(filter(None, pool.map(partial(_land_here, ledger), names, files.values())))
 
 
 def pending_files(
@@ -376,10 +374,12 @@ def by_folder(files: Iterable[Pending]) -> str:
     return sizes(found)
 
 
-def _land_here(
-    ledger: ManifestWriter, path: str, read: Callable[[], Iterator[bytes]]
-) -> Artifact | None:
-    """Land a local file; None if it has already landed unchanged."""
+def _land_here(ledger: ManifestWriter, path: str, source: Path | bytes) -> Artifact | None:
+    """Land a local file, or these bytes; None if it has already landed unchanged."""
+
+    def read() -> Iterable[bytes]:
+        return [source] if isinstance(source, bytes) else _read(source)
+
     known = ledger.manifest.files.get(path)
     if known is not None and known.sha256 == sha256_of(read()):
         return None
@@ -390,8 +390,7 @@ def _land_here(
 def _read(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                yield piece
+            yield from iter(partial(file.read, 1 << 20), b"")
     except OSError as error:
         raise NotLanded(f"{shown(path)}: {error.strerror or error}") from error
 

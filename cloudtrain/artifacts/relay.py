@@ -7,9 +7,10 @@ import os
 import tarfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from typing import IO
 
 from cloudtrain.artifacts.direct_upload import Upload
@@ -170,9 +171,9 @@ class _Receiver:
         if size > file.size + GROWTH:
             raise _too_much(self._node, source)
         if size > BATCH_BYTES:
-            self.arrived[source] = self._store.upload(place, _pieces(data))
+            self.arrived[source] = self._store.upload(place, iter(partial(data.read, _CHUNK), b""))
             return
-        self._batch[source] = place, b"".join(_pieces(data))
+        self._batch[source] = place, data.read()
         self._held += size
         if len(self._batch) >= self._most or self._held >= BATCH_BYTES:
             self._submit()
@@ -197,8 +198,3 @@ def _too_much(node: Node, what: str) -> NodeError:
         f"{shown(what)}: sent more than {GROWTH >> 20} MB beyond the announced size",
         hint="check what writes there so fast; run the command again to land it",
     )
-
-
-def _pieces(data: IO[bytes]) -> Iterator[bytes]:
-    while piece := data.read(_CHUNK):
-        yield piece
