@@ -47,7 +47,7 @@ class LeftOut:
     why: str
     """``.gitignore:1 `data/` ``, `fetched from a run`, `a socket`"""
     way: str = ""
-    """How to deliver it anyway, as an imperative; empty if it cannot be."""
+    """A way to deliver it anyway, as an imperative; empty if it cannot be."""
     is_key: bool = False
     """It is a file of keys, which nobody has named on purpose."""
 
@@ -86,7 +86,7 @@ class Listing:
 
 
 def listing(config: ClusterConfig, root: Path) -> Listing:
-    """What is delivered and left out. Raises ConfigError with all that cannot be delivered."""
+    """Files delivered and left out. Raises ConfigError with all that cannot be delivered."""
     found = looked_through(config, root)
     hint = f"list what is not needed in {root}/{OWN_IGNORE_FILE}"
     if found.problems:

@@ -198,7 +198,7 @@ class _Wanted:
     cuda: tuple[str, ...] = field(default=(), repr=False)
     """Packages to install first; the others keep these versions unless they need other ones."""
     index: tuple[str, ...] = field(default=(), repr=False)
-    """What to ask the package index first: the version, its package, and packages that come in the
+    """Questions for the package index: the version, its package, and packages that come in the
     same minor versions. Empty if the tables know the release."""
     packages: tuple[str, ...] = field(default=(), repr=False)
     """Those of `install` that `setup.packages` has: pip gets them in a file of that name."""
@@ -246,25 +246,31 @@ class _Wanted:
 
 
 def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
-    version, packages = config.setup.tensorflow, config.setup.packages
-    if version is None:
-        with_code = requirements.of_code(config) is not None or config.setup.install
-        own = requirements.delivered(config, ())
-        if not packages and not own.main and not with_code and config.setup.python == "auto":
-            return None
-        return _Wanted(
-            label="python",
-            python=_python(config, _ANY_PYTHON),
-            install=packages,
-            packages=packages,
-            own=own,
-            lines=config.setup.run,
-        )
+    version = config.setup.tensorflow
+    return _without_tensorflow(config) if version is None else _with(version, config, node)
+
+
+def _without_tensorflow(config: ClusterConfig) -> _Wanted | None:
+    packages, own = config.setup.packages, requirements.delivered(config, ())
+    with_code = requirements.of_code(config) is not None or config.setup.install
+    if not packages and not own.main and not with_code and config.setup.python == "auto":
+        return None
+    return _Wanted(
+        label="python",
+        python=_python(config, _ANY_PYTHON),
+        install=packages,
+        packages=packages,
+        own=own,
+        lines=config.setup.run,
+    )
+
+
+def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
     legacy = keras_choice(config) == "legacy"
     library = strategy_of(config).library
     given = {*requirements.TENSORFLOW, *(["tf-keras"] if legacy else [])}
     given |= {library.package} if library else set()
-    packages = requirements.without(packages, given)
+    packages = requirements.without(config.setup.packages, given)
     named = requirements.named(config) - given
     gpus = nvidia.wanted(config, node)
     build: tensorflow_releases.Build = "cuda" if gpus else "cpu"

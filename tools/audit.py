@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def verdict(found: Mapping[str, Any]) -> tuple[list[str], int]:
-    """What is to be said of pip-audit's document, and the exit code."""
+    """Text on pip-audit's document, and the exit code."""
     packages = found["dependencies"]
     bad = [
         f"{each['name']} {each['version']}: {one['id']}"

@@ -84,7 +84,7 @@ def page(path: Path) -> Page:
 
 
 def site_problems(site: Path) -> Iterator[str]:
-    """What is wrong with the links and the loaded files of the site's pages and style sheets."""
+    """Problems with the links and the loaded files of the site's pages and style sheets."""
     for path in sorted(site.rglob("*.html")):
         name = path.relative_to(site)
         for address in page(path).loads:
@@ -105,7 +105,7 @@ def is_own(address: str) -> bool:
 
 
 def link_problem(path: Path, address: str) -> str:
-    """What is wrong with a link of this page; nothing for one to another host."""
+    """Problem with a link of this page; nothing for one to another host."""
     parts = urlsplit(address)
     if parts.scheme or parts.netloc:
         return ""

@@ -37,7 +37,7 @@ STATES = ROOT / "docs" / "internals" / "states.md"
 MACHINES = ROOT / "docs" / "machines.md"
 WIDTH = 120
 WORDS = re.compile(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)\s]*\)|\S)+")
-"""What a line break may not divide: code, links, words."""
+"""Texts that a line break may not divide: code, links, words."""
 BEGIN, END = "<!-- made by tools/generate_docs.py: begin -->\n", "<!-- end -->\n"
 
 

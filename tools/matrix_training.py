@@ -45,7 +45,7 @@ def task():
 
 
 def nodes(*roles):
-    """How many tasks of these roles TF_CONFIG names; 1 where it names none."""
+    """Number of tasks of these roles TF_CONFIG names; 1 where it names none."""
     cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
     return sum(len(cluster.get(role, ())) for role in roles) or 1
 

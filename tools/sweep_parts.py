@@ -1,4 +1,4 @@
-"""What tools/sweeps.py runs: tests and programs by subject."""
+"""Parts of tools/sweeps.py: tests and programs by subject."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _commits(since: str | None) -> list[str]:
 
 
 def _swept(part: Part, commits: Sequence[str], options: argparse.Namespace) -> bool:
-    """Whether nothing was wrong, and nothing is left but what was skipped."""
+    """True if nothing was wrong, and nothing is left but what was skipped."""
     print(f"{part.name}: {part.line}", flush=True)
     tests = _collected(files_of(part, ROOT.glob("tests/*/test_*.py")))
     programs = [words.replace("{seed}", str(options.seed)) for words in part.programs]

@@ -70,7 +70,7 @@ class Result:
     seconds: float
     """Of `cloudtrain run`, from nothing to nothing."""
     made: bool
-    """Whether the environment was made in it."""
+    """True if the environment was made in it."""
     passed: bool
     text: str = ""
     """Why it failed, in one line."""
@@ -342,7 +342,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def wanted_cells(asked: argparse.Namespace, results: Mapping[str, Result]) -> Iterator[Cell]:
-    """What is asked for and has no result yet, on a Python of this machine."""
+    """Cells that are wanted and have no result yet, on a Python of this machine."""
     releases, strategies = asked.releases.split(","), asked.strategies.split(",")
     for cell in cells(releases, strategies, newest=asked.pythons == "newest"):
         if asked.pythons not in ("newest", "all") and cell.python not in asked.pythons.split(","):

@@ -124,7 +124,7 @@ class _Target:
     folder: str
     transport: Transport
     is_first: bool
-    """Whether the checkpoint is this task's own, and lands from it."""
+    """True if the checkpoint is this task's own, and lands from it."""
 
     def put(self, content: CheckpointContent, stop: Stop) -> None:
         if self._holds(self.folder, content.files, stop):

@@ -38,7 +38,7 @@ class Landing:
     logs: Callable[[str, str, int], Path] | None = None
     """Path of a local log, by run, task and attempt: a spool archive may have more of it."""
     home: bool = False
-    """Whether a node's home is its own, so that what a task makes or changes there lands too."""
+    """True if a node's home is its own, so that what a task makes or changes there lands too."""
     own: OwnManifests | None = None
     """The manifests that this machine has written."""
 

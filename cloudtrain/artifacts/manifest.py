@@ -137,7 +137,7 @@ def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Return the manifest as JSON, one line for each file. No `indent=`: with it json encodes in
+    """The manifest as JSON, one line for each file. No `indent=`: with it json encodes in
     Python, which takes seconds for 10,000 files."""
     document = to_json(manifest)
     files = ",\n  ".join(map(json.dumps, document.pop("files")))

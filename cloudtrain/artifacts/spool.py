@@ -43,7 +43,7 @@ from cloudtrain.node.listing import times
 AT_ONCE = 16
 
 LogPath = Callable[[str, int], Path]
-"""Returns the local log of a task's attempt."""
+"""Function for the local log of a task's attempt."""
 
 _UNATTENDED = "that nodes stored while no client was connected"
 

@@ -79,7 +79,7 @@ class Exchange:
         return self.folder(exit_code)
 
     def orders(self) -> Iterator[bytes]:
-        """What the downloader has to download, as it takes it."""
+        """Orders for the downloader, as it takes them."""
         files = self.dataset.files
         order = {
             "key": self.dataset.digest,

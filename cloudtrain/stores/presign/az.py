@@ -48,7 +48,7 @@ class Key:
 
 
 Signer = Callable[[float], Key]
-"""Returns a key that is valid for at least so many seconds."""
+"""Function for a key that is valid for at least so many seconds."""
 
 
 def blob_sas(
