@@ -31,30 +31,27 @@ class Archive:
     _file: IO[bytes] | None = None
     _failure: Exception | None = None
 
-    def make(self) -> None:
-        """Pack it now, unless it is packed: what fails does so before a node waits for it."""
-        self._made()
-
     def chunks(self) -> Iterator[bytes]:
-        number = self._made().fileno()
+        number = self.make().fileno()
         place = 0
         while chunk := os.pread(number, CHUNK, place):
             place += len(chunk)
             yield chunk
 
-    def _made(self) -> IO[bytes]:
+    def make(self) -> IO[bytes]:
+        """Pack it now, unless it is packed: what fails does so before a node waits for it."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             if self._file is None:
                 try:
-                    self._file = self._make()
+                    self._file = self._packed()
                 except Exception as failure:
                     self._failure = failure
                     raise
             return self._file
 
-    def _make(self) -> IO[bytes]:
+    def _packed(self) -> IO[bytes]:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open for all nodes
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             tar.addfile(member("code", tarfile.DIRTYPE, 0o755))

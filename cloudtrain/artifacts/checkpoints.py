@@ -76,7 +76,7 @@ def put_checkpoints(
         fan_out(targets, work, name=lambda each: each.node.name, on_interrupt=stop.set)
 
     if landed is None:
-        on_all(_Target.remove)
+        on_all(lambda each: each.run("remove", REMOVE, folder))
         return None
     with closing(CheckpointContent(landed, moved=landed is source, say=say)) as content:
         if landed.store.presigner is None:
@@ -132,14 +132,14 @@ class _Target:
             return
         new = normpath(f"{dirname(self.folder) or '.'}/.{basename(self.folder)}.new")
         if not content.download_on(self.node, self.work, new, self.transport):
-            self._run("unpack", UNPACK, new, stdin=content.pieces())
+            self.run("unpack", UNPACK, new, stdin=content.pieces())
         if not self._holds(new, content.files, stop):
             raise NodeError(
                 self.node.name,
                 f"the checkpoint {self.folder} was damaged on its way to the node",
                 hint="check with `cloudtrain ssh` whether the node's disk is full or broken",
             )
-        self._run("replace", SWAP, self.folder, new)
+        self.run("replace", SWAP, self.folder, new)
         self._record()
 
     def _record(self) -> None:
@@ -150,9 +150,6 @@ class _Target:
         record = script(ship.START, ship.inline("changes"), "restored", task, self.folder)
         what = f"cannot record the checkpoint {self.folder}"
         run_checked(self.node, record, self.transport, what)
-
-    def remove(self) -> None:
-        self._run("remove", REMOVE, self.folder)
 
     def _holds(self, folder: str, landed: Mapping[str, Artifact], stop: Stop) -> bool:
         """True if the folder has exactly these files."""
@@ -165,7 +162,7 @@ class _Target:
         sums = checksums(self.node, self.work, sizes, self.transport, stop)
         return sums == {f"{folder}/{path}": each.sha256 for path, each in landed.items()}
 
-    def _run(
+    def run(
         self, what: str, text: str, *folders: str, stdin: bytes | Iterator[bytes] = b""
     ) -> None:
         command = script(text, self.work, *folders)

@@ -76,13 +76,10 @@ def parts(dataset: Dataset, roles: Sequence[str]) -> tuple[tuple[DataFile, ...],
     ranks = [number for number, role in enumerate(roles) if role in wanted]
     count, over = len(dataset.files), len(dataset.files) % max(1, len(ranks))
     if count < len(ranks) or (over and source.rest == "refuse"):
-        drop = f"data.{dataset.name}.rest: drop" if count >= len(ranks) else ""
-        raise UsageError(
-            f"data.{dataset.name}: {count:,} files are not {len(ranks)} equal shards",
-            hint=f"write more files, or set `{drop}` to leave {over} out"
-            if drop
-            else "write more files, or use fewer nodes",
-        )
+        drop = f"set `data.{dataset.name}.rest: drop` to leave {over} out"
+        way = drop if count >= len(ranks) else "use fewer nodes"
+        text = f"data.{dataset.name}: {count:,} files are not {len(ranks)} equal shards"
+        raise UsageError(text, hint=f"write more files, or {way}")
     rank_of = {number: rank for rank, number in enumerate(ranks)}
     return tuple(
         dataset.shard(rank_of[number], len(ranks)) if number in rank_of else ()

@@ -37,49 +37,31 @@ def too_small(plan: Plan, parts: Parts) -> tuple[str, ...]:
         return _on_this_machine(parts)
     found: dict[str, str] = {}
     for node, size in zip(plan.nodes, wanted, strict=True):
-        room = _room(plan, node)
-        if room is not None and size > room * GB and node.role not in found:
-            enough = -(-size // GB) + _system(node) + 10
+        disk, scratch, system = _disks(plan, node)
+        if disk is None or scratch is None or node.role in found:
+            continue
+        if size > max(disk - system, scratch) * GB:
+            local = f", nor its local disks of {scratch} GB" if scratch else ""
             found[node.role] = (
-                f"nodes.{node.role}: {size / GB:,.1f} GB of data do not fit "
-                f"{_disks(plan, node)}: set disk_gb to {enough:,} or more"
+                f"nodes.{node.role}: {size / GB:,.1f} GB of data do not fit its disk of {disk} GB, "
+                f"of which the system takes {system} or more{local}: "
+                f"set disk_gb to {-(-size // GB) + system + 10:,} or more"
             )
     return tuple(found.values())
 
 
-def _disks(plan: Plan, node: NodePlan) -> str:
-    scratch = _scratch(plan, node)
-    local = f", nor its local disks of {scratch} GB" if scratch else ""
-    system = f"of which the system takes {_system(node)} or more"
-    return f"its disk of {_disk(plan, node)} GB, {system}{local}"
-
-
-def _room(plan: Plan, node: NodePlan) -> int | None:
-    """GB for data on one disk of a rented node; None if its disks are not known."""
-    disk, scratch = _disk(plan, node), _scratch(plan, node)
-    if disk is None or scratch is None:
-        return None
-    return max(disk - _system(node), scratch)
-
-
-def _disk(plan: Plan, node: NodePlan) -> int | None:
-    cloud = cloud_of(plan.config.provider)
-    default = cloud and (cloud.gpu_disk_gb if node.accelerator else cloud.disk_gb)
-    return node.disk_gb or default or None
-
-
-def _scratch(plan: Plan, node: NodePlan) -> int | None:
-    """GB of local disks that images mount, all together; None if that is not known."""
+def _disks(plan: Plan, node: NodePlan) -> tuple[int | None, int | None, int]:
+    """GB of a rented node's disk, of all local disks that images mount, and of what is never free;
+    None for what is not known."""
     cloud, machine = cloud_of(plan.config.provider), node.machine or ""
+    default = cloud and (cloud.gpu_disk_gb if node.accelerator else cloud.disk_gb)
     local = cloud.scratch_machines if cloud else ""
-    if not local or not re.fullmatch(local, machine, re.IGNORECASE):
-        return 0
-    known = machine_type(plan.config.provider, machine)
-    return known.scratch_gb if known else None
-
-
-def _system(node: NodePlan) -> int:
-    return GPU_SYSTEM_GB if node.accelerator else SYSTEM_GB
+    scratch: int | None = 0
+    if local and re.fullmatch(local, machine, re.IGNORECASE):
+        known = machine_type(plan.config.provider, machine)
+        scratch = known.scratch_gb if known else None
+    system = GPU_SYSTEM_GB if node.accelerator else SYSTEM_GB
+    return node.disk_gb or default or None, scratch, system
 
 
 def _on_this_machine(parts: Parts) -> tuple[str, ...]:
