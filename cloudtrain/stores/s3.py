@@ -59,10 +59,10 @@ class _Store(ObjectStore):
             self.bucket.presigner.clear(self.prefix, older=UNFINISHED_DAYS * 24 * 3600.0)
 
     def list(self, prefix: str = "") -> Iterator[Artifact]:
-        for found in super().list(prefix):
-            with self.explained(found.path):
+        with self.explained(prefix):
+            for found in super().list(prefix):
                 md5 = self.bucket.md5(self._key(found.path), found.size, found.version)
-            yield replace(found, md5=md5)
+                yield replace(found, md5=md5)
 
 
 class _Bucket:
