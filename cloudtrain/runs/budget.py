@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cloudtrain.cluster.budget_end import budget_now
-from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import InvalidRecord, decode
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Limits
 from cloudtrain.money.budget import BudgetState, budget_state
 from cloudtrain.runs.attempt_state import AttemptState
+from cloudtrain.runs.tasks import Observer, Watched
 from cloudtrain.state import Records
 
 EVERY = 15.0
@@ -31,25 +31,22 @@ def recorded_budget(records: Records, now: float) -> BudgetState | None:
     return budget_state(limit, cloud, records.events(), now)
 
 
-class BudgetWatch:
+class BudgetWatch(Observer):
     """Tells a running attempt when its budget is spent, and warns once when it nearly is."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._next, self._warned = 0.0, False
-        self.use(session)
-
-    def use(self, session: Session) -> None:
-        self._session = session
 
     def look(self, state: AttemptState) -> None:
-        now = self._session.clock.now()
-        if self._session.config.limits.budget is None or now < self._next:
+        now = self.session.clock.now()
+        if self.session.config.limits.budget is None or now < self._next:
             return
         self._next = now + EVERY
-        found = budget_now(self._session)
+        found = budget_now(self.session)
         if found is None:
             return
         state.budget_stop = found.stop
         if found.nearly_spent and not self._warned:
             self._warned = True
-            self._session.console.warn(f"limits.budget: {found} are spent")
+            self.session.console.warn(f"limits.budget: {found} are spent")

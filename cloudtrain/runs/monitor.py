@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty
 
 from cloudtrain.cluster.session import Session
@@ -40,7 +40,7 @@ from cloudtrain.runs.tail import (
 )
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
-from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks
+from cloudtrain.runs.tasks import Observer, Watched, dump_stacks, save_run, stop_tasks
 
 TICK = 0.25
 """Seconds between checks for new events."""
@@ -51,14 +51,6 @@ SAVE_SECONDS = 30.0
 
 HANGING = frozenset({"stalled", "not_started", "deadline"})
 """Causes that no log shows: stacks are dumped before the processes are stopped."""
-
-
-@dataclass(kw_only=True)
-class Watched:
-    """The session and the run to monitor; both change when a task is restarted alone."""
-
-    session: Session
-    run: Run
 
 
 def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None]:
@@ -97,8 +89,8 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         restarts.end()
         follower.close()
     if decision.verdict == "done":
-        run = report_when_formed(session, run, state)
-        return run, state, refuse_separate_trainings(session, state)
+        report_when_formed(watched, state)
+        return watched.run, state, refuse_separate_trainings(session, state)
     return run, state, decision.cause
 
 
@@ -162,65 +154,55 @@ def lifetime_stop(session: Session, run: Run) -> float | None:
 def until_decided(
     watched: Watched, state: AttemptState, follower: Follower, restarts: TaskRestarts
 ) -> Decision:
-    session, run = watched.session, watched.run
-    periodic_sync, agents = PeriodicSync(session, run), NodeAgents(session, run)
-    probes, budget = Probes(session), BudgetWatch(session)
-    stall_watch = StallWatch(session, run)
+    observers = [observer(watched) for observer in OBSERVERS]
     while True:
-        drain(state, follower, session.clock)
-        probes.look(state)
-        if any(follow_restarted(watched, state, follower, done) for done in restarts.take()):
-            session = watched.session
-            probes.use(session)
-            budget.use(session)
-            periodic_sync.use(session, watched.run)
-            agents.use(session, watched.run)
-        run = report_grpc(session, report_when_formed(session, watched.run, state), state)
+        drain(state, follower, watched.session.clock)
+        for done in restarts.take():
+            follow_restarted(watched, state, follower, done)
+        for observer in observers:
+            observer.look(state)
+        report_when_formed(watched, state)
+        report_grpc(watched, state)
+        session = watched.session
         report_serving_again(session, state)
         warn_of_full_disks(session, state)
-        stall_watch.look(session, run, state)
-        periodic_sync.look(state)
-        agents.look()
-        budget.look(state)
-        state.stop_asked = session.records.stop_asked(run.id)
+        state.stop_asked = session.records.stop_asked(watched.run.id)
         take_all(state, follower, session.clock)  # probes may have taken longer than any limit
         decision = decide(state, session.clock.awake(), session.clock.now())
         for name in decision.restart:
-            run = record_restart(session, run, state, name)
-        watched.run = run
+            watched.run = record_restart(session, watched.run, state, name)
         for warning in decision.warnings:
             session.console.warn(warning)
         if decision.verdict != "go_on":
             if decision.cause is not None:  # reported before waiting for a long transfer
                 session.console.warn(causes.sentence(decision.cause))
-            periodic_sync.wait()
-            stall_watch.over(session, run)
+            for observer in observers:
+                observer.end()
             return decision
         if decision.stop:
-            stop_tasks(session, run, [state.tasks[name].task for name in decision.stop])
+            stop_tasks(session, watched.run, [state.tasks[name].task for name in decision.stop])
         for view in state.tasks.values():
             if view.begun:
-                restarts.begin(session, run, state, view)
+                restarts.begin(session, watched.run, state, view)
 
 
 def follow_restarted(
     watched: Watched, state: AttemptState, follower: Follower, done: Restarted
-) -> bool:
-    """Follow a task that was restarted alone. One that could not be has failed: returns False."""
+) -> None:
+    """Follow a task that was restarted alone; one that could not be has failed."""
     view, now = state.tasks[done.task.name], watched.session.clock.awake()
     node = None if done.session is None else done.session.node(done.task.node)
     if done.session is None or node is None:
         view.final = done.final
         view.lost = done.final or f"it could not be restarted: {done.error}"
         view.ended_at = now
-        return False
-    watched.session = with_node(watched.session, node, done.session.identity)
+        return
+    watched.restarted(with_node(watched.session, node, done.session.identity))
     view.restarted_at = view.last_byte = now
     watched.session.console.say(
         f"{view.task.name} restarted (attempt {view.task.attempt} of its own)"
     )
     follower.follow(view.task, node)
-    return True
 
 
 def give_up_restarts(state: AttemptState, now: float) -> None:
@@ -239,27 +221,28 @@ def report_serving_again(session: Session, state: AttemptState) -> None:
             session.console.say(f"{view.task.name} serves again, {after:.1f} s after it failed")
 
 
-def report_when_formed(session: Session, run: Run, state: AttemptState) -> Run:
+def report_when_formed(watched: Watched, state: AttemptState) -> None:
     """Report and record once that the cluster has formed."""
+    session = watched.session
     if not detect_formation(state, session.clock.awake()):
-        return run
+        return
     after = round(state.formed_after or 0.0, 1)
     session.console.say(f"cluster formed after {after:g} s")
-    session.records.journal(TasksJoined(run=run.id, after=after))
-    return save_observed(session, run, state)
+    session.records.journal(TasksJoined(run=watched.run.id, after=after))
+    save_observed(watched, state)
 
 
-def report_grpc(session: Session, run: Run, state: AttemptState) -> Run:
+def report_grpc(watched: Watched, state: AttemptState) -> None:
     """Warn once in a run, and record, that GPUs exchange gradients over gRPC."""
     seen = next((view for view in state.tasks.values() if view.grpc), None)
     if seen is None or state.collectives is not None:
-        return run
+        return
     state.collectives = "grpc"
-    session.console.warn(
+    watched.session.console.warn(
         f"{seen.task.name}: gradients are reduced over gRPC, through the CPU: pass {seen.grpc} to "
         "tf.distribute.MultiWorkerMirroredStrategy"
     )
-    return save_observed(session, run, state)
+    save_observed(watched, state)
 
 
 def warn_of_full_disks(session: Session, state: AttemptState) -> None:
@@ -272,13 +255,15 @@ def warn_of_full_disks(session: Session, state: AttemptState) -> None:
             )
 
 
-def save_observed(session: Session, run: Run, state: AttemptState) -> Run:
+def save_observed(watched: Watched, state: AttemptState) -> None:
     """Record what is known of the running attempt."""
+    run = watched.run
     attempt = replace(run.attempts[-1], collectives=state.collectives)
     if state.formed_after is not None:
         after = round(state.formed_after, 1)
         attempt = replace(attempt, clustered=True, formed_after=after)
-    return save_run(session, replace(run, attempts=(*run.attempts[:-1], attempt)))
+    run = replace(run, attempts=(*run.attempts[:-1], attempt))
+    watched.run = save_run(watched.session, run)
 
 
 def drain(state: AttemptState, follower: Follower, clock: Clock) -> None:
@@ -353,19 +338,16 @@ def drain_ended(session: Session, state: AttemptState, follower: Follower) -> No
         drain(state, follower, session.clock)
 
 
-class Probes:
+class Probes(Observer):
     """Probes that cost a call: which ports are open, and whether a silent node still exists."""
 
-    def __init__(self, session: Session) -> None:
-        self.use(session)
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._next_ports = 0.0
         self._next_lost = 0.0
 
-    def use(self, session: Session) -> None:
-        self._session = session
-
     def look(self, state: AttemptState) -> None:
-        now = self._session.clock.awake()
+        now = self.session.clock.awake()
         waiting = [
             view
             for view in state.tasks.values()
@@ -373,21 +355,21 @@ class Probes:
         ]
         if waiting and now >= self._next_ports:
             self._ports(state, waiting, now)
-            self._next_ports = self._session.clock.awake() + 1.0
+            self._next_ports = self.session.clock.awake() + 1.0
         silent = [
             view for view in state.tasks.values() if view.unreachable_since and not view.ended
         ]
         if silent and now >= self._next_lost:
             self._lost(state, silent, now)
-            self._next_lost = self._session.clock.awake() + 3.0
+            self._next_lost = self.session.clock.awake() + 3.0
 
     def _ports(self, state: AttemptState, waiting: list[TaskView], now: float) -> None:
         def ask(view: TaskView) -> bool:
-            node = self._session.node(view.task.node)
+            node = self.session.node(view.task.node)
             if node is None or view.unreachable_since is not None:
                 return False
             try:
-                return view.task.name in listening_ports([view.task], node, self._session.transport)
+                return view.task.name in listening_ports([view.task], node, self.session.transport)
             except CloudtrainError:
                 return False
 
@@ -399,9 +381,9 @@ class Probes:
 
     def _lost(self, state: AttemptState, silent: list[TaskView], now: float) -> None:
         try:
-            existing = {node.name: node for node in self._session.refreshed().nodes}
+            existing = {node.name: node for node in self.session.refreshed().nodes}
         except CloudtrainError as error:
-            self._session.console.warn(f"the provider does not answer: {error}")
+            self.session.console.warn(f"the provider does not answer: {error}")
             for view in silent:
                 quiet = now - (view.unreachable_since or now)
                 if quiet >= PROVIDER_SILENT:
@@ -421,3 +403,7 @@ class Probes:
                 view.lost = f"its node has not answered for {quiet:.0f} s{why}"
             if view.lost is not None:
                 view.ended_at = now
+
+
+OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
+"""All that look at an attempt, in their order; each is made from the `Watched` alone."""

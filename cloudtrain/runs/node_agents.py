@@ -26,7 +26,9 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
+from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.session_landing import landing_of
+from cloudtrain.runs.tasks import Observer, Watched
 from cloudtrain.training.strategies import strategy_of
 
 LASTS = 7 * 24 * 3600.0
@@ -67,20 +69,18 @@ def ingest_left_spools(session: Session, run: Run) -> None:
     )
 
 
-class NodeAgents:
+class NodeAgents(Observer):
     """Keeps agents running during a supervised run; works in a thread of its own."""
 
-    def __init__(self, session: Session, run: Run) -> None:
-        self._session, self._run = session, run
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
         self._next = 0.0
         self._thread: threading.Thread | None = None
 
-    def use(self, session: Session, run: Run) -> None:
-        """Start new agents: a task that was restarted is in another attempt."""
-        self._session, self._run, self._next = session, run, 0.0
-
-    def look(self) -> None:
-        now = self._session.clock.now()
+    def look(self, state: AttemptState) -> None:
+        now = self.session.clock.now()
+        if self.is_anew():  # a task that was restarted is in another attempt, with a new agent
+            self._next = 0.0
         if now < self._next or (self._thread and self._thread.is_alive()):
             return
         self._next = now + RETRY
@@ -88,10 +88,10 @@ class NodeAgents:
         self._thread.start()
 
     def _keep(self) -> None:
-        run = self._run
-        after = start_agents(self._session, run)
-        if run is self._run:
-            self._next = self._session.clock.now() + after
+        restarts = self._watched.restarts
+        after = start_agents(self.session, self.run)
+        if restarts == self._watched.restarts:
+            self._next = self.session.clock.now() + after
 
 
 def start_agents(session: Session, run: Run) -> float:

@@ -19,7 +19,7 @@ from cloudtrain.core.run_record import Run
 from cloudtrain.runs.attempt_state import AttemptState
 from cloudtrain.runs.node_agents import last_sync, task_stop
 from cloudtrain.runs.session_landing import landing_of, nodes_of
-from cloudtrain.runs.tasks import log_files
+from cloudtrain.runs.tasks import Observer, Watched, log_files
 
 EVALUATOR_EVERY = 30.0
 """Seconds between checks for a new checkpoint if `artifacts.every` is not set."""
@@ -41,7 +41,7 @@ def utc(moment: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
 
 
-class PeriodicSync:
+class PeriodicSync(Observer):
     """Syncs every `artifacts.every`, one sync at a time, in its own thread; stores the record at
     once, so that other machines can see the run.
 
@@ -50,8 +50,9 @@ class PeriodicSync:
     others have made lands at once, too: their nodes wait as long as the evaluator.
     """
 
-    def __init__(self, session: Session, run: Run) -> None:
-        self._session, self._run = session, run
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        session, run = watched.session, watched.run
         folder = session.config.train.checkpoints
         self._folder = normpath(folder) if folder else None
         self._evaluators = [task for task in run.tasks if task.role == "evaluator" and folder]
@@ -68,6 +69,8 @@ class PeriodicSync:
 
     def look(self, state: AttemptState) -> None:
         state.evaluator_given = self._end_given
+        if self.is_anew():
+            self._noticed, self._knows_the_beginning = set(), False
         if self._thread and self._thread.is_alive():
             return
         if not self._knows_the_beginning:
@@ -79,25 +82,20 @@ class PeriodicSync:
         noticed = {view.task.name for view in state.tasks.values() if view.notice is not None}
         if noticed - self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
-        now = self._session.clock.now()
+        now = self.session.clock.now()
         if not self._lifetime_ends and now >= self._last_sync():
             self._lifetime_ends, self._next = True, 0.0
-            report_lifetime_end(self._session, self._run)
+            report_lifetime_end(self.session, self.run)
         if now < self._next:
             return
         self._next = now + self._pause
         self._start(self._work)
 
     def _last_sync(self) -> float:
-        nodes = self._session.nodes
-        return min((last_sync(node, self._run.created) for node in nodes), default=float("inf"))
+        nodes = self.session.nodes
+        return min((last_sync(node, self.run.created) for node in nodes), default=float("inf"))
 
-    def use(self, session: Session, run: Run) -> None:
-        """Go on with nodes and attempts of tasks as they are after one was restarted."""
-        self._session, self._run, self._noticed = session, run, set()
-        self._knows_the_beginning = False
-
-    def wait(self) -> None:
+    def end(self) -> None:
         if self._thread is not None:
             self._thread.join()
 
@@ -107,9 +105,9 @@ class PeriodicSync:
 
     def _store_record(self) -> None:
         try:
-            store_record(self._run, self._session.store, self._session.clock.now())
+            store_record(self.run, self.session.store, self.session.clock.now())
         except CloudtrainError as error:
-            self._session.console.warn(f"cannot store the run's record yet: {error}")
+            self.session.console.warn(f"cannot store the run's record yet: {error}")
 
     def _work(self) -> None:
         try:
@@ -118,14 +116,14 @@ class PeriodicSync:
                 self._give_all()
                 self._end_given = self._given_at
             if self._every or self._noticed or self._lifetime_ends or at_end:
-                session, run = self._session, self._run
+                session, run = self.session, self.run
                 logs = log_files(session, run)
                 land_so_far(landing_of(session), run, nodes_of(session, run), logs)
                 store_record(run, session.store, session.clock.now())
             if not at_end:
                 self._give_all()
         except CloudtrainError as error:
-            self._session.console.warn(f"cannot land artifacts yet: {error}")
+            self.session.console.warn(f"cannot land artifacts yet: {error}")
 
     def _give_all(self) -> None:
         if self._evaluators and self._folder:
@@ -133,7 +131,7 @@ class PeriodicSync:
 
     def _give(self, folder: str) -> None:
         """Copy the chief's checkpoint to the evaluator if it differs from the last one."""
-        session, run = self._session, self._run
+        session, run = self.session, self.run
         nodes = nodes_of(session, run)
         take_checkpoint(landing_of(session), run, nodes)
         landed = landed_checkpoint(run.id, folder, session.store)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
@@ -23,7 +22,7 @@ from cloudtrain.core.retry import PEER_GONE, STILL
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
-from cloudtrain.runs.tasks import node_of, read_stacks
+from cloudtrain.runs.tasks import Observer, Watched, node_of, read_stacks
 from cloudtrain.training.log_text import delivered_name, is_library
 from cloudtrain.training.strategies import strategy_of
 
@@ -116,13 +115,13 @@ def idle_gpus(samples: Mapping[str, Sequence[Sample]]) -> tuple[str, ...]:
     return tuple(with_gpus)
 
 
-class StallWatch:
+class StallWatch(Observer):
     """Looks at one attempt; what costs calls to nodes is done in a thread."""
 
-    def __init__(self, session: Session, run: Run) -> None:
-        self._session = session
-        if nothing_moves(session.records.events(), run.id) is not None:
-            self._forget(run)  # said by a process that is gone
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        if nothing_moves(self.session.records.events(), self.run.id) is not None:
+            self._forget()  # said by a process that is gone
         self._thread: threading.Thread | None = None
         self._answer: tuple[Still, str | None] | None = None
         self._told: Still | None = None
@@ -130,44 +129,43 @@ class StallWatch:
         self._idle: tuple[str, ...] = ()
         """Tasks whose GPUs do not compute, until that has been said."""
 
-    def look(self, session: Session, run: Run, state: AttemptState) -> None:
+    def look(self, state: AttemptState) -> None:
         """Warn once for each time that nothing moves, and say when something does again."""
-        self._session, now = session, session.clock.awake()
+        session, now = self.session, self.session.clock.awake()
         found = still(state, now)
         if self._told is not None and (found is None or found.since > self._told.since):
             session.console.say(f"the run moves again, after {ago(now - self._told.since)}")
-            self._forget(run)
+            self._forget()
         answer, self._answer = self._answer, None
         if answer is not None and found is not None and answer[0] == found:
-            self._answered(run, found, answer[1], now)
+            self._answered(found, answer[1], now)
         if found is None:
-            self._look_at_gpus(run, state, now)
+            self._look_at_gpus(state, now)
         elif self._told is None and now >= self._next and not self._is_asking():
-            self._ask(run, found)
+            self._ask(found)
 
-    def over(self, session: Session, run: Run) -> None:
-        """The attempt is over."""
-        self._session = session
+    def end(self) -> None:
         if self._told is not None:
-            self._forget(run)
+            self._forget()
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self) -> None:
         self._told = None
-        self._session.records.journal(MovesAgain(run=run.id))
+        self.session.records.journal(MovesAgain(run=self.run.id))
 
     def _is_asking(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _ask(self, run: Run, found: Still) -> None:
+    def _ask(self, found: Still) -> None:
         """Ask the nodes, in a thread."""
+        run = self.run
 
         def ask() -> None:
             try:
                 if self._moves(run, found.tasks):
                     self._answer = found, None
                     return
-                stacks = read_stacks(self._session, run, found.tasks)
-                self._answer = found, described(found, stacks, self._session.clock.awake())
+                stacks = read_stacks(self.session, run, found.tasks)
+                self._answer = found, described(found, stacks, self.session.clock.awake())
             except CloudtrainError:  # a node does not answer: the monitor says so
                 self._answer = found, None
 
@@ -177,24 +175,24 @@ class StallWatch:
         self._thread = threading.Thread(target=work, name="stall watch", daemon=True)
         self._thread.start()
 
-    def _answered(self, run: Run, found: Still, text: str | None, now: float) -> None:
+    def _answered(self, found: Still, text: str | None, now: float) -> None:
         if text is None:
             self._next = now + AGAIN
             return
         self._told, quiet = found, now - found.since
-        config = self._session.config
+        config = self.session.config
         limit = config.train.stall_timeout
         set_to = "`train.stall_timeout: 10m`" if limit is None else "`train.stall_timeout`"
-        self._session.console.warn(
+        self.session.console.warn(
             f"nothing has moved for {ago(quiet)}: {text}; `cloudtrain stop-run {config.name}`, or "
             f"{set_to}, ends it"
         )
-        since = self._session.clock.now() - quiet
-        self._session.records.journal(NothingMoves(run=run.id, since=since, text=text))
+        since = self.session.clock.now() - quiet
+        self.session.records.journal(NothingMoves(run=self.run.id, since=since, text=text))
 
     def _moves(self, run: Run, tasks: Iterable[Task]) -> bool:
         """True if a task writes files, or its node computes, downloads or reads."""
-        own = not facts_of(self._session.config.provider).on_this_machine
+        own = not facts_of(self.session.config.provider).on_this_machine
         samples = self._samples(run, tasks)
         if any(busy(of, whole_machine=own) for of in samples.values() if of):
             return True
@@ -202,8 +200,8 @@ class StallWatch:
         def writes(task: Task) -> bool:
             work = paths.work_folder(run.cluster, run.id, task.name)
             minutes = max(1, round(STILL / 60))
-            done = self._session.transport.run(
-                node_of(self._session, task),
+            done = self.session.transport.run(
+                node_of(self.session, task),
                 task_commands.changed_file(work, minutes),
                 timeout=60.0,
             )
@@ -213,7 +211,7 @@ class StallWatch:
 
     def _samples(self, run: Run, tasks: Iterable[Task]) -> dict[str, list[Sample]]:
         """Of nodes whose samples still arrive."""
-        records, found = self._session.records, {}
+        records, found = self.session.records, {}
         for task in tasks:
             path = records.metrics_path(run.id, task.name, task.attempt)
             try:
@@ -223,23 +221,23 @@ class StallWatch:
             found[task.name] = latest_samples(path) if fresh else []
         return found
 
-    def _look_at_gpus(self, run: Run, state: AttemptState, now: float) -> None:
+    def _look_at_gpus(self, state: AttemptState, now: float) -> None:
         """Warn once in an attempt that no GPU of its tasks computes although they run."""
         if self._idle and state.succeeded_at is None:
             names, self._idle = self._idle, ()
             self._next_gpus = math.inf
-            self._session.console.warn(
+            self.session.console.warn(
                 f"no GPU of {some(names)} has computed anything for {ago(STILL)}, while the tasks "
                 "run: they load data, or the script uses the CPU alone"
             )
         if now < self._next_gpus or self._is_asking():
             return
         self._next_gpus = now + GPUS_EVERY
-        accelerator = self._session.plan.accelerator
+        accelerator = self.session.plan.accelerator
         running = [view.task for view in state.tasks.values() if not view.ended]
         tasks = [task for task in running if accelerator(task.node) is not None]
         if tasks:
-            self._start(lambda: self._ask_gpus(run, tasks))
+            self._start(lambda: self._ask_gpus(self.run, tasks))
 
     def _ask_gpus(self, run: Run, tasks: Iterable[Task]) -> None:
         self._idle = idle_gpus(self._samples(run, tasks))

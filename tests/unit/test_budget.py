@@ -56,7 +56,7 @@ from cloudtrain.core.events import (
 )
 from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Limits, Node, NodeGroup
 from cloudtrain.core.retry import Clock
-from cloudtrain.core.run_record import Task
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.money.budget import budget_state, landing_time
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.budget import BudgetWatch
@@ -65,6 +65,7 @@ from cloudtrain.runs.node_agents import last_sync
 from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
 from cloudtrain.runs.root_cause import is_retryable, sentence
 from cloudtrain.runs.state_machine import decide
+from cloudtrain.runs.tasks import Watched
 from cloudtrain.state import Records
 from tests.support.budget_parts import Spender, in_memory, use
 from tests.support.idle_parts import RUN, World
@@ -385,7 +386,8 @@ def test_an_attempt_whose_budget_is_spent_is_ended_and_not_restarted(
     heard = session.console
     assert isinstance(heard, Heard)
     state = AttemptState(config=spender.config, tasks={"worker0": running()}, started=0.0)
-    watch = BudgetWatch(session)
+    run = Run(id="r", cluster="mnist", command="x", tasks=(), state="running", created=0.0)
+    watch = BudgetWatch(Watched(session=session, run=run))
     watch.look(state)
     assert heard.warned == []
     assert decide(state, spender.clock.now()).verdict == "go_on"

@@ -27,6 +27,7 @@ from cloudtrain.runs.stall_watch import (
     waits_in,
 )
 from cloudtrain.runs.task_commands import Process
+from cloudtrain.runs.tasks import Watched
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard
@@ -249,19 +250,20 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     )
 
 
-def looked(watch: StallWatch, session: Session, state: AttemptState, *, at: float) -> None:
+def looked(watch: StallWatch, state: AttemptState, *, at: float) -> None:
     """Look at that time, until the nodes have answered, and once more."""
-    session = replace(session, clock=replace(CLOCK, now=lambda: at, awake=lambda: at))
-    watch.look(session, RUN, state)
+    clock = replace(CLOCK, now=lambda: at, awake=lambda: at)
+    watch._watched.session = replace(watch.session, clock=clock)
+    watch.look(state)
     if watch._thread is not None:
         watch._thread.join()
-    watch.look(session, RUN, state)
+    watch.look(state)
 
 
 def test_it_is_said_once_and_again_when_the_run_moves(session: Session) -> None:
-    state, watch = attempt("chief0"), StallWatch(session, RUN)
+    state, watch = attempt("chief0"), StallWatch(Watched(session=session, run=RUN))
     for moment in (STILL - 1, STILL, STILL + 60):
-        looked(watch, session, state, at=moment)
+        looked(watch, state, at=moment)
     heard: Any = session.console
     assert heard.warned == [
         "nothing has moved for 5 min: chief0 waits in time.sleep (train.py:19); `cloudtrain "
@@ -271,7 +273,7 @@ def test_it_is_said_once_and_again_when_the_run_moves(session: Session) -> None:
     assert last is not None
     assert last.text == "chief0 waits in time.sleep (train.py:19)"
     state.tasks["chief0"].saw(b"step 8\n", STILL + 100)
-    looked(watch, session, state, at=STILL + 100)
+    looked(watch, state, at=STILL + 100)
     assert heard.said == ["the run moves again, after 7 min"]
     assert nothing_moves(session.records.events(), RUN.id) is None
 
@@ -279,21 +281,21 @@ def test_it_is_said_once_and_again_when_the_run_moves(session: Session) -> None:
 def test_a_file_that_changes_is_a_movement_and_is_asked_for_again_later(session: Session) -> None:
     nodes: Any = session.transport
     nodes.changed = b"changed work/output/model.h5\n"
-    state, watch = attempt("chief0"), StallWatch(session, RUN)
-    looked(watch, session, state, at=STILL)
+    state, watch = attempt("chief0"), StallWatch(Watched(session=session, run=RUN))
+    looked(watch, state, at=STILL)
     nodes.changed = b""
-    looked(watch, session, state, at=STILL + 1)
+    looked(watch, state, at=STILL + 1)
     heard: Any = session.console
     assert heard.warned == []
-    looked(watch, session, state, at=STILL + 100)
+    looked(watch, state, at=STILL + 100)
     assert len(heard.warned) == 1
 
 
 def test_what_a_process_that_is_gone_has_said_is_not_shown_for_ever(session: Session) -> None:
     state = attempt("chief0")
-    looked(StallWatch(session, RUN), session, state, at=STILL)
+    looked(StallWatch(Watched(session=session, run=RUN)), state, at=STILL)
     assert nothing_moves(session.records.events(), RUN.id) is not None
-    StallWatch(session, RUN)
+    StallWatch(Watched(session=session, run=RUN))
     assert nothing_moves(session.records.events(), RUN.id) is None
 
 
@@ -307,10 +309,10 @@ def test_idle_gpus_are_said_once_while_the_tasks_run(
         '"disk": [0, 0]}\n'
     )
     path.write_text("".join(idle % second for second in range(0, 400, 2)))
-    state, watch = attempt("chief0"), StallWatch(session, RUN)
+    state, watch = attempt("chief0"), StallWatch(Watched(session=session, run=RUN))
     for moment in (10.0, 50.0, 90.0):
         state.tasks["chief0"].moved_at = moment
-        looked(watch, session, state, at=moment)
+        looked(watch, state, at=moment)
     heard: Any = session.console
     assert heard.warned == [
         "no GPU of chief0 has computed anything for 5 min, while the tasks run: they load data, or "
@@ -319,7 +321,7 @@ def test_idle_gpus_are_said_once_while_the_tasks_run(
 
 
 def test_the_end_of_the_attempt_ends_it(session: Session) -> None:
-    watch = StallWatch(session, RUN)
-    looked(watch, session, attempt("chief0"), at=STILL)
-    watch.over(session, RUN)
+    watch = StallWatch(Watched(session=session, run=RUN))
+    looked(watch, attempt("chief0"), at=STILL)
+    watch.end()
     assert nothing_moves(session.records.events(), RUN.id) is None

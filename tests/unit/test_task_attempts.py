@@ -31,7 +31,14 @@ from cloudtrain.runs.node_agents import agent_order
 from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
 from cloudtrain.runs.tail import AttemptEnded, DiskFilling, LogBytes, append
 from cloudtrain.runs.task_commands import AttemptEnd, DiskLow
-from cloudtrain.runs.tasks import all_ends_known, dump_stacks, log_files, stop_tasks, task_statuses
+from cloudtrain.runs.tasks import (
+    Watched,
+    all_ends_known,
+    dump_stacks,
+    log_files,
+    stop_tasks,
+    task_statuses,
+)
 from cloudtrain.runs.work_folders import set_work_aside
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
@@ -312,23 +319,23 @@ def test_gradients_over_grpc_are_warned_of_once_in_a_run_and_recorded(session: S
     assert isinstance(session.console, Heard)
     warned = session.console.warned
     session.records.save_run(RUN)
-    state = new_attempt_state(session, RUN)
+    state, watched = new_attempt_state(session, RUN), Watched(session=session, run=RUN)
     for part in (STARTED[:300], STARTED[300:], STARTED):
         for task in (CHIEF, OTHER):
             take(state, LogBytes(task, part.encode()), 5.0)
-        report_grpc(session, RUN, state)
+        report_grpc(watched, state)
     (words,) = warned
     assert "gradients are reduced over gRPC" in words
     assert "CommunicationImplementation.NCCL) to tf.distribute.MultiWorkerMirrored" in words
     state.formed_after = 3.0
-    save_observed(session, RUN, state)
+    save_observed(watched, state)
     (attempt,) = session.records.run(RUN.id).attempts
     assert (attempt.collectives, attempt.clustered) == ("grpc", True)
 
     again = replace(RUN, attempts=(attempt, RunAttempt(number=2, started=2000.0)))
     second = new_attempt_state(session, again)
     take(second, LogBytes(CHIEF, STARTED.encode()), 5.0)
-    report_grpc(session, again, second)
+    report_grpc(Watched(session=session, run=again), second)
     assert len(warned) == 1
 
 

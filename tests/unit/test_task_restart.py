@@ -25,10 +25,17 @@ from cloudtrain.core.retry import Retry
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import Command
 from cloudtrain.runs.attempt_state import AttemptState
-from cloudtrain.runs.monitor import give_up_restarts, is_unstarted, new_attempt_state, take
+from cloudtrain.runs.monitor import (
+    OBSERVERS,
+    give_up_restarts,
+    is_unstarted,
+    new_attempt_state,
+    take,
+)
 from cloudtrain.runs.tail import AttemptEnded
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart
+from cloudtrain.runs.tasks import Observer, Watched
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
 from tests.support.landing_parts import Heard
@@ -134,6 +141,24 @@ def test_who_takes_over_starts_a_recorded_restart_that_was_not_begun(session: Se
     ran = new_attempt_state(session, run)
     take(ran, AttemptEnded(again, AttemptEnd(state="absent")), 20.0)
     assert ran.tasks["worker0"].lost == "its node has no trace of it any more"
+
+
+@pytest.mark.parametrize("observer", OBSERVERS)
+def test_an_observer_holds_nothing_of_the_session_that_a_restart_replaces(
+    session: Session, observer: type[Observer]
+) -> None:
+    watched = Watched(session=session, run=RUN)
+    made = observer(watched)
+    assert (made.is_anew(), made.is_anew()) == (True, False)
+    watched.restarted(session.refreshed())
+    assert made.session is watched.session is not session
+    assert made.is_anew()
+    old = (session, session.transport, session.provider, session.nodes, session.records)
+    assert not [name for name, held in vars(made).items() if any(held is each for each in old)]
+
+
+def test_the_monitor_asks_every_observer() -> None:
+    assert set(Observer.__subclasses__()) == set(OBSERVERS)
 
 
 @pytest.fixture

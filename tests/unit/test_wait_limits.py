@@ -47,8 +47,7 @@ UNLIMITED = {
     ("artifacts/relay.py", "_Receiver._settle"): "a store's request",
     ("stores/az.py", "_Container._staged"): "a store's request",
     ("setup/prepare.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
-    ("runs/monitor.py", "until_decided"): "the transfer in flight: NODE_SILENT",
-    ("runs/periodic_sync.py", "PeriodicSync.wait"): "the transfer in flight: NODE_SILENT",
+    ("runs/periodic_sync.py", "PeriodicSync.end"): "the transfer in flight: NODE_SILENT",
     ("runs/proof_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
     (
         "datasets/exchange.py",

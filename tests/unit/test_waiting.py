@@ -27,6 +27,8 @@ from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.monitor import Probes
 from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.ssh.transport import RetryingTransport
+from cloudtrain.runs.tasks import Watched, task_statuses
+from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND, PASSING
 from tests.support.fakes import FakeProvider, make_plan
@@ -177,7 +179,7 @@ def test_a_run_is_not_followed_for_ever_without_its_nodes_and_its_provider(
         unreachable_since=here.clock.now(),
     )
     state = AttemptState(config=here.config, tasks={"worker0": view}, started=0.0)
-    probes = Probes(here)
+    probes = Probes(Watched(session=here, run=RUN))
     probes.look(state)
     time.sleep(PROVIDER_SILENT - 10)
     probes.look(state)
