@@ -36,7 +36,7 @@ def load(
     if it cannot be read, and, as UntrustedError, for such a file that nobody has trusted.
     """
     from cloudtrain import config
-    from cloudtrain.cluster.cluster_offers import settle
+    from cloudtrain.cluster.place_choice import settle
     from cloudtrain.trust.consent import refuse_untrusted
 
     read = config.load(
@@ -102,7 +102,7 @@ def up(
     """
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.up import up
-    from cloudtrain.runs.replace_nodes import AllowedChanges
+    from cloudtrain.runs.landing_steps import AllowedChanges
 
     with _shown(console) as shown:
         return up(

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from cloudtrain.away.program import pinned_requirements  # noqa: E402
+from cloudtrain.away.desk_cluster import pinned_requirements  # noqa: E402
 
 EXTRAS = ("gcp", "aws", "azure", "prices", "tensorboard", "report")
 SECONDS = 300

@@ -1,18 +1,30 @@
-"""Finds a cluster that is away: by its record here, or by what its desk reports to the store."""
+"""Finds a cluster that is away, by its record here or its desk's reports, and its own desk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from cloudtrain.away.desk_keys import DeskKeys
-from cloudtrain.away.own_desk import desk_marks, desk_nodes
+from cloudtrain.away.desk_cluster import ROLE
 from cloudtrain.away.published import AwayState, Published
-from cloudtrain.cluster.session import config_on_record, shared_store, store_at
+from cloudtrain.away.signatures import DeskKeys
+from cloudtrain.cluster.lease import is_recorded_desk
+from cloudtrain.cluster.ownership import is_recorded
+from cloudtrain.cluster.session import (
+    Handle,
+    config_on_record,
+    recorded_config,
+    shared_store,
+    store_at,
+)
+from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError, NoBucketError, UsageError
-from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.model import Away, ClusterConfig, Node
+from cloudtrain.core.partial_list import PartialList
 from cloudtrain.core.protocols import ArtifactStore
+from cloudtrain.core.task_id import CLUSTER_NAME
 from cloudtrain.state import Records, known_clusters
-from cloudtrain.state.away_record import AwayRecord, away_record
+from cloudtrain.state.away_record import AwayRecord, away_record, mark_of
 from cloudtrain.state.folder import AWAY_SEEN
 from cloudtrain.stores import open_store
 
@@ -85,3 +97,73 @@ def attended(found: FoundAway | None, now: float) -> AwayState | None:
         return None
     in_doubt = state.phase == "ended" or state.is_silent(now)
     return None if in_doubt and found.is_gone() else state
+
+
+# ── own desks ──────────────────────────────────────────────────────────────────
+# A name proves nothing: `mnist-desk` may be a cluster of the user's own. A desk has the role `desk`
+# and the label that `run --away` gives it, or is on record here as the desk of that cluster.
+
+
+def marked(desk: Handle, record: AwayRecord) -> Handle:
+    """The desk with its label, on all that is created for it from now on."""
+    return Handle(replace(desk.config, away=Away(mark=mark_of(record))))
+
+
+def own_desk(config: ClusterConfig) -> Handle | None:
+    """The desk's own cluster: what the account has of it, or a record here says was created for it.
+    None if there is neither. Raises CloudError.
+    """
+    if not may_have_desk(config):
+        return None
+    desk, name = desk_handle(config), f"{config.name}-{ROLE}"
+    there = [node for node in desk.provider.find(name) if node.state != "gone"]
+    if there:
+        return desk if are_desk(config.name, there) else None
+    if is_recorded_desk(config.name):
+        return desk if desk.records.is_open() else None
+    held = (each for each in desk.provider.sweep() if each.cluster == name)
+    return desk if any(each.desks for each in held) else None
+
+
+def desk_nodes(config: ClusterConfig) -> PartialList[Node]:
+    """The desk's nodes as the account lists them, and silent places. Raises CloudError."""
+    if not may_have_desk(config):
+        return PartialList(())
+    found = desk_handle(config).provider.find(f"{config.name}-{ROLE}")
+    there = [node for node in found if node.state != "gone"]
+    mine = there if are_desk(config.name, there) else []
+    return PartialList(mine, found.not_asked)
+
+
+def desk_marks(config: ClusterConfig) -> tuple[str, ...]:
+    """Labels of the cluster's desks; none if the account does not answer."""
+    try:
+        return tuple(filter(None, (node.desk for node in desk_nodes(config))))
+    except CloudtrainError:
+        return ()
+
+
+def may_have_desk(config: ClusterConfig) -> bool:
+    """False where no machine is rented, and for a name that is too long for one."""
+    fits = CLUSTER_NAME.match(f"{config.name}-{ROLE}") is not None
+    return fits and not facts_of(config.provider).takes_hosts
+
+
+def desk_handle(config: ClusterConfig) -> Handle:
+    """The cluster of a desk's name, by its record here or by the config of the run's cluster."""
+    name = f"{config.name}-{ROLE}"
+    if is_recorded_desk(config.name):
+        return Handle(recorded_config(Records(name)))
+    return Handle(replace(config, name=name, away=Away(), candidates=()))
+
+
+def are_desk(cluster: str, nodes: Sequence[Node]) -> bool:
+    """True if these are the cluster's desk and nothing else. Earlier versions gave it no label: it
+    then has to be on record here, and its keys with it.
+    """
+    own = Records(f"{cluster}-{ROLE}")
+    if any(node.role != ROLE for node in nodes):
+        return False
+    if all(node.desk for node in nodes):
+        return True
+    return is_recorded_desk(cluster) and own.has_keys() and is_recorded(own, nodes)

@@ -15,14 +15,16 @@ from typing import Literal
 
 from cloudtrain.away.signatures import (
     ANSWER,
+    NONCE,
     ORDER,
     SigningKey,
+    folder_of,
     is_signed,
     load_key,
     read_signed,
+    read_small,
     signed_text,
 )
-from cloudtrain.away.store_paths import NONCE, folder_of, read_small
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import CloudtrainError, StoreError, UsageError
 from cloudtrain.core.owner import login
@@ -61,9 +63,7 @@ def new_order_key(folder: Path) -> SigningKey:
         return load_order_key(path)
     private = Ed25519PrivateKey.generate()
     text = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     make_folder(folder)
     write_whole(path, text)
@@ -171,9 +171,7 @@ class Answer:
 
 
 def answer_of(store: ArtifactStore, order: Order, public_keys: Sequence[str] = ()) -> Answer | None:
-    """The latest answer, signed by one of these keys or not; None until there is one. Raises
-    StoreError.
-    """
+    """The latest answer, signed by one of these keys or not. Raises StoreError."""
     path = _answer_path(order)
     data = read_small(store, path, LARGEST_ANSWER)
     if data is None:

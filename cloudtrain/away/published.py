@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
-from cloudtrain.away.desk_keys import DeskKeys
-from cloudtrain.away.signatures import NOT_SIGNED, STATE, SigningKey, read_signed, signed_text
-from cloudtrain.away.store_paths import DESK_ID, desks_in, folder_of, read_small
+from cloudtrain.away.signatures import (
+    DESK_ID,
+    NOT_SIGNED,
+    STATE,
+    DeskKeys,
+    SigningKey,
+    desks_in,
+    folder_of,
+    read_signed,
+    read_small,
+    signed_text,
+)
 from cloudtrain.core.codec import ANY_TEXT, UNIX_TIME, decode
 from cloudtrain.core.errors import CloudtrainError, StoreError
 from cloudtrain.core.paths import shown
@@ -21,6 +31,10 @@ from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state import Records
 from cloudtrain.state.files import make_folder, write_whole
 from cloudtrain.state.folder import ORDER_KEY
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 
 Phase = Literal["starting", "creating", "waiting", "training", "landing", "deleting", "ended"]
 
@@ -92,9 +106,7 @@ def write_state(store: ArtifactStore, state: AwayState, key: SigningKey | None) 
 
 
 class Publisher:
-    """Writes to the store for one desk. A store that fails is one warning, until it answers
-    again.
-    """
+    """Writes to the store for one desk. A failing store is one warning until it answers again."""
 
     def __init__(
         self,
@@ -131,9 +143,7 @@ class Publisher:
         self._tried("log", write)
 
     def send_log(self) -> bool:
-        """Send what is new; False if the store did not take all of it. Not more than once in 2 s:
-        see PIECE.
-        """
+        """Send what is new, not more than once in 2 s (PIECE); False if not all was taken."""
         with self._send_lock:
             return self._tried("store", self._send_log)
 
@@ -289,3 +299,60 @@ class Published:
 
 def _piece(folder: str, number: int) -> str:
     return f"{folder}/log/{number:09d}"
+
+
+# ── the log ────────────────────────────────────────────────────────────────────
+
+
+def log_stream(append: Callable[[bytes], None]) -> TextIO:
+    """The stream of an `EventStream`, of which every line is given to `append`.
+
+    `EventStream(console, log_stream(publisher.log))` is the desk's console.
+    """
+    raw = io.BufferedWriter(_Appended(append))
+    return io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+
+
+class _Appended(io.RawIOBase):
+    def __init__(self, append: Callable[[bytes], None]) -> None:
+        self._append = append
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        written = bytes(data)
+        self._append(written)
+        return len(written)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedEvent:
+    """One line; docs/events.schema.json has the keys of each kind of event."""
+
+    time: float = field(metadata=UNIX_TIME)
+    event: str
+    text: str = ""
+    stage: str = ""
+    seconds: float = 0.0
+    task: str = ""
+    line: str = ""
+
+
+class EventReader:
+    """Splits the log, in pieces as they are read, into events; other lines are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> tuple[LoggedEvent, ...]:
+        """Events that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return tuple(event for line in lines if (event := _event(line)) is not None)
+
+
+def _event(line: bytes) -> LoggedEvent | None:
+    try:
+        return decode(LoggedEvent, json.loads(line))
+    except (ValueError, RecursionError):
+        return None

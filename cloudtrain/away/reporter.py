@@ -8,10 +8,9 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from cloudtrain.away.event_log import EventReader
 from cloudtrain.away.job import Job
 from cloudtrain.away.orders import Order, OrderInbox
-from cloudtrain.away.published import REPORTS_EVERY, AwayState, Phase, Publisher
+from cloudtrain.away.published import REPORTS_EVERY, AwayState, EventReader, Phase, Publisher
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import being_destroyed, lacks_room, nodes_standing
 from cloudtrain.core.retry import CLOCK, Clock
@@ -22,8 +21,7 @@ EVERY = 3.0
 JOIN = 120.0
 """Seconds to wait for the last look: a store that hangs does not keep the machine."""
 ENDABLE: tuple[Phase, ...] = ("starting", "creating", "waiting")
-"""Phases in which an interrupt ends the command: later its run is asked to stop, or it is already
-being deleted."""
+"""Phases in which an interrupt ends the command: later its run is stopped, or it is deleted."""
 
 
 def phase_of(records: Records) -> Phase:

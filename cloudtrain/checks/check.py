@@ -24,10 +24,9 @@ from cloudtrain.checks.path_notes import unusable
 from cloudtrain.checks.price import price
 from cloudtrain.checks.script_code import missing_script
 from cloudtrain.checks.trial_machine import try_machine
-from cloudtrain.cluster.cluster_offers import each_candidate
-from cloudtrain.cluster.drift import refuse_drift
+from cloudtrain.cluster.drift import lifetime_note, on_record, recorded_drift, refuse_drift
+from cloudtrain.cluster.place_choice import each_candidate
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
-from cloudtrain.cluster.recorded_drift import lifetime_note, on_record, recorded_drift
 from cloudtrain.cluster.session import Handle, open_provider
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.core.errors import (

@@ -15,8 +15,7 @@ from cloudtrain.checks.path_notes import bucket_notes, path_notes
 from cloudtrain.checks.script_code import program_notes
 from cloudtrain.checks.script_notes import PARTS, script_notes
 from cloudtrain.checks.setup import setup_notes
-from cloudtrain.cluster.open_ports import open_ports_note
-from cloudtrain.cluster.plan import tasks
+from cloudtrain.cluster.plan import open_ports_note, tasks
 from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.config import with_candidate
 from cloudtrain.config.env_file import environment_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cluster.budget_check import least_seconds
+from cloudtrain.cluster.lifetime import least_seconds
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding

@@ -48,10 +48,9 @@ def idle_command(name: str) -> None:
 @click.command(hidden=True)
 def desk_command() -> int:
     """Run the job in $CLOUDTRAIN_HOME to its end, then delete this machine."""
-    from cloudtrain.away.event_log import log_stream
     from cloudtrain.away.job import STATE_KEY
     from cloudtrain.away.orders import OrderInbox
-    from cloudtrain.away.published import Publisher
+    from cloudtrain.away.published import Publisher, log_stream
     from cloudtrain.away.reporter import Reporter
     from cloudtrain.away.signatures import load_key
     from cloudtrain.cli.errors import failure_of

@@ -88,7 +88,7 @@ def show_owner(target: ClusterTarget, owner: str | None) -> None:
     """Show owner, age, runs and expiry of a cluster whose keys are not on this machine."""
     if facts_of(provider_of(target)).on_this_machine or Records(target.name).has_keys():
         return
-    from cloudtrain.cluster.cluster_owner import describe_owner
+    from cloudtrain.cluster.lease import describe_owner
 
     try:
         lines = describe_owner(target.name, target.config, owner=owner)

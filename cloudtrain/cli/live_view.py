@@ -33,8 +33,7 @@ from cloudtrain.core.events import Event, Line
 from cloudtrain.core.model import Node
 from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs.run_progress import progress_of
-from cloudtrain.runs.utilization import utilization_of
+from cloudtrain.runs.run_progress import progress_of, utilization_of
 from cloudtrain.state import Records
 
 NAMED = 5

@@ -18,7 +18,7 @@ from cloudtrain.core import moments
 
 if TYPE_CHECKING:
     from cloudtrain.console.screen import Screen
-    from cloudtrain.runs.log_lines import LogLine
+    from cloudtrain.runs.tail import LogLine
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -102,7 +102,7 @@ def logs_command(
     cluster, config = landed_target(name, store)
     from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.logs import logs
-    from cloudtrain.runs.log_lines import LineView
+    from cloudtrain.runs.tail import LineView
 
     by_line = as_json or timestamps or pattern is not None or since is not None
     panel = run_panel(cluster) if follow and not by_line else list

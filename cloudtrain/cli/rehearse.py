@@ -67,7 +67,7 @@ def rehearse_command(
     process, or sets its clock; the table says whether it came through, what it repeated, and what
     to change. Exit code 1 if it did not. Words after `--` are added to `train.command`.
     """
-    from cloudtrain.rehearsal.local_config import local_config
+    from cloudtrain.rehearsal.fault_trial import local_config
 
     def asked_about(argument: str | None) -> ClusterTarget:
         """Only what is rehearsed needs trust; the store is a folder of this program's own."""

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
     from cloudtrain.core.events import NothingMoves
     from cloudtrain.money.budget import BudgetState
-    from cloudtrain.runs.run_progress import RunProgress
-    from cloudtrain.runs.utilization import RoleUse, Utilization
+    from cloudtrain.runs.run_progress import RoleUse, RunProgress, Utilization
 from collections.abc import Sequence
 from itertools import groupby
 

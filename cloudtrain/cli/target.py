@@ -86,7 +86,7 @@ def read_target(argument: str | None) -> ClusterTarget:
             defaults=defaults_path(),
         )
         if config.candidates:
-            from cloudtrain.cluster.cluster_offers import settle
+            from cloudtrain.cluster.place_choice import settle
 
             config = settle(config)
         return ClusterTarget(config.name, config)

@@ -61,7 +61,7 @@ def up_command(
     if not facts_of(plan.config.provider).free:
         confirm(f"Create {nodes(plan)} on {where(plan)}?", yes=yes)
     from cloudtrain.commands.up import up
-    from cloudtrain.runs.replace_nodes import AllowedChanges
+    from cloudtrain.runs.landing_steps import AllowedChanges
 
     with shown(as_json=as_json) as screen:
         allowed = AllowedChanges(shrink=shrink, replace=replace)
@@ -99,8 +99,8 @@ def where(plan: Plan) -> str:
     """Place and price to confirm: `gcp, 1.60 $/hour`; of several offers, the first one and the
     highest price.
     """
-    from cloudtrain.cluster.cluster_offers import cluster_offers, each_candidate
-    from cloudtrain.cluster.on_demand import fallback_price
+    from cloudtrain.cluster.place_choice import cluster_offers, each_candidate
+    from cloudtrain.cluster.plan import fallback_price
     from cloudtrain.money.estimate import estimate
     from cloudtrain.money.prices import dollars, per_hour
 

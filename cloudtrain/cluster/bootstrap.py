@@ -41,9 +41,7 @@ RELOADED = Retry(tries=9, pause=0.2, backoff=1.8, longest=10.0)
 """Checks whether sshd answers with the new key: 25 s in all."""
 
 SECOND_WAY = 4
-"""Index of the check, from 0, before which sshd is sent a signal because systemd did not
-reload it.
-"""
+"""Number of the check, from 0, before which sshd gets a signal, as systemd did not reload it."""
 
 
 def rotate_host_key(
@@ -87,9 +85,7 @@ def rotate_host_key(
 def _verify(
     node: Node, both: tuple[str, ...], transport: Transport, host_keys: HostKeys, clock: Clock
 ) -> None:
-    """Check that the node presents the last of the keys `both`; from then on the transport accepts
-    no other.
-    """
+    """Check that the node presents the last of the keys `both`, then accept no other."""
     looks = itertools.count()
 
     def look() -> None:
@@ -107,9 +103,7 @@ def _verify(
 
 
 def _reload(node: Node, transport: Transport, how: str) -> None:
-    """Make sshd load the key. A failure, or a lost connection, shows in the key that sshd then
-    presents.
-    """
+    """Make sshd load the key; a failure or a lost connection shows in the key it presents."""
     try:
         transport.run(node, _as_root(how), timeout=30.0)
     except NodeUnreachable:
@@ -272,9 +266,7 @@ class _Wait:
     presence: _Presence | None
 
     def for_login(self, node: Node) -> None:
-        """Wait for a login. A refusal, silence, another host key or a missing user key are part of
-        a boot.
-        """
+        """Wait for a login: a boot refuses, is silent, or has another host key or no user key."""
 
         def show(error: NodeError, *_: float) -> None:
             self.stage.node(node.name, f"booting: {error.text}")
@@ -286,13 +278,7 @@ class _Wait:
 
         closed = (NodeUnreachable, HostKeyMismatch)
         try:
-            BOOT.call(
-                login,
-                on=closed,
-                unless=_is_lasting,
-                before_pause=show,
-                clock=self.clock,
-            )
+            BOOT.call(login, on=closed, unless=_is_lasting, before_pause=show, clock=self.clock)
         except closed as error:
             if _is_lasting(error):
                 raise

@@ -25,9 +25,7 @@ def this_machine() -> str:
 
 
 def act_for(owner: Owner) -> None:
-    """Have all commands with this state folder act for that owner: a desk works for the one who
-    sent the run away.
-    """
+    """Have all commands with this state folder act for that owner, as a desk's do."""
     make_folder(home())
     write_whole(_acting_path(), json.dumps(asdict(owner)).encode("ascii"))
 
@@ -44,9 +42,7 @@ def _acting() -> Owner | None:
 
 
 def current_owner(provider: Provider, console: Console | None = None) -> Owner:
-    """Return the owner of resources created from here. If the cloud reports no identity, warn and
-    use this machine's user.
-    """
+    """Owner of what is created from here; warns and names this machine's user if unknown."""
     acting = _acting()
     if acting is not None:
         return acting

@@ -1,17 +1,22 @@
-"""Plans a cluster from its config: nodes, their tasks and their ports."""
+"""Plans a cluster from its config: nodes, tasks and ports, on spot machines or on demand."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count, repeat
 
 from cloudtrain import catalog
 from cloudtrain.catalog import cuda, gpus, tpus
 from cloudtrain.core.cloud import facts_of, is_cloud
-from cloudtrain.core.model import DEFAULT_PORT, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.model import DEFAULT_PORT, ON_DEMAND, ClusterConfig, Node, NodePlan, Plan
+from cloudtrain.core.paths import some
+from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Task
 from cloudtrain.core.task_id import TaskId, role_rank
+from cloudtrain.money.estimate import estimate
+from cloudtrain.money.prices import per_hour
 from cloudtrain.training.strategies import not_launched, strategy_of
 
 IMAGES = frozenset({"auto", "deeplearning", "ubuntu-22.04", "ubuntu-24.04", "ubuntu"})
@@ -73,9 +78,7 @@ def is_loopback(address: str) -> bool:
 
 
 def plan_errors(plan: Plan) -> tuple[str, ...]:
-    """Return errors for nodes that the cloud does not sell, such as a retired machine type or a
-    missing accelerator; each once.
-    """
+    """Errors for nodes that the cloud does not sell, such as retired machine types; each once."""
     provider, own = plan.config.provider, plan.config.image not in IMAGES
     found = {
         node.role: catalog.unavailable_reason(provider, node, own_image=own) for node in plan.nodes
@@ -113,9 +116,7 @@ def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
-    """Return notes on defaults that were chosen and on machines that will be retired, one line
-    each.
-    """
+    """Notes on defaults that were chosen and on machines that will be retired, one line each."""
     found: dict[str, None] = {}
     for node in plan.nodes:
         group = plan.config.nodes[node.role]
@@ -157,9 +158,7 @@ def _of_tpu(plan: Plan, node: NodePlan) -> Iterator[str]:
 
 
 ROOMY_GB = 80
-"""Disk size in GB that is enough: the largest images that `auto` chooses have 30 to 65 GB, and CUDA
-takes 15.
-"""
+"""Disk size in GB that is enough: images of `auto` have up to 65 GB, and CUDA takes 15."""
 
 
 def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
@@ -183,9 +182,7 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
 
 
 def _first_steps(plan: Plan) -> Iterator[str]:
-    """Notes on GPUs that are newer than the TensorFlow release, with its own estimate of the
-    duration.
-    """
+    """Notes on GPUs newer than the TensorFlow release, with its estimate of the duration."""
     for node, version in _with_gpus(plan):
         kind = node.accelerator.kind if node.accelerator else ""
         fits, own = gpus.fit(kind, version), gpus.first_release(kind, "own")
@@ -276,3 +273,109 @@ def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
             ),
         )
     )
+
+
+# ── who reaches the ports ──────────────────────────────────────────────────────
+
+
+def open_ports_note(config: ClusterConfig) -> str | None:
+    """Say which ports are open to whom; None on clouds, whose nodes reach only each other, and
+    where TensorFlow serves nothing.
+
+    TensorFlow binds `0.0.0.0` whatever address TF_CONFIG names, with no credentials: there is no
+    option for either (`AddListeningPort(StrCat("0.0.0.0:", requested_port_),
+    GetServerCredentials(server_def_), …)` in tensorflow/core/distributed_runtime/rpc/
+    grpc_server_lib.cc, read 2026-11-26; its SECURITY.md says the same).
+    """
+    facts, roles = facts_of(config.provider), strategy_of(config).serves
+    if not (facts.takes_hosts or facts.on_this_machine):
+        return None
+    serving = [node for node in make_plan(config).nodes if node.role in roles]
+    if len(serving) < 2:
+        return None
+    if facts.on_this_machine:
+        return (
+            "during a run, everyone who reaches this machine's ports of TensorFlow can run code "
+            "in the nodes: it listens on every address and asks for no password "
+            "(docs/local.md has a firewall line)"
+        )
+    of_role = {role: [host for host in config.hosts if host.role == role] for role in roles}
+    hosts = [of_role[node.role][node.index] for node in serving]
+    places = [f"{host.address}:{node.port}" for host, node in zip(hosts, serving, strict=True)]
+    shown = places if len(places) <= 4 else [*places[:3], f"{len(places) - 3} more"]
+    user = {host.user for host in hosts}
+    whose = user.pop() if len(user) == 1 and None not in user else "the user there"
+    return (
+        f"during a run, everyone who reaches {', '.join(shown)} can run code as {whose}: "
+        "TensorFlow listens on every address and asks for no password; let only these machines "
+        "in (docs/hosts.md has a firewall line)"
+    )
+
+
+# ── spot nodes on demand ───────────────────────────────────────────────────────
+
+
+@dataclass
+class SpotFallback:
+    """Counts the refused requests of one wait. `names`: nodes to request on demand from now on,
+    although the file says spot; it is decided once, and never without `train.spot_retries`.
+    """
+
+    console: Console
+    over_budget: Callable[[Plan], str | None] = lambda plan: None
+    """Why `limits.budget` does not allow a plan; None if it does."""
+    names: frozenset[str] = frozenset()
+    refusals: int = 0
+    _is_decided: bool = False
+
+    def refused(self, plan: Plan, missing: Callable[[], Collection[str]]) -> None:
+        """Another request was refused. `missing` lists the names of the plan's nodes that do not
+        exist; it is called only when that matters.
+        """
+        self.refusals += 1
+        retries = plan.config.train.spot_retries
+        if self._is_decided or retries is None or self.refusals < max(1, retries):
+            return
+        wanted = set(missing())
+        spot = [node.name for node in plan.nodes if node.spot and node.name in wanted]
+        if not spot:
+            return
+        self._is_decided = True
+        dearer, limit = on_demand(plan, spot), plan.config.limits.max_price
+        bill = estimate(dearer)
+        what = f"{some(spot)}: refused {self.refusals} times as spot (train.spot_retries)"
+        if limit is not None and bill is not None and (bill.most is None or bill.most > limit):
+            self.console.warn(
+                f"{what}; on demand the cluster would cost {per_hour(bill)}, limits.max_price is "
+                f"{limit:g} $/hour: requesting spot again"
+            )
+            return
+        refusal = self.over_budget(dearer)
+        if refusal is not None:
+            self.console.warn(f"{what}; on demand, {refusal}: requesting spot again")
+            return
+        cost = "" if bill is None else f": {per_hour(bill)} instead of {per_hour(estimate(plan))}"
+        self.console.warn(f"{what}; requesting it on demand{cost}")
+        self.names = frozenset(spot)
+
+
+def on_demand(plan: Plan, names: Collection[str]) -> Plan:
+    """The plan with these nodes on demand."""
+    if not names:
+        return plan
+    nodes = tuple(
+        replace(each, provisioning=ON_DEMAND) if each.spot and each.name in names else each
+        for each in plan.nodes
+    )
+    return replace(plan, nodes=nodes)
+
+
+def fallback_price(plan: Plan) -> str:
+    """Text on what `train.spot_retries` may make the cluster cost; "" if nothing."""
+    retries, spot = plan.config.train.spot_retries, [n.name for n in plan.nodes if n.spot]
+    if retries is None or not spot:
+        return ""
+    bill, limit = estimate(on_demand(plan, spot)), plan.config.limits.max_price
+    if bill is None or (limit is not None and (bill.most is None or bill.most > limit)):
+        return ""
+    return f"on demand, {per_hour(bill)}, after {max(1, retries)} refusals (train.spot_retries)"

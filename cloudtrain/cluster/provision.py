@@ -7,9 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from cloudtrain.cluster.bootstrap import await_first_login
-from cloudtrain.cluster.budget_check import within_budget
-from cloudtrain.cluster.budget_end import charges
 from cloudtrain.cluster.drift import creation_facts_of
+from cloudtrain.cluster.lifetime import charges, within_budget
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.session import Session, in_order, write_ssh_config
 from cloudtrain.core.cloud import cloud_of, is_cloud
@@ -44,14 +43,13 @@ from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Journal, Stage
 from cloudtrain.core.retry import NODE_KNOWN, NODE_STARTS, Retry, poll_until
 from cloudtrain.core.task_id import TaskId
+from cloudtrain.core.wait_limits import NODE_KNOWN, NODE_STARTS, NODE_TAKEN
 from cloudtrain.money.estimate import price_of
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 
 
 def ensure_nodes(session: Session) -> Session:
-    """Ensure that every node of the plan exists and runs; recreate lost nodes with the same role
-    and index.
-    """
+    """Ensure that every node of the plan runs; recreate lost ones with their role and index."""
     return create_nodes(session, session.plan)
 
 
@@ -75,8 +73,7 @@ otherwise delete its disk meanwhile, on a cloud where the end deletes the node."
 
 
 def _time_to_land(session: Session, stopped: Collection[str]) -> float:
-    """Until when nodes that are started to land their files may not end. Says so if their own end
-    is earlier."""
+    """Earliest end of nodes that are started to land files; says so if their own is earlier."""
     now, cloud = session.clock.now(), cloud_of(session.config.provider)
     seconds = max(LANDING, cloud.soonest_end + 60.0 if cloud else 0.0)
     for passed, words in ((True, "has passed"), (False, "is near")):
@@ -95,9 +92,7 @@ def _time_to_land(session: Session, stopped: Collection[str]) -> float:
 
 
 def plan_with_existing(session: Session) -> Session:
-    """Return the session with a plan of every existing node, except those whose deletion
-    has begun.
-    """
+    """The session with every existing node in its plan, except those whose deletion has begun."""
     going = nodes_leaving(session.records.events())
     nodes = tuple(node for node in session.nodes if node.name not in going)
     planned = {node.name for node in session.plan.nodes}
@@ -215,9 +210,7 @@ def _placed(config: ClusterConfig, made: Sequence[Node]) -> NodesPlaced:
 
 
 def with_same_image(session: Session, plan: Plan) -> Plan:
-    """The plan with the images and machine types of the existing nodes, even if others would be
-    chosen today.
-    """
+    """The plan with the existing nodes' images and machine types, whatever is chosen today."""
     if not session.nodes:
         return plan
     events, config = session.records.events(), session.config
@@ -357,3 +350,61 @@ def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> J
             )
 
     return journal
+
+
+# ── nodes that were lost meanwhile ─────────────────────────────────────────────
+
+
+TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
+"""Wait for a preempted node to disappear: it has 150 s on GCP, 120 s on AWS, 30 s on Azure."""
+
+
+def lost_nodes(session: Session, error: CloudtrainError) -> tuple[str, ...]:
+    """Nodes that did not answer, by this error, and that their cloud has no more.
+
+    A spot node may be listed for a while after its last answer: it is waited for. None if the cloud
+    does not answer.
+    """
+    silent = _unreachable(error)
+
+    def gone() -> tuple[str, ...] | None:
+        try:
+            there = {node.name for node in session.refreshed().nodes if node.state != "gone"}
+        except CloudtrainError:
+            return None
+        return tuple(sorted(silent - there)) or None
+
+    found = gone() if silent else None
+    spot = [node.name for node in session.nodes if node.spot and node.name in silent]
+    if found is None and spot:
+        why = f"whether the cloud has taken {some(spot)}"
+        found = poll_until(gone, TAKEN, waits_for=why, clock=session.clock)
+    return found or ()
+
+
+def _unreachable(error: BaseException | None) -> set[str]:
+    """Names of nodes that did not answer, by an error and its causes."""
+    found: set[str] = set()
+    while error is not None:
+        failures = error.failures.values() if isinstance(error, NodesError) else (error,)
+        found |= {each.node for each in failures if isinstance(each, NodeUnreachable)}
+        error = error.__cause__
+    return found
+
+
+@contextmanager
+def lost_as_no_capacity(session: Session) -> Iterator[None]:
+    """Raise CapacityError if nodes were lost in the block, before a run began on them, and nothing
+    else went wrong: they are created again like nodes for which there was no room.
+    """
+    try:
+        yield
+    except (NodeError, NodesError) as error:
+        failed = {error.node} if isinstance(error, NodeError) else set(error.failures)
+        lost = lost_nodes(session, error)
+        if not failed <= set(lost):
+            raise
+        raise CapacityError(
+            f"{some(lost)}: the cloud took it while it was set up: {error.message}",
+            hint="run the command again; `--wait 1h` does so by itself",
+        ) from error

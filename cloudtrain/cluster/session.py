@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from cloudtrain.cluster.on_demand import on_demand
 from cloudtrain.cluster.ownership import refuse_other_owners
-from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.plan import make_plan, on_demand
 from cloudtrain.config import from_json, to_json, with_environment_defaults
 from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
 from cloudtrain.core.errors import (
@@ -43,9 +42,7 @@ from cloudtrain.stores import Wishes, open_store
 
 
 class Handle:
-    """One cluster before any query: its plan, record, provider and store. The provider and store
-    are opened once, at first use.
-    """
+    """One cluster before any query: plan, record, and provider and store, opened at first use."""
 
     def __init__(self, config: ClusterConfig, plan: Plan | None = None) -> None:
         self.config, self.records = config, Records(config.name)
@@ -57,9 +54,7 @@ class Handle:
 
     @property
     def plan(self) -> Plan:
-        """The plan, computed at its first use: a cluster that can no longer be planned can still be
-        deleted.
-        """
+        """The plan, computed at first use: what can no longer be planned can still be deleted."""
         self._plan = self._plan or make_plan(self.config)
         return on_demand(self._plan, self.on_demand)
 
@@ -301,9 +296,7 @@ def refuse_other_use(config: ClusterConfig, records: Records, *, adopt: bool) ->
 
 
 def refuse_other_account(config: ClusterConfig, records: Records) -> None:
-    """Raise UsageError for a cluster name that is still in use in another account: one record
-    has the keys of one cluster.
-    """
+    """Raise UsageError for a name in use in another account: a record has one cluster's keys."""
     if not records.is_open():
         return
     try:

@@ -144,9 +144,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def path_prefix(bin_folder: str | None) -> str:
-    """Shell line that puts the environment's `python` first; the folder is relative to the home
-    on the node.
-    """
+    """Shell line that puts the environment's `python` first; its folder is relative to the home."""
     if bin_folder is None:
         return ""
     folder, environment = with_path(bin_folder), with_path(str(PurePosixPath(bin_folder).parent))

@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cloudtrain.checks.node_notes import overdue, without_end
-from cloudtrain.cluster.creations import may_be_creating
-from cloudtrain.cluster.lease import held_long
+from cloudtrain.cluster.lease import held_long, may_be_creating
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.commands.gpus import GpuMachine

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cloudtrain.away.away_orders import GONE_EVERY
-from cloudtrain.away.event_log import EventReader, LoggedEvent
 from cloudtrain.away.find_away import FoundAway
-from cloudtrain.away.published import AwayState
+from cloudtrain.away.published import AwayState, EventReader, LoggedEvent
 from cloudtrain.console.times import clock as clock_time
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.retry import Clock, Retry, poll_until
-from cloudtrain.runs.log_lines import RoleFilter
+from cloudtrain.runs.tail import RoleFilter
 from cloudtrain.state.line_times import Arrival
 
 POLL = Retry(pause=3.0)

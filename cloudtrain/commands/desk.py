@@ -8,8 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from cloudtrain.away.job import REQUIREMENTS, DeskPaths, Job, from_bytes, secrets_in
-from cloudtrain.away.outcome import Outcome, record_outcome, recorded_outcome
+from cloudtrain.away.job import (
+    REQUIREMENTS,
+    DeskPaths,
+    Job,
+    Outcome,
+    from_bytes,
+    record_outcome,
+    recorded_outcome,
+    secrets_in,
+)
 from cloudtrain.away.reporter import Reporter
 from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.ownership import act_for

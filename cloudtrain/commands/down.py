@@ -11,15 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from cloudtrain.artifacts.land import not_landed
-from cloudtrain.away.away_down import end_desk, report_end
-from cloudtrain.cluster.cluster_offers import each_account
-from cloudtrain.cluster.creations import refuse_being_created
-from cloudtrain.cluster.lease import EVERY, LASTS, holding_cluster
+from cloudtrain.away.away_orders import end_desk, report_end
+from cloudtrain.cluster.lease import EVERY, LASTS, holding_cluster, refuse_being_created
 from cloudtrain.cluster.ownership import (
     is_recorded,
     refuse_other_owners,
     refuse_other_owners_resources,
 )
+from cloudtrain.cluster.place_choice import each_account
 from cloudtrain.cluster.session import (
     Handle,
     open_session,
@@ -47,14 +46,11 @@ from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Console, Provider, Stage
 from cloudtrain.core.retry import CLOCK, IDLE_DOWN, OUTAGE, Clock, Retry
 from cloudtrain.runs import idle
-from cloudtrain.runs.background import ensure_idle_process
-from cloudtrain.runs.budget import recorded_budget
-from cloudtrain.runs.cluster_seen import cluster_seen
-from cloudtrain.runs.landing_steps import land_everything
-from cloudtrain.runs.lost_run import end_lost_run
-from cloudtrain.runs.outage import passes, retry_outage
-from cloudtrain.runs.spools import ingest_before_down
+from cloudtrain.runs.find_run import ingest_before_down
+from cloudtrain.runs.idle import ensure_idle_process, recorded_budget
+from cloudtrain.runs.landing_steps import cluster_seen, end_lost_run, land_everything
 from cloudtrain.runs.state_table import next_step
+from cloudtrain.runs.supervise import passes, retry_outage
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND
 

@@ -12,11 +12,9 @@ from cloudtrain.artifacts.manifest import Manifest
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.core.model import AUTO, ArtifactRules, ClusterConfig
 from cloudtrain.core.protocols import Console
-from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.find_run import find_run
-from cloudtrain.runs.pending_artifacts import ask_unlanded, run_known, runs_of
-from cloudtrain.runs.session_landing import landing_of
-from cloudtrain.runs.spools import ingest_before_reading
+from cloudtrain.runs.find_run import find_run, ingest_before_reading
+from cloudtrain.runs.idle import starting_idle_process
+from cloudtrain.runs.tasks import ask_unlanded, landing_of, run_known, runs_of
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cloudtrain.cluster.billing_notice import report_billed_on_failure
 from cloudtrain.cluster.lease import holding_cluster, holding_lease
+from cloudtrain.cluster.rollback import report_billed_on_failure
 from cloudtrain.cluster.session import Handle, open_session, recorded_config
 from cloudtrain.commands.down import destroy_cluster, down_when_spent, is_spent
 from cloudtrain.core.errors import CloudtrainError, LockedError, RunFailed

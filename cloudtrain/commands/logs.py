@@ -16,11 +16,10 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.find_run import FoundRun, find_run
-from cloudtrain.runs.log_lines import LineView, RoleFilter
-from cloudtrain.runs.spools import ingest_before_reading
+from cloudtrain.runs.find_run import FoundRun, find_run, ingest_before_reading
+from cloudtrain.runs.idle import starting_idle_process
 from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.tail import LineView, RoleFilter
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import arrivals
 

@@ -19,18 +19,18 @@ from cloudtrain.checks.offline_checks import (
 )
 from cloudtrain.checks.price import price
 from cloudtrain.checks.setup import setup_problems
-from cloudtrain.cluster.cluster_offers import ClusterOffer, cluster_offers
-from cloudtrain.cluster.on_demand import fallback_price
+from cloudtrain.cluster.drift import lifetime_note, override_notes, recorded_drift
+from cloudtrain.cluster.place_choice import ClusterOffer, cluster_offers
 from cloudtrain.cluster.plan import (
     CHOOSES,
     OTHER_GPUS,
     deciding_tasks,
+    fallback_price,
     plan_errors,
     plan_notes,
     tasks,
     without_code,
 )
-from cloudtrain.cluster.recorded_drift import lifetime_note, override_notes, recorded_drift
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.config.location import location_of, placed
 from cloudtrain.core.errors import ConfigError, UsageError

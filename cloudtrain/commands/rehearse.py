@@ -17,10 +17,8 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run
 from cloudtrain.rehearsal import faults
-from cloudtrain.rehearsal.client_faults import CLIENT
-from cloudtrain.rehearsal.client_faults import FAULTS as CLIENT_FAULTS
-from cloudtrain.rehearsal.fault_trial import Trial
-from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
+from cloudtrain.rehearsal.fault_trial import Trial, local_config, name_of_rehearsal, not_rehearsed
+from cloudtrain.rehearsal.faults import CLIENT, CLIENT_FAULTS
 from cloudtrain.rehearsal.report import Fault, Rehearsal
 from cloudtrain.state import Records, home
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from cloudtrain.checks.check import refuse, refuse_missing_script
-from cloudtrain.cluster.billing_notice import report_billed
 from cloudtrain.cluster.lease import holding_cluster
-from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.place_choice import in_first_with_room
+from cloudtrain.cluster.provision import lost_as_no_capacity
+from cloudtrain.cluster.rollback import report_billed
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -32,12 +32,11 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import ResumedFrom, Run
-from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
+from cloudtrain.runs.find_run import resume_source
 from cloudtrain.runs.finish import failure
-from cloudtrain.runs.outage import passes
-from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
-from cloudtrain.runs.resume_source import resume_source
-from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
+from cloudtrain.runs.landing_steps import NOTHING, decide_drift
+from cloudtrain.runs.supervise import passes, supervise_run
 from cloudtrain.state import Records
 from cloudtrain.state.folder import ENDED
 

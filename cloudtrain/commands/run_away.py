@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from cloudtrain.away.away_down import nodes_left, process_there, refuse_to_lose_keys
-from cloudtrain.away.delivery import (
-    code_on_desk,
-    deliver_code,
-    deliver_job,
-    end_of_output,
-    make_key,
-    process_of,
-    start,
-)
+from cloudtrain.away.away_orders import nodes_left, process_there, refuse_to_lose_keys
 from cloudtrain.away.desk_cluster import (
     desk_config,
     desk_extras,
@@ -22,21 +13,30 @@ from cloudtrain.away.desk_cluster import (
     desk_price,
     refuse_unfit,
     without_desks_share,
+    write_program,
 )
-from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
-from cloudtrain.away.find_away import find_away
-from cloudtrain.away.job import Job, config_for_desk, environment, requirement_files
+from cloudtrain.away.find_away import are_desk, find_away, marked
+from cloudtrain.away.job import (
+    Job,
+    code_on_desk,
+    config_for_desk,
+    deliver_code,
+    deliver_job,
+    end_of_output,
+    environment,
+    make_key,
+    process_of,
+    requirement_files,
+    start,
+)
 from cloudtrain.away.orders import load_order_key, new_order_key
-from cloudtrain.away.own_desk import are_desk, marked
-from cloudtrain.away.program import write_program
 from cloudtrain.away.published import AwayState, Published, Publisher
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import DeskKeys, new_desk_id, publish_desk_key
 from cloudtrain.checks.check import refuse, refuse_missing_script
-from cloudtrain.cluster.creations import PROGRAM, is_recorded_desk
-from cloudtrain.cluster.lease import holding_cluster
-from cloudtrain.cluster.lost_nodes import lost_nodes
+from cloudtrain.cluster.lease import PROGRAM, holding_cluster, is_recorded_desk
 from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.plan import make_plan
+from cloudtrain.cluster.provision import lost_nodes
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -64,7 +64,7 @@ from cloudtrain.core.shell import Secret
 from cloudtrain.core.store_kinds import scheme_of
 from cloudtrain.money.estimate import estimate
 from cloudtrain.playbooks import code as code_playbook
-from cloudtrain.runs.resume_source import resume_source
+from cloudtrain.runs.find_run import resume_source
 from cloudtrain.state import Records
 from cloudtrain.state.away_record import AwayRecord, save_away
 from cloudtrain.state.folder import ORDER_KEY

@@ -18,7 +18,7 @@ from cloudtrain.core.model import Node, NodePlan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.shell import Command
-from cloudtrain.runs.background import ensure_idle_process, starting_idle_process
+from cloudtrain.runs.idle import ensure_idle_process, starting_idle_process
 from cloudtrain.ssh import keys
 from cloudtrain.ssh.keys import is_known, load_identity
 from cloudtrain.state import Records

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from cloudtrain.core.partial_list import NotAsked
     from cloudtrain.money.budget import BudgetState
     from cloudtrain.runs.idle import IdleState
-    from cloudtrain.runs.run_progress import RunProgress
-    from cloudtrain.runs.utilization import Utilization
+    from cloudtrain.runs.run_progress import RunProgress, Utilization
 
 OVERDUE = LeftoverError.exit_code
 
@@ -308,7 +307,7 @@ def _budget(records: Records, config: Mapping[str, Any]) -> BudgetState | None:
     limits = config.get("limits")
     if not isinstance(limits, dict) or limits.get("budget") is None:
         return None
-    from cloudtrain.runs.budget import recorded_budget
+    from cloudtrain.runs.idle import recorded_budget
 
     return recorded_budget(records, moments.now())
 
@@ -326,8 +325,7 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
     if not runs or runs[-1].ended is not None:
         return {}
     from cloudtrain.core.events import nothing_moves
-    from cloudtrain.runs.run_progress import progress_of
-    from cloudtrain.runs.utilization import utilization_of
+    from cloudtrain.runs.run_progress import progress_of, utilization_of
 
     now = moments.now()
     return {
@@ -353,8 +351,7 @@ def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
     """The same, with a new idle process: the old one may have ended with this
     machine.
     """
-    from cloudtrain.runs.background import ensure_idle_process
-    from cloudtrain.runs.idle import idle_state
+    from cloudtrain.runs.idle import ensure_idle_process, idle_state
 
     records = Records(cluster.name)
     return replace(cluster, idle=idle_state(records)) if ensure_idle_process(records) else cluster

@@ -18,8 +18,12 @@ from cloudtrain.runs.background import starting_idle_process
 from cloudtrain.runs.cluster_seen import record_seen
 from cloudtrain.runs.landing_steps import LandingSteps
 from cloudtrain.runs.pending_artifacts import unknown_run
+from cloudtrain.core.wait_limits import STOP_HANDED_OVER
+from cloudtrain.runs.idle import starting_idle_process
+from cloudtrain.runs.landing_steps import LandingSteps, record_seen
 from cloudtrain.runs.state_table import Seen, next_step, run_recorded
 from cloudtrain.runs.supervise import supervise_run
+from cloudtrain.runs.tasks import unknown_run
 from cloudtrain.state import Records
 
 POLL = Retry(pause=0.2, within=STOP_HANDED_OVER)

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 from cloudtrain.checks.check import refuse_ahead
 from cloudtrain.checks.offline_checks import LONGEST
-from cloudtrain.cluster.billing_notice import report_billed_on_failure
+from cloudtrain.cluster.drift import override_notes
 from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.plan import tasks
 from cloudtrain.cluster.provision import await_known_states
-from cloudtrain.cluster.recorded_drift import override_notes
+from cloudtrain.cluster.rollback import report_billed_on_failure
 from cloudtrain.cluster.session import (
     Handle,
     Session,
@@ -31,9 +31,9 @@ from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import ResumedFrom, Run
-from cloudtrain.runs.background import attend_in_background, starting_idle_process
-from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
-from cloudtrain.runs.resume_source import resume_source
+from cloudtrain.runs.find_run import resume_source
+from cloudtrain.runs.idle import attend_in_background, starting_idle_process
+from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from cloudtrain.runs.supervise import start_detached, supervise_run
 from cloudtrain.runs.tasks import save_run
 from cloudtrain.setup.prepare import prepare_nodes

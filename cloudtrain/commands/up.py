@@ -10,20 +10,19 @@ from cloudtrain.checks.check import refuse
 from cloudtrain.checks.node_notes import without_end
 from cloudtrain.checks.offline_checks import open_notes
 from cloudtrain.checks.script_code import missing_script
-from cloudtrain.cluster.budget_check import refuse_unpaid
-from cloudtrain.cluster.budget_end import paid_until
+from cloudtrain.cluster.drift import override_notes
 from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.lifetime import (
     confirm_own_ends,
     moment,
     move_ends,
+    paid_until,
     record_move,
+    refuse_unpaid,
     settle_end,
 )
-from cloudtrain.cluster.lost_nodes import lost_as_no_capacity
 from cloudtrain.cluster.place_choice import in_first_with_room
-from cloudtrain.cluster.provision import ensure_nodes
-from cloudtrain.cluster.recorded_drift import override_notes
+from cloudtrain.cluster.provision import ensure_nodes, lost_as_no_capacity
 from cloudtrain.cluster.rollback import existing_reported, report_or_roll_back
 from cloudtrain.cluster.session import (
     Handle,
@@ -37,16 +36,15 @@ from cloudtrain.core import moments
 from cloudtrain.core.events import ClusterEnd, ResourceRequested, UpBegun, UpCompleted, known_end
 from cloudtrain.core.model import Cluster, ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
-from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.budget import recorded_budget
-from cloudtrain.runs.node_agents import start_agents
-from cloudtrain.runs.replace_nodes import (
+from cloudtrain.runs.idle import recorded_budget, starting_idle_process
+from cloudtrain.runs.landing_steps import (
     NOTHING,
     AllowedChanges,
     DriftDecision,
     decide_drift,
     delete_nodes,
 )
+from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.state import Records
 

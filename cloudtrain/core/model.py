@@ -312,7 +312,7 @@ class Candidate:
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """A whole validated file. `source` is its absolute path. Of a file with candidates it is the
-    config as one of them reads it (`cluster/cluster_offers`)."""
+    config as one of them reads it (`cluster/place_choice`)."""
 
     name: str
     provider: str

@@ -1,7 +1,7 @@
 """Finds what a task made or changed in its code and in the home of its node, by records of what was
 there before it.
 
-Imports nothing of node/: it runs as text where a work folder is created (runs/work_folders.py).
+Imports nothing of node/: it runs as text where a work folder is created (runs/start.py).
 """
 
 import os

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloudtrain.artifacts.manifest import Manifest, read_manifest
 from cloudtrain.checks.script_code import facts_in, scripts_of
@@ -15,14 +15,13 @@ from cloudtrain.console.forwarding import ForwardingConsole
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.metrics import Line, Unit, has_reached, span_of, training, unit_of
-from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.model import ON_DEMAND, ClusterConfig, Endpoints, Network, NodeGroup
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.rehearsal import client_faults, faults
-from cloudtrain.rehearsal.checkpoints import saving_in
-from cloudtrain.rehearsal.landed import compared
-from cloudtrain.rehearsal.report import Fault, Outcome, judged
+from cloudtrain.rehearsal import faults
+from cloudtrain.rehearsal.report import Fault, Outcome, compared, judged, saving_in
 from cloudtrain.state import Records
+from cloudtrain.training.strategies import strategy_of
 
 POLL = 0.05
 """Seconds between two looks at the log, for the first step."""
@@ -55,8 +54,7 @@ class Trial:
     unmade: str | None = None
     """Why the fault could not be made, or undone."""
     orphan: str | None = None
-    """What a node that came back did wrong: its old task went on beside a later attempt, or `down`
-    failed."""
+    """Fault of a node that came back: its task ran beside a later attempt, or `down` failed."""
 
     def run(self) -> Run:
         """Raises RunFailed and what `run` raises."""
@@ -131,7 +129,7 @@ class Trial:
         handle = Handle(self.config)
         run = handle.records.active_run()
         name = self.fault.task
-        of_client = name == client_faults.CLIENT
+        of_client = name == faults.CLIENT
         tasks = [task for task in run.tasks if of_client or task.name == name] if run else []
         if run is None or not any(faults.processes_of(run, task) for task in tasks):
             return  # it has ended: there is nothing to break
@@ -140,7 +138,7 @@ class Trial:
         self.console.warn(f"{self.fault.kind} {name}: {faults.FAULTS[self.fault.kind]}")
         try:
             if of_client:
-                client_faults.inject(self.fault.kind, self.config.train, over)
+                faults.inject_client(self.fault.kind, self.config.train, over)
             else:
                 faults.inject(self.fault.kind, handle, run, task, over)
         except (CloudtrainError, OSError) as error:
@@ -211,3 +209,68 @@ class Watching(ForwardingConsole):
             if line
         )
         super().task_output(task, data)
+
+
+# ── the config of a rehearsal ──────────────────────────────────────────────────
+
+
+ENDING = "-rehearsal"
+LONGEST = 30
+"""Characters of a cluster's name."""
+
+
+def name_of_rehearsal(name: str) -> str:
+    """Name of the rehearsal's cluster: never that of a cluster that a file of the user names."""
+    return name[: LONGEST - len(ENDING)].rstrip("-") + ENDING
+
+
+def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> ClusterConfig:
+    """The same job on local nodes, with its artifacts in `store` (a `file://` URI).
+
+    `setup_run`: whether the lines of `setup.run` are run, which change this machine.
+    """
+    return replace(
+        config,
+        name=name_of_rehearsal(config.name),
+        provider="local",
+        project=None,
+        placement=(),
+        network=Network(),
+        identity=None,
+        resource_group=None,
+        disk_key=None,
+        tags={},
+        image="auto",
+        nodes={role: _group(config, group) for role, group in config.nodes.items()},
+        hosts=(),
+        setup=config.setup if setup_run else replace(config.setup, run=()),
+        artifacts=replace(config.artifacts, store=store, create=False),
+        endpoints=Endpoints(storage=config.endpoints.storage),
+        limits=replace(config.limits, idle=None, max_price=None, budget=None),
+        candidates=(),
+        candidate_order="",
+    )
+
+
+def _group(config: ClusterConfig, group: NodeGroup) -> NodeGroup:
+    if strategy_of(config).tpus:
+        # The type of a TPU says how many hosts it has.
+        return replace(group, provisioning=ON_DEMAND)
+    return NodeGroup(count=group.count)
+
+
+def not_rehearsed(config: ClusterConfig, *, setup_run: bool) -> Iterator[str]:
+    """Each part of the config that the rehearsal leaves out, in words."""
+    if any(group.accelerator for group in config.nodes.values()) or strategy_of(config).tpus:
+        yield "accelerators: TensorFlow's CPU build runs"
+    if config.identity:
+        yield f"identity: {config.identity}"
+    if config.setup.run and not setup_run:
+        yield (
+            f"setup.run: {len(config.setup.run)} lines, which would change this machine "
+            "(--setup-run runs them)"
+        )
+    if config.image != "auto":
+        yield f"image: {config.image}"
+    if config.artifacts.store:
+        yield f"artifacts.store: nothing is written to {config.artifacts.store}"

@@ -1,10 +1,11 @@
-"""Faults of a local node, as processes of this machine see them, and the names of all faults."""
+"""Faults of a local node and of this process, and the names of all faults."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,16 +14,101 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Protocol, cast
 
+from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import Handle, open_session
 from cloudtrain.console.quiet import QuietConsole
+from cloudtrain.core import wait_limits
 from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.model import Train
 from cloudtrain.core.paths import attempt_folder, tag
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.node.formats import NOTICE as NOTICE_FILE
-from cloudtrain.rehearsal import client_faults
 from cloudtrain.runs.task_commands import TAG
 from cloudtrain.runs.tasks import node_of
+
+# ── faults of the client ───────────────────────────────────────────────────────
+
+
+CLIENT = "client"
+"""In the place of a task."""
+
+BEYOND = 10.0
+"""Seconds for which it stands still longer than anything waits for it, or it for a node."""
+
+JUMPS = (5 * 3600.0, -3 * 86400.0, 86400.0)
+"""Seconds by which the clock is wrong, one after the other; the last one until the run's end."""
+BETWEEN = 10.0
+"""Seconds between two jumps."""
+
+LOOKS = 0.2
+"""Seconds between two looks whether it is over."""
+
+CLIENT_FAULTS = {
+    "lid": "this process stands still, as under a closed lid, for longer than anything waits",
+    "clock": "this machine's clock jumps 5 h ahead, 3 days back, and 1 day ahead, as seen from "
+    "this process",
+}
+
+STOPPING = """
+kill -STOP "$1"; left=$2
+while [ "$left" -gt 0 ] && kill -0 "$1"; do sleep 1; left=$((left - 1)); done
+kill -CONT "$1"
+"""
+
+
+def inject_client(fault: str, train: Train, over: threading.Event) -> None:
+    """Do it to this process. Blocks while the fault lasts, or until `over`."""
+    if fault == "lid":
+        stand_still(longest_silence(train), over)
+    else:
+        with jumping_clock() as jump:
+            for seconds in JUMPS:
+                jump(seconds)
+                if over.wait(BETWEEN):
+                    return
+            over.wait()
+
+
+def longest_silence(train: Train) -> float:
+    """Seconds beyond a lease and every limit of a running attempt that counts silence."""
+    limits = (wait_limits.LOST_AFTER, wait_limits.ALONE_LOST_AFTER, wait_limits.NODE_SILENT)
+    return max(lease.LASTS, *limits, train.stall_timeout or 0.0) + BEYOND
+
+
+def stand_still(seconds: float, over: threading.Event) -> None:
+    """Stop this process, with all its threads, for so long, or until a SIGCONT (Ctrl-C sends one:
+    `cli/process`): SIGSTOP, which none can refuse.
+    """
+    words = ["sh", "-c", STOPPING, "sh", str(os.getpid()), f"{seconds:.0f}"]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ) as stopping:
+        while stopping.poll() is None:
+            if over.wait(LOOKS):
+                with suppress(ProcessLookupError):
+                    os.killpg(stopping.pid, signal.SIGKILL)
+
+
+@contextmanager
+def jumping_clock() -> Iterator[Callable[[float], None]]:
+    """A function that sets by how many seconds the clock is wrong for all Python code of this
+    process, also the libraries of clouds and stores. The machine's own is not touched.
+    """
+    real, real_ns, wrong = time.time, time.time_ns, 0.0
+
+    def jump(seconds: float) -> None:
+        nonlocal wrong
+        wrong = seconds
+
+    time.time = lambda: real() + wrong
+    time.time_ns = lambda: real_ns() + int(wrong * 1e9)
+    try:
+        yield jump
+    finally:
+        time.time, time.time_ns = real, real_ns
+
 
 CUT = 30.0
 """Seconds for which a cut node is silent. TensorFlow's mirrored ranks give up a silent peer after
@@ -52,7 +138,7 @@ FAULTS = {
     "preempt": f"notice and SIGTERM to one task; {NOTICE:g} s later its node is gone",
     "disk": f"no free byte on one node's disk for {FULL:g} s, or until the attempt ends",
     "away": "one node with its task is silent until the attempt is given up, and comes back",
-    **client_faults.FAULTS,
+    **CLIENT_FAULTS,
 }
 NAMED = frozenset({"lid"})
 """Faults that `all` leaves out: this one takes more than five minutes."""

@@ -2,18 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cloudtrain.artifacts.manifest import Manifest, is_record
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.metrics import Line, counts, last_loss, repeated, training, unit_of
-from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.paths import shown, some
+from cloudtrain.core.model import Artifact, ClusterConfig
+from cloudtrain.core.paths import shown, size_text, some
 from cloudtrain.core.run_record import Run
-from cloudtrain.rehearsal.checkpoints import Saving
-from cloudtrain.rehearsal.landed import NOTHING_LESS, Compared
 from cloudtrain.runs import root_cause
+from cloudtrain.script.facts import ScriptFacts
+
+# ── what has landed ────────────────────────────────────────────────────────────
+# Two trainings are never the same, and a restart writes more checkpoints and event files than one
+# attempt. So names are compared with their numbers left out, and not how many there are of a kind;
+# sizes for what is empty, or less than half as large. Contents are not.
+
+
+_CHANGING = re.compile(r"tmp[a-z0-9_]{8}|[0-9a-f]{8,}|\d+")
+"""Parts of names that differ between two runs: those of `tempfile`, digests, steps, times, pids."""
+
+_COMPARED_FROM = 1000
+"""Bytes below which half the size means nothing."""
+
+_EVENTS = "events.out.tfevents"
+"""TensorBoard's files, which an attempt begins anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Files that are missing, or smaller than in the undisturbed run."""
+
+    missing: tuple[str, ...] = ()
+    """Paths, as the undisturbed run landed them, of which nothing landed, or only empty files."""
+    smaller: tuple[str, ...] = ()
+    """`chief0/history.csv: 1.2 kB instead of 5.0 kB`"""
+
+
+NOTHING_LESS = Compared()
+
+
+def compared(
+    reference: Manifest | None, found: Manifest | None, *, without: Collection[str] = ()
+) -> Compared:
+    """`without`: tasks without which the run was allowed to end."""
+    before, after = _by_name(reference), _by_name(found)
+    missing, smaller = [], []
+    for name, files in before.items():
+        task = name[0]
+        if task in without:
+            continue
+        usual, now = _largest(files), _largest(after.get(name, ()))
+        if name not in after or (usual and not now):
+            missing.append(files[0].path)
+        elif _EVENTS not in name[1] and usual >= _COMPARED_FROM and now < usual / 2:
+            text = f"{size_text(now)} instead of {size_text(usual)}"
+            smaller.append(f"{after[name][0].path}: {text}")
+    return Compared(missing=tuple(missing), smaller=tuple(smaller))
+
+
+def _by_name(manifest: Manifest | None) -> Mapping[tuple[str, str], list[Artifact]]:
+    """Files of tasks, by task and name without numbers."""
+    found = defaultdict(list)
+    for path, file in sorted(manifest.files.items()) if manifest else ():
+        if not is_record(path):
+            task, _, name = path.partition("/")
+            found[task, _CHANGING.sub("#", name)].append(file)
+    return found
+
+
+def _largest(files: Collection[Artifact]) -> int:
+    return max((file.size for file in files), default=0)
+
 
 Verdict = Literal["came through", "failed", "no fault"]
 """`no fault`: the run ended before it came."""
@@ -238,3 +302,34 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         if outcome.attempts == 1 and outcome.verdict == "came through"
         else or_none(outcome.recovered_after, lambda value: f"{value:g} s"),
     )
+
+
+# ── what a script saves ────────────────────────────────────────────────────────
+
+
+SAVING = frozenset(
+    (
+        *("ModelCheckpoint", "BackupAndRestore", "CheckpointManager", "Checkpoint", "Saver"),
+        *("PreemptionCheckpointHandler", "CheckpointSaverHook", "MonitoredTrainingSession"),
+    )
+)
+"""Last parts of TensorFlow's and Keras's names with which a training saves as it goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Means by which a script saves checkpoints."""
+
+    use: str | None
+    """`train.py:64: ModelCheckpoint`; None: with nothing of TensorFlow or Keras."""
+
+
+def saving_in(facts: ScriptFacts | None) -> Saving | None:
+    """None if the source is not known, or not all of it can be read."""
+    if facts is None or facts.unreadable:
+        return None
+    for use in facts.names:
+        last = use.name.rpartition(".")[2]
+        if last in SAVING or ".estimator." in use.name:
+            return Saving(use=f"{use}: {last}")
+    return Saving(use=None)

@@ -11,9 +11,8 @@ from posixpath import basename, dirname
 from cloudtrain.artifacts.land import Closing, missing, not_landed
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.manifest import Manifest, read_to_judge
-from cloudtrain.cluster.lost_nodes import lost_nodes
 from cloudtrain.cluster.plan import deciding_tasks, first_task
-from cloudtrain.cluster.provision import start_stopped
+from cloudtrain.cluster.provision import lost_nodes, start_stopped
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreError
@@ -25,9 +24,15 @@ from cloudtrain.report.sources import on_record
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import TAIL
 from cloudtrain.runs.hints import OWN_DISK, hint_for
-from cloudtrain.runs.session_landing import landing_of, nodes_of
 from cloudtrain.runs.state_table import of_run
-from cloudtrain.runs.tasks import all_ends_known, end_orphans, log_files, save_run
+from cloudtrain.runs.tasks import (
+    all_ends_known,
+    end_orphans,
+    landing_of,
+    log_files,
+    nodes_of,
+    save_run,
+)
 from cloudtrain.training.log_text import TRACEBACK, headline, last_exception, program_lines
 
 
@@ -123,8 +128,7 @@ def land_report(session: Session, run: Run, closing: Closing) -> None:
     """
     manifest = replace(closing.manifest, complete=True)
     pages = warned(
-        session.console.warn,
-        lambda: on_record(session.records, run, manifest, session.store),
+        session.console.warn, lambda: on_record(session.records, run, manifest, session.store)
     )
     try:
         closing.add(pages)
@@ -180,9 +184,7 @@ def warn_of_doubts(session: Session, run: Run) -> None:
 
 
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
-    """Fail a run whose scripts succeeded without creating its required artifacts, once everything
-    has landed.
-    """
+    """Fail a run whose scripts succeeded without what `artifacts.require` lists; all has landed."""
     roles = {task.role for task in run.tasks}
     hint = "check where the script saves: below {output}, or elsewhere in its work folder"
     if "chief" not in roles:
@@ -197,10 +199,7 @@ def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
     )
     attempt = replace(run.attempts[-1], cause=cause)
     return replace(
-        run,
-        state="failed",
-        exit_code=RunFailed.exit_code,
-        attempts=(*run.attempts[:-1], attempt),
+        run, state="failed", exit_code=RunFailed.exit_code, attempts=(*run.attempts[:-1], attempt)
     )
 
 

@@ -1,15 +1,22 @@
-"""Decides from the record whether a cluster is idle: no run, and nobody on its nodes."""
+"""The end of an idle cluster, or of its budget, by its record, and the process that watches it."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from cloudtrain.core import events
+from cloudtrain.core import events, own_python
+from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import InvalidRecord, decode
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Limits
-from cloudtrain.runs.budget import recorded_budget
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.run_record import Run
+from cloudtrain.money.budget import BudgetState, budget_state
 from cloudtrain.state import Records
+from cloudtrain.state.lock import ATTEND
 
 DOING = "idle"
 """Purpose of the lock while an idle cluster is landed and destroyed; `down` waits for it."""
@@ -39,9 +46,7 @@ def idle_limit(records: Records) -> float | None:
 
 
 def is_watched(records: Records) -> bool:
-    """True if `limits.idle` or `limits.budget` may take the cluster down, or a command has left
-    that to the idle process.
-    """
+    """True if `limits.idle`, `limits.budget` or an order may have the idle process end it."""
     if idle_limit(records) is not None or recorded_budget(records, 0.0) is not None:
         return True
     return is_ordered(records)
@@ -71,3 +76,78 @@ def is_used(records: Records) -> bool:
 def last_use(records: Records) -> float:
     """Unix time of the last use."""
     return max(events.last_use(records.events()), records.last_use(), records.configured())
+
+
+# ── the budget ─────────────────────────────────────────────────────────────────
+
+
+def recorded_budget(records: Records, now: float) -> BudgetState | None:
+    """State of the budget on record; None without one, or if no cluster is open."""
+    if not records.is_open():
+        return None
+    try:
+        config = records.config()
+        limit = decode(Limits, config.get("limits")).budget
+    except (CloudtrainError, InvalidRecord):
+        return None
+    cloud = cloud_of(config.get("provider"))
+    if limit is None or cloud is None:
+        return None
+    return budget_state(limit, cloud, records.events(), now)
+
+
+# ── background processes ───────────────────────────────────────────────────────
+
+
+def attend_in_background(records: Records, run: Run, console: Console) -> None:
+    """Start `cloudtrain attend`, which restarts, ends and lands the run as this process would have.
+
+    The tasks on the nodes need neither; without it nobody would stop a parameter server or land the
+    artifacts. Secrets reach it by its environment only, as they reached this process.
+    """
+    start_process(records, ATTEND)
+    console.say(
+        f"run {run.id} continues in the background: `cloudtrain logs -f {run.cluster}` follows it, "
+        f"`cloudtrain stop-run {run.cluster}` stops it"
+    )
+
+
+def ensure_idle_process(records: Records) -> bool:
+    """Start `cloudtrain idle` if `limits.idle` or `limits.budget` is set and no such process runs;
+    True if one runs now.
+
+    It ends with the cluster. It does not survive a restart of this machine: every command that
+    reads the cluster's state calls this.
+    """
+    if not is_watched(records):
+        return False
+    if records.idle_process() is None:
+        start_process(records, "idle")
+    return True
+
+
+@contextmanager
+def starting_idle_process(records: Records) -> Iterator[None]:
+    """Start the idle process at the end of this command, however it ends."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # report the first error
+            ensure_idle_process(records)
+        raise
+    ensure_idle_process(records)
+
+
+def start_process(records: Records, command: str) -> None:
+    """Start `cloudtrain COMMAND NAME` detached; its output: COMMAND.log of the cluster's folder."""
+    log = records.folder / f"{command}.log"
+    with log.open("ab") as file:
+        log.chmod(0o600)
+        subprocess.Popen(
+            own_python.module("cloudtrain", command, records.name),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd=own_python.NEUTRAL,
+        )

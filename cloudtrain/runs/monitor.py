@@ -7,40 +7,37 @@ from dataclasses import replace
 from queue import Empty
 
 from cloudtrain.cluster.session import Session
-from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT, Clock
 from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.retry import Clock
+from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.wait_limits import LAST_WORDS
 from cloudtrain.runs import root_cause as causes
-from cloudtrain.runs.attempt_state import TAIL, AttemptState, TaskView, serves
-from cloudtrain.runs.budget import BudgetWatch
-from cloudtrain.runs.cluster_formation import (
+from cloudtrain.runs.attempt_state import (
+    TAIL,
+    AttemptState,
+    TaskView,
     detect_formation,
     separate_trainings_failure,
     separate_trainings_note,
 )
-from cloudtrain.runs.node_agents import NodeAgents, task_stop
-from cloudtrain.runs.periodic_sync import PeriodicSync
-from cloudtrain.runs.stall_watch import StallWatch
+from cloudtrain.runs.node_agents import task_stop
+from cloudtrain.runs.observers import OBSERVERS
+from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart, with_node
 from cloudtrain.runs.state_machine import Decision, decide, new
-from cloudtrain.runs.tail import (
-    AttemptEnded,
-    DiskFilling,
-    Event,
-    Follower,
-    HeartbeatSeen,
-    LogBytes,
-    NodeSilent,
-    OutOfMemoryKill,
-    PortOpened,
-    PreemptionNoticed,
-    listening_ports,
+from cloudtrain.runs.tail import Event, Follower, NodeSilent
+from cloudtrain.runs.task_commands import (
+    AttemptEnd,
+    DiskLow,
+    Heartbeat,
+    NoticeSeen,
+    OutOfMemory,
+    PortState,
 )
-from cloudtrain.runs.task_commands import AttemptEnd
-from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart, with_node
-from cloudtrain.runs.tasks import Observer, Watched, dump_stacks, save_run, stop_tasks
+from cloudtrain.runs.tasks import Watched, dump_stacks, save_run, stop_tasks
 
 TICK = 0.25
 """Seconds between checks for new events."""
@@ -72,7 +69,7 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         elif node is not None:
             follower.follow(task, node)
         else:  # Probes lists again, and finds the task lost
-            follower.events.put(NodeSilent(task, "its node is not listed"))
+            follower.events.put(Event(task, NodeSilent("its node is not listed")))
     try:
         decision = until_decided(watched, state, follower, restarts)
         restarts.end()
@@ -101,9 +98,7 @@ def is_unstarted(view: TaskView, node: Node | None) -> bool:
 
 
 def refuse_separate_trainings(session: Session, state: AttemptState) -> Cause | None:
-    """Failure of an attempt that seemed to succeed, known once every node has reported its
-    ports.
-    """
+    """Failure of an attempt that seemed to succeed, once all nodes have reported their ports."""
     cause = separate_trainings_failure(state)
     note = separate_trainings_note(state) if cause is None else None
     if note is not None:
@@ -143,9 +138,7 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
 
 
 def lifetime_stop(session: Session, run: Run) -> float | None:
-    """Unix time at which to end the tasks: after their agents did, where there are agents; None if
-    no lifetime ends.
-    """
+    """Unix time at which to end the tasks, if their agents have not; None if no lifetime ends."""
     config = session.config
     stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
     return stop + SAVE_SECONDS if stop != float("inf") else None
@@ -284,34 +277,29 @@ def take(state: AttemptState, event: Event, now: float) -> None:
     view = state.tasks[event.task.name]
     if view.task.attempt != event.task.attempt:  # late news of an earlier attempt
         return
-    if isinstance(event, NodeSilent):
+    news = event.news
+    if isinstance(news, NodeSilent):
         if view.unreachable_since is None:
             view.unreachable_since = now
         return
     view.unreachable_since = None
-    if isinstance(event, LogBytes):
-        view.saw(event.data, now)
-    elif isinstance(event, PreemptionNoticed):
-        view.notice, view.announced = event.notice.given, event.notice.word
-    elif isinstance(event, PortOpened):
-        view.served = event.served
-        if event.served.after is not None:
-            has_opened(state, view, now)
-    elif isinstance(event, OutOfMemoryKill):
-        view.starved = event.starved
-    elif isinstance(event, DiskFilling):
-        view.free = event.low.free
-    elif isinstance(event, AttemptEnded):
-        over(view, event.end, now)
-    elif isinstance(event, HeartbeatSeen):
-        view.beats(event.heartbeat.processes, now)
-        view.stopped_since = (view.stopped_since or now) if event.heartbeat.frozen else None
-
-
-def has_opened(state: AttemptState, view: TaskView, now: float) -> None:
-    view.opened(now)
-    if state.first_port is None:
-        state.first_port = now
+    if isinstance(news, bytes):
+        view.saw(news, now)
+    elif isinstance(news, NoticeSeen):
+        view.notice, view.announced = news.given, news.word
+    elif isinstance(news, PortState):
+        view.served = news
+        if news.after is not None:
+            state.opened(view, now)
+    elif isinstance(news, OutOfMemory):
+        view.starved = news
+    elif isinstance(news, DiskLow):
+        view.free = news.free
+    elif isinstance(news, AttemptEnd):
+        over(view, news, now)
+    elif isinstance(news, Heartbeat):
+        view.beats(news.processes, now)
+        view.stopped_since = (view.stopped_since or now) if news.frozen else None
 
 
 def over(view: TaskView, end: AttemptEnd, now: float) -> None:
@@ -336,74 +324,3 @@ def drain_ended(session: Session, state: AttemptState, follower: Follower) -> No
         if all(view.ended or view.unreachable_since is not None for view in state.tasks.values()):
             return
         drain(state, follower, session.clock)
-
-
-class Probes(Observer):
-    """Probes that cost a call: which ports are open, and whether a silent node still exists."""
-
-    def __init__(self, watched: Watched) -> None:
-        super().__init__(watched)
-        self._next_ports = 0.0
-        self._next_lost = 0.0
-
-    def look(self, state: AttemptState) -> None:
-        now = self.session.clock.awake()
-        waiting = [
-            view
-            for view in state.tasks.values()
-            if not view.port_open and not view.ended and serves(state, view.task)
-        ]
-        if waiting and now >= self._next_ports:
-            self._ports(state, waiting, now)
-            self._next_ports = self.session.clock.awake() + 1.0
-        silent = [
-            view for view in state.tasks.values() if view.unreachable_since and not view.ended
-        ]
-        if silent and now >= self._next_lost:
-            self._lost(state, silent, now)
-            self._next_lost = self.session.clock.awake() + 3.0
-
-    def _ports(self, state: AttemptState, waiting: list[TaskView], now: float) -> None:
-        def ask(view: TaskView) -> bool:
-            node = self.session.node(view.task.node)
-            if node is None or view.unreachable_since is not None:
-                return False
-            try:
-                return view.task.name in listening_ports([view.task], node, self.session.transport)
-            except CloudtrainError:
-                return False
-
-        for view, is_open in zip(
-            waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
-        ):
-            if is_open:
-                has_opened(state, view, now)
-
-    def _lost(self, state: AttemptState, silent: list[TaskView], now: float) -> None:
-        try:
-            existing = {node.name: node for node in self.session.refreshed().nodes}
-        except CloudtrainError as error:
-            self.session.console.warn(f"the provider does not answer: {error}")
-            for view in silent:
-                quiet = now - (view.unreachable_since or now)
-                if quiet >= PROVIDER_SILENT:
-                    view.lost = f"neither its node nor the provider answered for {quiet:.0f} s"
-                    view.ended_at = now
-            return
-        others_answer = len(silent) < sum(not view.ended for view in state.tasks.values())
-        for view in silent:
-            node = existing.get(view.task.node)
-            quiet = now - (view.unreachable_since or now)
-            if node is None or node.state == "gone":
-                view.lost = "its node is gone"
-            elif node.state == "stopped":
-                view.lost = "its node was stopped"
-            elif quiet >= (LOST_AFTER if others_answer else ALONE_LOST_AFTER):
-                why = f": {node.fault}" if node.fault else ""
-                view.lost = f"its node has not answered for {quiet:.0f} s{why}"
-            if view.lost is not None:
-                view.ended_at = now
-
-
-OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
-"""All that look at an attempt, in their order; each is made from the `Watched` alone."""

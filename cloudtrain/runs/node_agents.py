@@ -27,8 +27,7 @@ from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
 from cloudtrain.runs.attempt_state import AttemptState
-from cloudtrain.runs.session_landing import landing_of
-from cloudtrain.runs.tasks import Observer, Watched
+from cloudtrain.runs.tasks import Observer, Watched, landing_of
 from cloudtrain.training.strategies import strategy_of
 
 LASTS = 7 * 24 * 3600.0
@@ -55,9 +54,7 @@ SHUTDOWN, SPOT_SHUTDOWN = 90.0, 30.0
 
 
 def ingest_left_spools(session: Session, run: Run) -> None:
-    """Land what nodes stored unattended, before anything else of the run is landed or read.
-    Raises StoreError.
-    """
+    """Land what nodes stored unattended, before all else is landed or read. Raises StoreError."""
     ingest_spools(
         run,
         session.store,

@@ -341,9 +341,7 @@ _NO_SUCH_NAME = ("not known", "name resolution", "No address associated")
 
 
 def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """Report versions that differ from the majority's; fatal only if TensorFlow's wire format
-    depends on the package.
-    """
+    """Report versions that differ from most; fatal where TensorFlow's protocol needs them."""
     answered = [probe for probe in probes if probe.found_versions is not None]
     packages = sorted({package for probe in answered for package in probe.found_versions or {}})
     for package in packages:
@@ -363,9 +361,7 @@ def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
 
 
 def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
-    """Report clocks that differ from the nodes' median by more than the request's round trip
-    explains.
-    """
+    """Report clocks that differ from the median by more than the round trip explains."""
     offsets = {}
     for probe in probes:
         if probe.report:

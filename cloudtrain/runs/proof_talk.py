@@ -16,6 +16,7 @@ from cloudtrain.core.protocols import Transport
 from cloudtrain.core.retry import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.core.ship import Program, program, text
 from cloudtrain.runs.proof_verdict import Failure
+from cloudtrain.core.wait_limits import PROOF_ANSWER, PROOF_SILENT
 
 NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""
@@ -194,9 +195,7 @@ def _is_fatal(phase: str, gpus: int, version: str) -> bool:
 
 
 def _wanted(talks: Sequence[_Talk], size: int) -> dict[str, tuple[Mapping[str, Any], ...]]:
-    """Parts to compute, by node name: those that no stamp has; between nodes, all of them if one
-    node lacks its part.
-    """
+    """Parts to compute, by node: those without a stamp; between nodes all, if one lacks it."""
     together = any(talk.order.tf_config and "grpc" not in talk.facts for talk in talks)
     wanted: dict[str, tuple[Mapping[str, Any], ...]] = {}
     for talk in talks:
@@ -300,3 +299,24 @@ class _Board:
                     words = error or "it did not answer"
                     talk.failures.append(Failure(node=name, phase="the compute check", words=words))
                 self._changed.notify_all()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A part of the proof that did not end well on a node."""
+
+    node: str
+    phase: str
+    """What it was doing: `matrix product`, `XLA`, …"""
+    words: str = ""
+    """TensorFlow's words; empty after a crash."""
+    device: str = ""
+    """The device at fault, as TensorFlow names it: `/GPU:1`."""
+    log: str = ""
+    """The last messages of the process."""
+    signal: int | None = None
+    """The signal that ended it."""
+    late: float | None = None
+    """The limit of seconds that the phase exceeded."""
+    fatal: bool = True
+    """False if training does without what failed."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from cloudtrain.core.paths import some
 from cloudtrain.core.run_record import Cause, Task
+from cloudtrain.runs.attempt_state import AttemptState, TaskView, never_served, serves
 from cloudtrain.runs.hints import hint_for
+from cloudtrain.runs.task_commands import OutOfMemory
 from cloudtrain.training.log_text import (
     headline,
     last_exception,
@@ -112,9 +115,7 @@ def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
 
 
 def sentence(cause: Cause) -> str:
-    """Format `worker1 on mnist-worker1: killed by SIGKILL`; only the text if it is no single
-    task's.
-    """
+    """Format `worker1 on mnist-worker1: killed by SIGKILL`; the text alone without a task."""
     place = " on ".join(filter(None, (cause.task, cause.node)))
     return f"{place}: {cause.text}" if place else cause.text
 
@@ -244,3 +245,68 @@ def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], 
         f"{ended} while {task} was still in a collective{where}: evaluate and save on"
         " every rank, or give every rank as many batches"
     )
+
+
+def failure_of(state: AttemptState, view: TaskView) -> Cause | None:
+    """Cause for which this task failed by itself."""
+    return root_cause_of(state, [replace(observation(state, view), stopped=False)])
+
+
+def observation(state: AttemptState, view: TaskView) -> Observation:
+    return Observation(
+        task=view.task,
+        lost=view.lost is not None,
+        silent=view.unreachable_since is not None and not view.ended,
+        announced=announced_end(view),
+        frozen=view.stopped_since is not None and not view.ended,
+        started=view.port_open or not serves(state, view.task),
+        joined=not never_served(state, view),
+        # The run went on without it, or is about to restart it.
+        stopped=view.task.name in state.warned or view.restart_at is not None,
+        oom=view.starved is not None,
+        exit_code=view.exit_code,
+        ended=view.ended_at,
+        log=view.tail,
+    )
+
+
+def announced_end(view: TaskView) -> str:
+    """Announced end of the task's node, if that is why the task failed; else ""."""
+    failed = view.lost is not None or bool(view.exit_code)
+    return view.announced if view.notice is not None and failed else ""
+
+
+def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
+    """Causes for which the tasks failed without which the run went on."""
+    causes = (failure_of(state, state.tasks[name]) for name in state.tolerated)
+    return tuple(cause for cause in causes if cause is not None)
+
+
+def root_cause_of(state: AttemptState, observations: list[Observation]) -> Cause | None:
+    """Root cause; for a lost node with how that was noticed, for memory with figures."""
+    cause = find_root_cause(observations)
+    if cause is None or cause.kind not in ("lost", "expired", "oom"):
+        return cause
+    view = state.tasks[cause.task]
+    if cause.kind == "oom":
+        return replace(cause, text=cause.text + figures(view.starved))
+    if view.notice is not None:
+        given = time.strftime("%H:%M:%S UTC", time.gmtime(view.notice))
+        return replace(cause, text=f"{cause.text} (notice at {given})")
+    return replace(cause, text=view.lost or cause.text)
+
+
+def figures(starved: OutOfMemory | None) -> str:
+    """Format ` (it used 15.2 GB; at most 15.9 of 16.0 GB were in use)`, as far as reported."""
+    if starved is None:
+        return ""
+    parts = []
+    if starved.rss is not None:
+        parts.append(f"it used {starved.rss / 1e9:.1f} GB")
+    if starved.peak is not None and starved.limit is not None:
+        parts.append(
+            f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use"
+        )
+    elif starved.limit is not None:
+        parts.append(f"the limit is {starved.limit / 1e9:.1f} GB")
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -92,9 +92,7 @@ def ago(seconds: float) -> str:
 
 
 def busy(samples: Sequence[Sample], *, whole_machine: bool) -> bool:
-    """True if a node's latest samples show work: GPUs and, of a machine that is the task's own, its
-    network and disks.
-    """
+    """True if samples show work: of GPUs; network and disks where the machine is its own."""
     recent = [sample for sample in samples if sample.time >= samples[-1].time - PEER_GONE]
     if any((gpu.utilization or 0.0) > IDLE for sample in recent for gpu in sample.gpus):
         return True
@@ -201,9 +199,7 @@ class StallWatch(Observer):
             work = paths.work_folder(run.cluster, run.id, task.name)
             minutes = max(1, round(STILL / 60))
             done = self.session.transport.run(
-                node_of(self.session, task),
-                task_commands.changed_file(work, minutes),
-                timeout=60.0,
+                node_of(self.session, task), task_commands.changed_file(work, minutes), timeout=60.0
             )
             return done.stdout.startswith(b"changed ")
 
@@ -266,9 +262,7 @@ class Frame:
 
 
 def waits_in(stacks: bytes) -> str | None:
-    """`in evaluate, in a collective (train.py:16)`: where the user's own code waits; None if the
-    stacks do not say.
-    """
+    """`in evaluate, in a collective (train.py:16)`: where the user's code waits, if known."""
     text = stacks.decode("utf-8", "replace")
     sources = {(found[2], int(found[1])): found[3] for found in _SOURCE.finditer(text)}
     for process in _PROCESS.split(text):
@@ -302,8 +296,7 @@ _KERNEL = (
     (re.compile("poll|ep_|select"), "for a connection or a file"),
     (re.compile("pipe_"), "for a pipe"),
 )
-"""By the names of the kernel's functions (/proc/PID/wchan, proc(5)), which differ between
-releases."""
+"""By the kernel's functions (/proc/PID/wchan, proc(5)), which differ between releases."""
 _SHELLS = frozenset({"sh", "bash", "dash", "timeout", "setsid", "tee", "cat", "tail"})
 
 

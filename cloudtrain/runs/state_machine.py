@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cloudtrain.cluster.plan import deciding_tasks
+from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
+from cloudtrain.core.retry import Retry
 from cloudtrain.core.run_record import Cause, Task
 from cloudtrain.runs.attempt_state import (
     AttemptState,
@@ -20,20 +22,22 @@ from cloudtrain.runs.attempt_state import (
     not_joined_yet,
     serves,
 )
-from cloudtrain.runs.evaluator_end import has_scored_last
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.restart_alone import may_restart, never_served_again, note_connected, schedule
-from cloudtrain.runs.root_cause import Observation, find_root_cause, is_certain
-from cloudtrain.runs.task_commands import OutOfMemory
+from cloudtrain.runs.root_cause import (
+    failure_of,
+    find_root_cause,
+    is_certain,
+    is_retryable,
+    observation,
+    root_cause_of,
+)
 from cloudtrain.training.log_text import last_lines
 from cloudtrain.training.strategies import strategy_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`stop` names tasks to be ended now, `restart` those to be restarted alone; `warnings` are new
-    since the last decision.
-    """
+    """Names of tasks to end now (`stop`) or to restart alone; `warnings` since the last one."""
 
     verdict: Literal["go_on", "done", "failed", "stopped"]
     cause: Cause | None = None
@@ -201,11 +205,6 @@ def restarts_alone(state: AttemptState, view: TaskView) -> bool:
     return may_restart(state, view, failure_of(state, view))
 
 
-def failure_of(state: AttemptState, view: TaskView) -> Cause | None:
-    """Cause for which this task failed by itself."""
-    return root_cause_of(state, [replace(observation(state, view), stopped=False)])
-
-
 def restart_warning(state: AttemptState, view: TaskView, now: float) -> str:
     name, number = view.task.name, state.restarts.get(view.task.name, 0) + 1
     pause = schedule(state, view, now)
@@ -218,66 +217,6 @@ def restart_warning(state: AttemptState, view: TaskView, now: float) -> str:
 def tolerated_warning(view: TaskView) -> str:
     why = f" ({view.final})" if view.final else ""
     return f"{view.task.name} has failed: {ending(view)}; the run continues without it{why}"
-
-
-def observation(state: AttemptState, view: TaskView) -> Observation:
-    return Observation(
-        task=view.task,
-        lost=view.lost is not None,
-        silent=view.unreachable_since is not None and not view.ended,
-        announced=announced_end(view),
-        frozen=view.stopped_since is not None and not view.ended,
-        started=view.port_open or not serves(state, view.task),
-        joined=not never_served(state, view),
-        # The run went on without it, or is about to restart it.
-        stopped=view.task.name in state.warned or view.restart_at is not None,
-        oom=view.starved is not None,
-        exit_code=view.exit_code,
-        ended=view.ended_at,
-        log=view.tail,
-    )
-
-
-def announced_end(view: TaskView) -> str:
-    """Announced end of the task's node, if that is why the task failed; else ""."""
-    failed = view.lost is not None or bool(view.exit_code)
-    return view.announced if view.notice is not None and failed else ""
-
-
-def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:
-    """Causes for which the tasks failed without which the run went on."""
-    causes = (failure_of(state, state.tasks[name]) for name in state.tolerated)
-    return tuple(cause for cause in causes if cause is not None)
-
-
-def root_cause_of(state: AttemptState, observations: list[Observation]) -> Cause | None:
-    """Root cause; for a lost node with how that was noticed, for memory with figures."""
-    cause = find_root_cause(observations)
-    if cause is None or cause.kind not in ("lost", "expired", "oom"):
-        return cause
-    view = state.tasks[cause.task]
-    if cause.kind == "oom":
-        return replace(cause, text=cause.text + figures(view.starved))
-    if view.notice is not None:
-        given = time.strftime("%H:%M:%S UTC", time.gmtime(view.notice))
-        return replace(cause, text=f"{cause.text} (notice at {given})")
-    return replace(cause, text=view.lost or cause.text)
-
-
-def figures(starved: OutOfMemory | None) -> str:
-    """Format ` (it used 15.2 GB; at most 15.9 of 16.0 GB were in use)`, as far as reported."""
-    if starved is None:
-        return ""
-    parts = []
-    if starved.rss is not None:
-        parts.append(f"it used {starved.rss / 1e9:.1f} GB")
-    if starved.peak is not None and starved.limit is not None:
-        parts.append(
-            f"at most {starved.peak / 1e9:.1f} of {starved.limit / 1e9:.1f} GB were in use"
-        )
-    elif starved.limit is not None:
-        parts.append(f"the limit is {starved.limit / 1e9:.1f} GB")
-    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def tolerated(state: AttemptState, task: Task) -> bool:
@@ -295,9 +234,7 @@ def tolerated(state: AttemptState, task: Task) -> bool:
 
 
 def ended_before_joining(state: AttemptState, now: float) -> Cause | None:
-    """Failure of a task that succeeded before the cluster had formed: the others wait for it
-    forever.
-    """
+    """Failure of a task that ended with 0 before the cluster formed: the others wait forever."""
     for view in state.tasks.values():
         if view.exit_code != 0 or not serves(state, view.task) or state.formed_after is not None:
             continue
@@ -319,9 +256,7 @@ OUTSIDE = (
 
 
 def no_port_warning(state: AttemptState, now: float) -> tuple[str, ...]:
-    """Warning, once, if no task at all has opened its port: it may be loading data, or wait
-    forever at addresses of its own.
-    """
+    """Warning, once, if no task has opened its port: it may load data, or wait elsewhere."""
     timeout = state.config.train.start_timeout
     expected = any(serves(state, view.task) for view in state.tasks.values())
     if state.first_port is not None or now - state.started < timeout or not expected:
@@ -412,3 +347,108 @@ def new(state: AttemptState, name: str) -> bool:
         return False
     state.warned.add(name)
     return True
+
+
+# ── the end of an evaluator ────────────────────────────────────────────────────
+
+
+QUIET = 20.0
+"""Seconds without a line or computing after a score, in which an Estimator's evaluator exports."""
+
+STILL_AFTER = 60.0
+"""The same of an evaluator that does not say which checkpoint it has scored."""
+
+_SAVED = re.compile(rb"Saving checkpoints for (\d+) into")
+_SCORED = re.compile(rb"Saving dict for global step (\d+)")
+"""Lines of TensorFlow 1 and of Estimators (basic_session_run_hooks.py, estimator.py, to 2.15)."""
+
+
+def has_scored_last(state: AttemptState, view: TaskView, now: float) -> bool:
+    """True if the evaluator has scored the last checkpoint and waits for another one.
+
+    Either both logs name the step, or it has worked since it got the checkpoint that the chief left
+    (`evaluator_given`) and stands still. An Estimator's evaluator may sleep for ten minutes before
+    it scores: it has not worked then. With GPUs, a processor that rests says nothing.
+    """
+    quiet = now - view.moved_at
+    first = state.tasks[first_task(tuple(each.task for each in state.tasks.values())).name]
+    saved, scored = _SAVED.findall(first.tail), _SCORED.findall(view.tail)
+    if saved and scored:
+        return int(scored[-1]) >= int(saved[-1]) and quiet >= QUIET
+    group = state.config.nodes.get("evaluator")
+    given = state.evaluator_given
+    if given is None or group is None or group.accelerator is not None:
+        return False
+    return view.moved_at > given and quiet >= STILL_AFTER
+
+
+# ── restarts of single tasks ───────────────────────────────────────────────────
+# TensorFlow's coordinator connects to restarted workers again at the addresses with which its
+# cluster began, and to none before all of them are back (read in the source of 2.21:
+# `_preemption_handler` calls `update_server_def` with the first server_def, and "waits until all
+# workers are back"). So no worker is restarted alone once another one is out for good.
+# https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/distribute/coordinator/cluster_coordinator.py
+
+
+ALONE = Retry(pause=2.0, backoff=2.0, longest=60.0)
+"""Pauses before the restarts of one task."""
+
+
+def may_restart(state: AttemptState, view: TaskView, cause: Cause | None) -> bool:
+    """True if a task that failed by `cause` is to be restarted alone.
+
+    `train.max_restarts` counts for each task by itself, over the whole run.
+    """
+    train = state.config.train
+    if cause is None or view.final is not None:
+        return False
+    if view.task.role not in strategy_of(state.config).restarts_alone:
+        return False
+    if state.restarts.get(view.task.name, 0) >= train.max_restarts:
+        return False
+    if any(is_out(state, other) for other in peers(state, view)):
+        return False
+    return is_retryable(cause, train.retry_exit_codes)
+
+
+def schedule(state: AttemptState, view: TaskView, now: float) -> float:
+    """Schedule the restart and return the pause before it, in seconds."""
+    pause = ALONE.pause_after(state.restarts.get(view.task.name, 0) + 1)
+    view.restart_at = now + pause
+    return pause
+
+
+def is_out(state: AttemptState, view: TaskView) -> bool:
+    """True if the task has ended and will not be restarted alone."""
+    return view.task.name in state.tolerated or view.exit_code == 0
+
+
+def never_served_again(state: AttemptState, view: TaskView, now: float) -> bool:
+    """True if a task that was restarted alone has not opened its port in time."""
+    if view.restarted_at is None or view.ended or view.port_open or not serves(state, view.task):
+        return False
+    return now - view.restarted_at >= state.config.train.start_timeout
+
+
+def note_connected(state: AttemptState) -> None:
+    """Note that TensorFlow can have connected to all tasks again: they serve at the same time."""
+    for role in strategy_of(state.config).restarts_alone:
+        views = [view for view in state.tasks.values() if view.task.role == role]
+        if all(serving(state, view) for view in views):
+            for view in views:
+                view.connected = True
+
+
+def serving(state: AttemptState, view: TaskView) -> bool:
+    if view.ended:
+        return False
+    return view.port_open or not serves(state, view.task)
+
+
+def peers(state: AttemptState, view: TaskView) -> Iterator[TaskView]:
+    """The other tasks of its role."""
+    return (
+        other
+        for other in state.tasks.values()
+        if other.task.role == view.task.role and other is not view
+    )

@@ -25,8 +25,7 @@ RunRecorded = Literal["none", "starting", "running", "landing", "ended"]
 """State of the cluster's active run, else `ended` if it had one."""
 
 Record = Literal["there", "lost", "without_keys"]
-"""`lost`: runs began that have no readable record. `without_keys`: the cluster's SSH keys are not
-on this machine."""
+"""`lost`: runs without a readable record. `without_keys`: the SSH keys are on another machine."""
 
 Files = Literal["unasked", "landed", "unlanded"]
 """Files of the node. `unlanded`: this command tried, and some are still only there."""
@@ -113,11 +112,7 @@ RULES: dict[Command, tuple[Rule, ...]] = {
     "down": (
         Rule(step="destroy", why="there is no disk left to land from", node=("gone",)),
         Rule(step="destroy", why="everything has landed", files=("landed",)),
-        Rule(
-            step="keep",
-            why="nothing can be landed without the keys",
-            record=("without_keys",),
-        ),
+        Rule(step="keep", why="nothing can be landed without the keys", record=("without_keys",)),
         Rule(
             step="destroy",
             why="no task ever ran: a run is on record before its first task starts",

@@ -8,33 +8,50 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from cloudtrain.checks.import_notes import folder_with, start_as_module
 from cloudtrain.checks.script_code import DeliveredFolder, delivered_code
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments
-from cloudtrain.core.errors import CloudtrainError, NodeError, NodesError, PreflightError
-from cloudtrain.core.model import ClusterConfig
-from cloudtrain.core.retry import Retry
+from cloudtrain.core.errors import (
+    BusyError,
+    CloudtrainError,
+    NodeError,
+    NodesError,
+    NotLanded,
+    PreflightError,
+    RateError,
+    StoreAway,
+    StoreError,
+    TransientError,
+)
+from cloudtrain.core.events import DownFailed
+from cloudtrain.core.model import ClusterConfig, Plan
+from cloudtrain.core.protocols import Console
+from cloudtrain.core.retry import CLOCK, Clock, Retry
 from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.wait_limits import OUTAGE
+from cloudtrain.money.estimate import estimate
+from cloudtrain.money.prices import dollars
 from cloudtrain.runs import root_cause as causes
-from cloudtrain.runs.attempt_state import AttemptState
-from cloudtrain.runs.cluster_formation import trained_as_one
+from cloudtrain.runs.attempt_state import AttemptState, trained_as_one
 from cloudtrain.runs.finish import finish_run, never_restarts
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
-from cloudtrain.runs.outage import retry_outage
+from cloudtrain.runs.root_cause import tolerated_failures
 from cloudtrain.runs.start import start_attempt
-from cloudtrain.runs.state_machine import tolerated_failures
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import save_run, stop_tasks
 from cloudtrain.script.shell_line import started_by
+from cloudtrain.state import Records
 
 RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
 """Pauses between the attempts of one run that fail one after the other."""
@@ -152,9 +169,7 @@ def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -
 
 
 def lost_at_start(session: Session, run: Run, error: CloudtrainError) -> Cause | None:
-    """The cause if an attempt could not be started as a node is gone; None if all nodes run, or
-    nobody can say.
-    """
+    """Cause if an attempt could not start as a node is gone; None if all run, or nobody knows."""
     if not run.attempts or run.attempts[-1].ended is not None:
         return None
     try:
@@ -298,3 +313,75 @@ def _of_modules(config: ClusterConfig, code: DeliveredFolder, line: str, said: s
     if as_module is not None:
         return f"{top} is in the code, but a script looks in its own folder: start {as_module}"
     return f"{top} is in {folder}/ of the code: set `train.env.PYTHONPATH: {folder}`"
+
+
+# ── while a store or a cloud is away ───────────────────────────────────────────
+
+
+TRIES = Retry(pause=10.0, backoff=1.5, longest=120.0, within=OUTAGE, at_least=1)
+
+EVERY = 60.0
+"""Seconds between two lines about the same wait."""
+
+T = TypeVar("T")
+
+
+def passes(error: BaseException | None) -> bool:
+    """True for an error that is over once a store or a cloud answers again.
+
+    What only a user can mend never passes: a bucket that does not exist, credentials, a file that
+    cannot be read, what is more than `artifacts.limit`; nor does a node that does not answer.
+    """
+    if isinstance(error, NodesError):
+        return all(map(passes, error.failures.values()))
+    if isinstance(error, StoreAway | TransientError | RateError | BusyError):
+        return True
+    if not isinstance(error, NotLanded | StoreError):
+        return False
+    return passes(error.__cause__)
+
+
+def retry_outage(
+    work: Callable[[], T],
+    records: Records,
+    plan: Callable[[], Plan],
+    console: Console,
+    *,
+    clock: Clock = CLOCK,
+    tries: Retry = TRIES,
+) -> T:
+    """The result of `work`, tried again while its errors are such as pass by themselves, for
+    `OUTAGE` seconds. Raises its last error.
+    """
+    end, said = clock.now() + tries.within, -EVERY
+
+    def wait(error: CloudtrainError, pause: float, taken: float) -> None:
+        nonlocal said
+        records.journal(DownFailed(why=error.message, again=clock.now() + pause))
+        if taken - said < EVERY:
+            return
+        said = taken
+        cost = hourly(plan)
+        console.warn(
+            f"{error.message}\ntrying again in {pause:.0f} s, until "
+            f"{time.strftime('%H:%M UTC', time.gmtime(end))}"
+            + (f"; the nodes cost {cost} meanwhile" if cost else "")
+        )
+
+    return tries.call(
+        work,
+        on=CloudtrainError,
+        unless=lambda error: not passes(error),
+        before_pause=wait,
+        clock=clock,
+    )
+
+
+def hourly(plan: Callable[[], Plan]) -> str:
+    """`at most 1.20 $/hour`, "" if that is not known, or nothing is rented."""
+    try:
+        found = estimate(plan())
+    except CloudtrainError:  # it can no longer be planned
+        return ""
+    price = None if found is None else found.most
+    return "" if price is None else f"at most {dollars(price)}/hour"

@@ -1,16 +1,20 @@
-"""Follows the log and state of tasks, each in its attempt, over any number of connections."""
+"""Follows the log and state of tasks over any number of connections, and shows lines of logs."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
+from cloudtrain.console.forwarding import ForwardingConsole
+from cloudtrain.console.lines import LogLines, clean
 from cloudtrain.core import metrics, moments
-from cloudtrain.core.errors import CloudtrainError
+from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Console, Transport
 from cloudtrain.core.retry import LOG_SILENT, Clock, Retry, poll_until
@@ -18,7 +22,7 @@ from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.tasks import folder_of
 from cloudtrain.state.files import FULL
-from cloudtrain.state.line_times import ArrivalIndex
+from cloudtrain.state.line_times import Arrival, ArrivalIndex, time_at
 
 AGAIN = Retry(pause=1.0)
 """Retries of following a task, until its end has arrived."""
@@ -28,72 +32,21 @@ MOST_METRICS = 16 << 20
 """Limit in bytes of a task's metrics here: a month of them on a node with 16 GPUs has less."""
 
 
-class LogBytes:
-    """New log bytes of a task, already in the local log."""
-
-    def __init__(self, task: Task, data: bytes) -> None:
-        self.task, self.data = task, data
-
-
-class HeartbeatSeen:
-    """A heartbeat: the task's processes as its node lists them."""
-
-    def __init__(self, task: Task, heartbeat: task_commands.Heartbeat) -> None:
-        self.task, self.heartbeat = task, heartbeat
-
-
-class PreemptionNoticed:
-    """The cloud is about to take the task's node."""
-
-    def __init__(self, task: Task, notice: task_commands.NoticeSeen) -> None:
-        self.task, self.notice = task, notice
-
-
-class PortOpened:
-    """State of a task's port, as seen on its node."""
-
-    def __init__(self, task: Task, served: task_commands.PortState) -> None:
-        self.task, self.served = task, served
-
-
-class DiskFilling:
-    """The node's disk is nearly full."""
-
-    def __init__(self, task: Task, low: task_commands.DiskLow) -> None:
-        self.task, self.low = task, low
-
-
-class OutOfMemoryKill:
-    """The kernel killed the task because memory ran out; precedes its end."""
-
-    def __init__(self, task: Task, starved: task_commands.OutOfMemory) -> None:
-        self.task, self.starved = task, starved
-
-
-class AttemptEnded:
-    """The task's attempt is over on its node, and every byte of its log has arrived."""
-
-    def __init__(self, task: Task, end: task_commands.AttemptEnd) -> None:
-        self.task, self.end = task, end
-
-
+@dataclass(frozen=True)
 class NodeSilent:
     """The node did not answer."""
 
-    def __init__(self, task: Task, reason: str) -> None:
-        self.task, self.reason = task, reason
+    reason: str
 
 
-Event = (
-    LogBytes
-    | HeartbeatSeen
-    | PreemptionNoticed
-    | PortOpened
-    | DiskFilling
-    | OutOfMemoryKill
-    | AttemptEnded
-    | NodeSilent
-)
+@dataclass(frozen=True)
+class Event:
+    """News of a task in its attempt: bytes of its log, already in the local log, what its node
+    reports of it, or that its node did not answer. `AttemptEnd` comes after every byte of the log.
+    """
+
+    task: Task
+    news: bytes | task_commands.FollowFact | NodeSilent
 
 
 class Follower:
@@ -104,11 +57,7 @@ class Follower:
     """
 
     def __init__(
-        self,
-        run: Run,
-        transport: Transport,
-        log_path: Callable[[Task], Path],
-        console: Console,
+        self, run: Run, transport: Transport, log_path: Callable[[Task], Path], console: Console
     ) -> None:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self._closed = threading.Event()
@@ -140,12 +89,12 @@ class Follower:
                 if isinstance(error, OSError) and error.errno in FULL:
                     self._no_room(log)  # says nothing about the node: no reason to end the run
                 else:
-                    self.events.put(NodeSilent(task, str(error)))
+                    self.events.put(Event(task, NodeSilent(str(error))))
                 return None
 
         end = poll_until(followed, AGAIN, clock=Clock(sleep=self._closed.wait))
         if end is not None:
-            self.events.put(AttemptEnded(task, end))
+            self.events.put(Event(task, end))
 
     def _no_room(self, log: Path) -> None:
         if log not in self._warned:
@@ -167,7 +116,7 @@ class Follower:
                 times.arrived(file.tell(), moments.now())
                 append(file, data)
                 self._console.task_output(task.name, data.replace(b"\0", b""))
-                self.events.put(LogBytes(task, data))
+                self.events.put(Event(task, data))
 
             def beat(data: bytes) -> None:
                 for one in reader.feed(data):
@@ -175,16 +124,8 @@ class Follower:
                         end.append(one)
                     elif isinstance(one, task_commands.MetricsLine):
                         samples.add(one.text)
-                    elif isinstance(one, task_commands.NoticeSeen):
-                        self.events.put(PreemptionNoticed(task, one))
-                    elif isinstance(one, task_commands.PortState):
-                        self.events.put(PortOpened(task, one))
-                    elif isinstance(one, task_commands.DiskLow):
-                        self.events.put(DiskFilling(task, one))
-                    elif isinstance(one, task_commands.OutOfMemory):
-                        self.events.put(OutOfMemoryKill(task, one))
                     else:
-                        self.events.put(HeartbeatSeen(task, one))
+                        self.events.put(Event(task, one))
 
             self._transport.run(
                 node,
@@ -236,3 +177,123 @@ def listening_ports(tasks: Sequence[Task], node: Node, transport: Transport) -> 
     listing = "awk '$4 == \"0A\" {print substr($2, length($2) - 3)}' /proc/net/tcp /proc/net/tcp6"
     open_ports = transport.ask(node, listing).stdout.decode("ascii", "replace").split()
     return frozenset(task.name for task in tasks if f"{task.port:04X}" in open_ports)
+
+
+# ── lines of logs, filtered ────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    task: str
+    text: str
+    """Without control characters, as the console shows it."""
+    time: float | None
+    """Unix time at which it arrived at the machine that followed the run; None if not known."""
+
+
+class LineView(ForwardingConsole):
+    """A console that passes on lines of tasks that arrived after `since` and match `pattern`."""
+
+    def __init__(
+        self,
+        console: Console,
+        show: Callable[[LogLine], None],
+        *,
+        since: float | None = None,
+        pattern: re.Pattern[str] | None = None,
+        clock: Callable[[], float] = moments.now,
+    ) -> None:
+        super().__init__(console)
+        self._show, self._clock = show, clock
+        self._since, self._pattern = since, pattern
+        self._rests: dict[str, LogLines] = {}
+        self._lock = threading.Lock()
+
+    def task_output(self, task: str, data: bytes) -> None:
+        """Bytes that arrive now."""
+        with self._lock:
+            now = self._clock()
+            for text in self._rest(task).feed(data):
+                self._pass_on(LogLine(task=task, text=text, time=now))
+
+    def recorded(
+        self, task: str, data: bytes, index: Sequence[Arrival], tail: int | None, *, whole: bool
+    ) -> None:
+        """A log from its beginning, of which the last `tail` lines that fit are shown. If it is not
+        `whole`, its unterminated last line is kept for what follows.
+
+        Raises UsageError if `since` is given and the times of its lines are not known.
+        """
+        if self._since is not None and data and not index:
+            raise UsageError(
+                f"--since: the times of {task}'s lines are not on record here",
+                hint="they are on the machine that followed the run, for runs of this version",
+            )
+        with self._lock:
+            end = len(data) if whole else data.rfind(b"\n") + 1
+            fit = [line for line in _lines(task, data[:end], index) if self._fits(line)]
+            self._rest(task).feed(data[end:])
+            for line in fit if tail is None else fit[len(fit) - min(tail, len(fit)) :]:
+                self._show(line)
+
+    def flush(self) -> None:
+        """Show lines that were not terminated."""
+        with self._lock:
+            for task, rest in self._rests.items():
+                for text in rest.flush():
+                    self._pass_on(LogLine(task=task, text=text, time=self._clock()))
+
+    def _rest(self, task: str) -> LogLines:
+        return self._rests.setdefault(task, LogLines())
+
+    def _fits(self, line: LogLine) -> bool:
+        if self._since is not None and (line.time is None or line.time < self._since):
+            return False
+        return self._pattern is None or self._pattern.search(line.text) is not None
+
+    def _pass_on(self, line: LogLine) -> None:
+        if self._fits(line):
+            self._show(line)
+
+
+def _lines(task: str, data: bytes, index: Sequence[Arrival]) -> Iterator[LogLine]:
+    offset = 0
+    for raw in data.split(b"\n"):
+        if raw or offset + len(raw) < len(data):
+            text = clean(raw.replace(b"\0", b"").decode("utf-8", "replace"))
+            yield LogLine(task=task, text=text, time=time_at(index, offset))
+        offset += len(raw) + 1
+
+
+def last_lines(data: bytes, tail: int | None) -> bytes:
+    if tail is None:
+        return data
+    return b"".join(data.splitlines(keepends=True)[-tail:]) if tail > 0 else b""
+
+
+class RoleFilter(ForwardingConsole):
+    """A console that shows the output of some roles only."""
+
+    def __init__(self, console: Console | LineView, roles: Sequence[str]) -> None:
+        super().__init__(console)
+        self._roles = frozenset(roles)
+        self.by_line = isinstance(console, LineView)
+        """True if lines are shown one by one, with the times at which they arrived."""
+
+    def recorded(
+        self, task: str, data: bytes, index: Sequence[Arrival], tail: int | None, *, whole: bool
+    ) -> None:
+        """Show the end of a log, and with `by_line`, its lines with the times of `index`."""
+        if not self._takes(task):
+            return
+        if isinstance(self._console, LineView):
+            self._console.recorded(task, data, index, tail, whole=whole)
+        else:
+            self._console.task_output(task, last_lines(data, tail))
+
+    def task_output(self, task: str, data: bytes) -> None:
+        if self._takes(task):
+            super().task_output(task, data)
+
+    def _takes(self, task: str) -> bool:
+        return not self._roles or task in self._roles or task.rstrip("0123456789") in self._roles

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.paths import runs_folder
@@ -86,23 +86,21 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-i
 """
 
 
-def parse_start(node: str, completed: Completed) -> Literal["started", "already", "stopped"]:
+Started = Literal["started", "already", "stopped"]
+
+
+def parse_start(node: str, completed: Completed) -> Started:
     """Parse the answer. `already`: an earlier start of this attempt holds. `stopped`: a stop came
     before it.
 
     Raises NodeError with the node's message if nothing was started.
     """
-    words = completed.stdout.decode(errors="replace").strip()
-    verb, _, rest = words.partition(" ")
-    match verb:
-        case "started":
-            return "started"
-        case "already":
-            return "already"
-        case "stopped":
-            return "stopped"
-        case "failed":
-            raise NodeError(node, f"the task was not started: {rest}")
+    verb, _, rest = completed.stdout.decode(errors="replace").strip().partition(" ")
+    for started in get_args(Started):
+        if verb == started:
+            return cast("Started", started)
+    if verb == "failed":
+        raise NodeError(node, f"the task was not started: {rest}")
     raise _invalid_answer(node, "start", completed)
 
 
@@ -144,9 +142,7 @@ class TaskStatus:
 
 
 def status(*folders: str) -> Command:
-    """Command for the state of the attempts in these folders; parse the answer with
-    `parse_status`.
-    """
+    """Command for the state of the attempts in these folders: see `parse_status`."""
     return _dispatch("status", *folders)
 
 
@@ -220,9 +216,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeSeen:
-    """The node's end is announced (node/agent.py). `given`: Unix time of the node's clock. `word`:
-    `preempted`, `shutdown`, or `lifetime`.
-    """
+    """The node's end is announced. `given`: Unix time; `word`: preempted, shutdown or lifetime."""
 
     given: float
     word: str = "preempted"
@@ -398,9 +392,7 @@ def parse_stop(node: str, completed: Completed) -> StopResult:
 
 
 def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...]:
-    """Run and task of each attempt that still ran, and `("", "")` for processes that outlived
-    theirs. Raises as `parse_stop` does.
-    """
+    """Run and task of each attempt that ran, ("", "") for what outlived one. See `parse_stop`."""
     ended = []
     if parse_stop(node, completed).termed or completed.stdout.strip():
         for line in completed.stdout.decode(errors="replace").splitlines():

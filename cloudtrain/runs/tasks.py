@@ -1,14 +1,24 @@
-"""Tasks of a run on their nodes: folders, states, stopping."""
+"""Tasks of a run on their nodes: folders, states, stopping, landing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cloudtrain.artifacts.land import Pending, land_files, land_so_far, pending_files
+from cloudtrain.artifacts.landing import Landing, own_manifests
+from cloudtrain.cluster.plan import tasks as planned
 from cloudtrain.cluster.session import Session
 from cloudtrain.core import metrics, paths
-from cloudtrain.core.errors import CloudtrainError, NodeUnreachable
+from cloudtrain.core.cloud import facts_of
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    NodeError,
+    NodesError,
+    NodeUnreachable,
+    NotLanded,
+)
 from cloudtrain.core.model import Node
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import AWAY, ORPHANS_ANSWER, STOP_ANSWER
@@ -198,3 +208,107 @@ def log_files(session: Session, run: Run) -> dict[str, Path]:
             if path.exists():
                 found[f"{task.name}.attempt-{task.attempt}{suffix}"] = path
     return found
+
+
+# ── landing ────────────────────────────────────────────────────────────────────
+
+
+def landing_of(session: Session) -> Landing:
+    return Landing(
+        cluster=session.config.name,
+        rules=session.config.artifacts,
+        checkpoints=session.config.train.checkpoints,
+        transport=session.transport,
+        store=session.store,
+        console=session.console,
+        logs=session.records.log_path,
+        home=not facts_of(session.config.provider).takes_hosts,
+        own=own_manifests(session.records),
+    )
+
+
+def nodes_of(session: Session, run: Run) -> dict[str, Node]:
+    """Existing nodes by task."""
+    return {task.name: node for task in run.tasks if (node := session.node(task.node)) is not None}
+
+
+# ── files that no store has ────────────────────────────────────────────────────
+
+
+def land_what_is_left(session: Session) -> tuple[Pending, ...]:
+    """Land files that nodes created or kept after their run's end; returns what is only on the
+    nodes after that.
+
+    Raises NotLanded for nodes that cannot be queried, after the others' files have landed.
+    """
+    try:
+        left = ask_unlanded(session)
+    except NotLanded as error:
+        land_from_others(session, failed_nodes(error))
+        raise
+    if not left:
+        return ()
+    for run_id in runs_of(left):
+        session.console.say(f"landing run {run_id}")
+        land_again(session, run_id, left)
+    return ask_unlanded(session)
+
+
+def land_from_others(session: Session, failed: Collection[str]) -> None:
+    """Land what the other nodes hold; their runs' manifests stay open."""
+    nodes = tuple(node for node in session.nodes if node.name not in failed)
+    if not failed or not nodes:
+        return
+    others = replace(session, nodes=nodes)
+    try:
+        left = ask_unlanded(others)
+        for run_id in runs_of(left):
+            session.console.say(f"landing run {run_id} from the nodes that answer")
+            run = run_known(session, run_id, left)
+            land_so_far(landing_of(session), run, {node.task: node for node in nodes})
+    except CloudtrainError as error:  # the first error is the one to report
+        session.console.warn(error.message)
+
+
+def failed_nodes(error: NotLanded) -> tuple[str, ...]:
+    """Names of the nodes whose failure was the cause."""
+    cause = error.__cause__
+    if isinstance(cause, NodesError):
+        each = cause.failures.values()
+        return tuple(one.node for one in each if isinstance(one, NodeError))
+    return (cause.node,) if isinstance(cause, NodeError) else ()
+
+
+def runs_of(left: Iterable[Pending]) -> list[str]:
+    return sorted({file.path.split("/")[0] for file in left})
+
+
+def ask_unlanded(session: Session) -> tuple[Pending, ...]:
+    """Compare everything with the nodes once more, which takes minutes for 100,000 files."""
+    with session.console.stage("verify what has landed", len(session.nodes)) as stage:
+        return pending_files(landing_of(session), session.nodes, stage)
+
+
+def land_again(session: Session, run_id: str, left: tuple[Pending, ...]) -> None:
+    run = run_known(session, run_id, left)
+    nodes = {node.task: node for node in session.nodes}
+    land_files(landing_of(session), run, nodes, certain=True)
+
+
+def run_known(session: Session, run_id: str, left: tuple[Pending, ...]) -> Run:
+    known = {run.id: run for run in session.records.runs()}
+    return known.get(run_id) or unknown_run(session, run_id, left)
+
+
+def unknown_run(session: Session, run_id: str, left: tuple[Pending, ...]) -> Run:
+    """A run that only the nodes' disks know."""
+    names = {file.path.split("/")[1] for file in left if file.path.startswith(f"{run_id}/")}
+    tasks = tuple(task for task in planned(session.plan) if task.name in names)
+    return Run(
+        id=run_id,
+        cluster=session.config.name,
+        command="",
+        tasks=tasks,
+        state="landing",
+        created=0.0,
+    )

@@ -88,7 +88,7 @@ def delivered_name(file: str) -> str:
 _FRAME = re.compile(r'(?m)^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in .*|$)')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<|/bin/")
 _DELIVERED = re.compile(r"/runs/[^/]+/[^/]+/code/")
-"""A task's copy of the delivered code: `runs/work_folders`."""
+"""A task's copy of the delivered code: `runs/start`."""
 
 
 TRACEBACK = "Traceback (most recent call last):"

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.away.desk_keys import publish_desk_key
 from cloudtrain.away.orders import new_order_key
 from cloudtrain.away.published import AwayState, Publisher
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import new_desk_id, publish_desk_key
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load
 from cloudtrain.state import Records

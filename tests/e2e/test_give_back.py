@@ -25,7 +25,7 @@ def account(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Account]
         project = Project(tmp_path / "project")
         project.environment.update(cloud.environment)
         project.limits = {
-            "cluster.lost_nodes.TAKEN": 0.5,
+            "cluster.provision.TAKEN": 0.5,
             "cluster.place_choice.ROUNDS": 2.0,
             "runs.node_replacement.REQUESTS": 2.0,
         }

@@ -24,7 +24,7 @@ def door(project: Project) -> Iterator[tuple[str, Faults]]:
 
 def ended_without_its_store(project: Project, door: tuple[str, Faults], **limits: float) -> Command:
     """A `cloudtrain run` whose store is away as soon as its tasks have ended."""
-    project.limits = {"OUTAGE": 600.0, "runs.outage.TRIES": 0.5, **limits}
+    project.limits = {"OUTAGE": 600.0, "runs.supervise.TRIES": 0.5, **limits}
     uri, faults = door
     end = project.shared() / "ends"
     config = project.config(

@@ -125,9 +125,9 @@ def test_a_node_that_comes_back_after_it_was_given_up_loses_nothing(
 def test_a_run_comes_through_a_lid_that_closes_and_a_clock_that_jumps(project: Project) -> None:
     project.limits = {
         **{"LOST_AFTER": 3.0, "ALONE_LOST_AFTER": 3.0, "NODE_SILENT": 3.0},
-        **{"cluster.lease.LASTS": 3.0, "rehearsal.client_faults.BEYOND": 2.0},
+        **{"cluster.lease.LASTS": 3.0, "rehearsal.faults.BEYOND": 2.0},
         **{"core.moments.TICK": 0.2, "core.moments.LATE": 1.0, "core.moments.READS": 1.0},
-        "rehearsal.client_faults.BETWEEN": 0.5,
+        "rehearsal.faults.BETWEEN": 0.5,
     }
     config = gcp(project, 0.1, stall_timeout="4s")
     done = project.cloudtrain("rehearse", config, "--faults", "lid,clock", "--at", "30%", "--json")

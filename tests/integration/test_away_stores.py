@@ -14,7 +14,6 @@ from urllib.request import Request, urlopen
 import boto3
 import pytest
 
-from cloudtrain.away.desk_keys import DeskKeys
 from cloudtrain.away.orders import (
     OrderInbox,
     answer_of,
@@ -23,7 +22,7 @@ from cloudtrain.away.orders import (
     post_order,
 )
 from cloudtrain.away.published import PIECE, AwayState, Published, Publisher
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import DeskKeys, new_desk_id
 from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.state.away_record import AwayRecord
 from cloudtrain.stores import open_store

@@ -19,7 +19,7 @@ import pytest
 
 from cloudtrain import catalog
 from cloudtrain.artifacts.manifest import read_manifest
-from cloudtrain.away.own_desk import own_desk
+from cloudtrain.away.find_away import own_desk
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import run_away
 from cloudtrain.commands.down import down

@@ -20,7 +20,7 @@ from cloudtrain.core.shell import Command
 from cloudtrain.node import changes
 from cloudtrain.node.listing import Listing
 from cloudtrain.runs.landing_steps import only_on_nodes
-from cloudtrain.runs.work_folders import prepare_work, set_work_aside
+from cloudtrain.runs.start import prepare_work, set_work_aside
 from tests.support.fakes import make_plan
 from tests.support.landing_parts import RUN, Cluster
 

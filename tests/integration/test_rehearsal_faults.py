@@ -52,7 +52,7 @@ def test_a_task_on_a_node_without_a_disk_of_its_own_cannot_make_a_file_longer(
 STANDING = """
 import os, signal, sys, threading
 from cloudtrain.cli.process import go_on_in_child
-from cloudtrain.rehearsal.client_faults import stand_still
+from cloudtrain.rehearsal.faults import stand_still
 signal.signal(signal.SIGINT, signal.default_int_handler)  # xdist's workers ignore it
 go_on_in_child()
 print(os.getpid(), flush=True)

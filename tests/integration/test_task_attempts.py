@@ -22,11 +22,17 @@ from cloudtrain.commands.train import new_run
 from cloudtrain.core.errors import RunFailed
 from cloudtrain.core.run_record import Run
 from cloudtrain.runs import supervise
-from cloudtrain.runs.start import launch_inputs, next_attempts, start_attempt, start_tasks
+from cloudtrain.runs.start import (
+    create_work_folders,
+    launch_inputs,
+    next_attempts,
+    start_attempt,
+    start_tasks,
+)
 from cloudtrain.runs.supervise import supervise_run
-from cloudtrain.runs.tail import AttemptEnded, Follower
+from cloudtrain.runs.tail import Follower
+from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.runs.tasks import save_run, task_statuses
-from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.state import Records
 from tests.support.landing_parts import Heard, write_manifest
 from tests.support.project import Project, until
@@ -87,10 +93,10 @@ class Rig:
             node = session.node(task.node)
             assert node is not None
             follower.follow(task, node)
-        while not isinstance(event := follower.events.get(timeout=30), AttemptEnded):
+        while not isinstance((event := follower.events.get(timeout=30)).news, AttemptEnd):
             pass
         follower.close()
-        assert (event.task.name, event.end.exit_code) == ("worker0", 7)
+        assert (event.task.name, event.news.exit_code) == ("worker0", 7)
         before = task_statuses(session, run)
         run = save_run(session, next_attempts(run, {"worker0"}))
         again = next(task for task in run.tasks if task.name == "worker0")

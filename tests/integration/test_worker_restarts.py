@@ -53,7 +53,7 @@ class Job:
             "FROZEN_AFTER": 2.0,
             "LOST_AFTER": 5.0,
             "NODE_AWAY": 5.0,
-            "runs.restart_alone.ALONE": 0.2,
+            "runs.state_machine.ALONE": 0.2,
         }
         project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.py").write_text(TASK)

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from cloudtrain import config as configs
-from cloudtrain.away.desk_cluster import desk_config, desk_extras
-from cloudtrain.away.program import write_program
+from cloudtrain.away.desk_cluster import desk_config, desk_extras, write_program
 from cloudtrain.away.published import AwayState, Published
 from cloudtrain.core.errors import StoreError
 from cloudtrain.core.protocols import ArtifactStore

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain.cluster import provision, recorded_drift
+from cloudtrain.cluster import drift, provision
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Session
 from cloudtrain.commands.up import create_cluster
@@ -33,7 +33,7 @@ from cloudtrain.money.estimate import price_of
 from cloudtrain.money.node_hours import KEPT_FOR
 from cloudtrain.providers.base.driver import LaunchRequest, Location, Tell, Vm
 from cloudtrain.providers.base.provider import CloudProvider
-from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
+from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from tests.support.fake_account import Clock, FakeAccount
 from tests.support.landing_parts import Heard
 
@@ -253,5 +253,5 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def use(spender: Spender, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the drift read this record, on this clock."""
-    monkeypatch.setattr(recorded_drift, "Records", lambda name: spender.record)
-    monkeypatch.setattr(recorded_drift, "moments", SimpleNamespace(now=spender.clock.now))
+    monkeypatch.setattr(drift, "Records", lambda name: spender.record)
+    monkeypatch.setattr(drift, "moments", SimpleNamespace(now=spender.clock.now))

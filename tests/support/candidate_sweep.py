@@ -295,7 +295,7 @@ def main() -> None:
     from cloudtrain.cluster import provision, session
     from cloudtrain.commands import accounts, up
     from cloudtrain.core import moments
-    from cloudtrain.runs import background
+    from cloudtrain.runs import idle
     from tests.support import cloud_client
     from tests.support.botocore_models import read_before_forks
 
@@ -324,7 +324,7 @@ def main() -> None:
         (up, "prepare_nodes", lambda session: ""),
         (trial_machine, "confirm_own_ends", lambda session: session),
         (trial_machine, "prove_upload", lambda *given: "not asked"),
-        (background, "start_process", lambda records, command: None),
+        (idle, "start_process", lambda records, command: None),
         (moments, "now", timing.clock.now),
     ]
     for module, attribute, value in changes:

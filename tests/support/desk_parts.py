@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cloudtrain.away.desk_cluster import ROLE, desk_name
-from cloudtrain.cluster.creations import PROGRAM
+from cloudtrain.cluster.lease import PROGRAM
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.core.model import ClusterConfig, Code, Node, NodeGroup
 from cloudtrain.state import Records

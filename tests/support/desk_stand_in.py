@@ -11,9 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from cloudtrain.away.event_log import log_stream
 from cloudtrain.away.orders import Order, OrderInbox
-from cloudtrain.away.published import AwayState, Phase, Publisher
+from cloudtrain.away.published import AwayState, Phase, Publisher, log_stream
 from cloudtrain.away.signatures import SigningKey, load_key
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.run import run

@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster import cluster_owner, provision, session
+from cloudtrain.cluster import lease, provision, session
 from cloudtrain.commands import accounts, up
-from cloudtrain.runs import background
+from cloudtrain.runs import idle
 from tests.support.fakes import FakeProvider
 
 FIRST: dict[str, Any] = {
@@ -63,13 +63,13 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.setenv("CLOUDTRAIN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     cloud = FakeProvider(place="us-east4-c")
-    for module in (session, accounts, cluster_owner):
+    for module in (session, accounts, lease):
         monkeypatch.setattr(module, "open_provider", lambda config: cloud)
     monkeypatch.setattr(provision, "await_first_login", lambda *given, **named: None)
     monkeypatch.setattr(up, "prepare_nodes", lambda session: "")
     user = User(cloud)
     monkeypatch.setattr(
-        background, "start_process", lambda records, command: user.background.append(command)
+        idle, "start_process", lambda records, command: user.background.append(command)
     )
     user.write()
     assert user.up().exit_code == 0

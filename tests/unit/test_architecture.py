@@ -307,7 +307,7 @@ def test_the_wall_clock_is_read_in_one_place_and_on_nodes_alone() -> None:
         for path in named
         if (lines := reads_the_wall_clock(path))
     }
-    setting = {"rehearsal/client_faults.py"}  # what the others are rehearsed with
+    setting = {"rehearsal/faults.py"}  # what the others are rehearsed with
     assert {name for name in found if not name.startswith("node/")} == {"core/moments.py", *setting}
 
 

@@ -14,14 +14,19 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.artifacts.run_index import store_record
-from cloudtrain.away import away_down
-from cloudtrain.away.delivery import Process
-from cloudtrain.away.desk_keys import publish_desk_key
-from cloudtrain.away.event_log import log_stream
+from cloudtrain.away import away_orders
+from cloudtrain.away.job import Process
 from cloudtrain.away.orders import Order, OrderInbox, new_order_key
-from cloudtrain.away.published import STALE, AwayState, Phase, Published, Publisher, write_state
-from cloudtrain.away.signatures import SigningKey
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.published import (
+    STALE,
+    AwayState,
+    Phase,
+    Published,
+    Publisher,
+    log_stream,
+    write_state,
+)
+from cloudtrain.away.signatures import SigningKey, new_desk_id, publish_desk_key
 from cloudtrain.cli.live_view import Changes, screen
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
@@ -41,8 +46,10 @@ from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.core.retry import ORDER_RECEIVED, Clock
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import spools
+from cloudtrain.core.wait_limits import ORDER_RECEIVED
+from cloudtrain.runs import find_run
 from cloudtrain.runs.idle import idle_limit
-from cloudtrain.runs.log_lines import LineView, LogLine
+from cloudtrain.runs.tail import LineView, LogLine
 from cloudtrain.state import Records, resolve
 from cloudtrain.state.away_record import AwayRecord, desk_mark, save_away
 from cloudtrain.stores import open_store
@@ -352,9 +359,9 @@ def test_what_nodes_stored_after_their_desk_was_lost_lands_on_the_machine_that_s
 ) -> None:
     """Not before: two that write one manifest undo each other's work."""
     ingested: list[str] = []
-    monkeypatch.setattr(spools, "can_spool", lambda store: True)
-    monkeypatch.setattr(spools, "pending_spools", lambda run, store: [])
-    monkeypatch.setattr(spools, "ingest_spools", lambda run, *_, **__: ingested.append(run.id))
+    monkeypatch.setattr(find_run, "can_spool", lambda store: True)
+    monkeypatch.setattr(find_run, "pending_spools", lambda run, store: [])
+    monkeypatch.setattr(find_run, "ingest_spools", lambda run, *_, **__: ingested.append(run.id))
     monkeypatch.setattr(time, "time", lambda: away.now)
     land_logs(ENDED, {}, away.store)
     away.reports()
@@ -498,7 +505,7 @@ def test_a_desk_that_the_store_wrongly_calls_ended_is_ordered_and_not_deleted(
     away.reports()
     cloud.cloud["mnist-desk"] = away.node
     cloud.cloud["mnist"] = {"mnist-chief0": node("mnist-chief0")}
-    monkeypatch.setattr(away_down, "process_there", lambda desk, console: process)
+    monkeypatch.setattr(away_orders, "process_there", lambda desk, console: process)
     if lost:
         away.store.delete(f".away/mnist/{DESK}/state.json")
     else:
@@ -535,7 +542,7 @@ def test_a_desk_whose_client_was_killed_before_it_was_started_is_deleted_and_not
     record_desk(away.config)
     away.reports("starting", run=None)
     cloud.cloud["mnist-desk"] = away.node
-    monkeypatch.setattr(away_down, "process_there", lambda desk, console: "none")
+    monkeypatch.setattr(away_orders, "process_there", lambda desk, console: "none")
     go_down(away)
     assert cloud.cloud == {}
     assert not [line for line in away.console.said if "ordered" in line]

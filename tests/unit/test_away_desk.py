@@ -17,22 +17,29 @@ from typing import Any
 import pytest
 
 from cloudtrain.away import job as jobs
-from cloudtrain.away.delivery import code_on_desk
 from cloudtrain.away.desk_cluster import (
     MARGIN,
     away_notes,
     desk_config,
     desk_name,
+    pinned_requirements,
     refuse_unfit,
     without_desks_share,
 )
-from cloudtrain.away.job import Job, config_for_desk, from_bytes, requirement_files, to_bytes
+from cloudtrain.away.job import (
+    Job,
+    Outcome,
+    code_on_desk,
+    config_for_desk,
+    from_bytes,
+    recorded_outcome,
+    requirement_files,
+    to_bytes,
+)
 from cloudtrain.away.orders import OrderInbox, answer_of, new_order, new_order_key, post_order
-from cloudtrain.away.outcome import Outcome, recorded_outcome
-from cloudtrain.away.program import pinned_requirements
 from cloudtrain.away.published import Published, Publisher
 from cloudtrain.away.reporter import Reporter, phase_of
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import new_desk_id
 from cloudtrain.cli.errors import failure_of
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.ownership import act_for, current_owner

@@ -27,8 +27,7 @@ from cloudtrain.away.orders import (
     signed,
     verified,
 )
-from cloudtrain.away.signatures import ORDER, SigningKey
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import ORDER, SigningKey, new_desk_id
 from cloudtrain.core.errors import CredentialsError, StoreError
 from cloudtrain.core.protocols import ArtifactStore
 from cloudtrain.state.files import DiskFull

@@ -14,12 +14,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloudtrain.away import published
-from cloudtrain.away.desk_keys import DeskKeys, publish_desk_key
-from cloudtrain.away.event_log import EventReader, log_stream
 from cloudtrain.away.orders import new_order_key
-from cloudtrain.away.published import PIECE, STALE, AwayState, Published, Publisher, write_state
-from cloudtrain.away.signatures import ANSWER, SigningKey
-from cloudtrain.away.store_paths import DESK_ID, new_desk_id
+from cloudtrain.away.published import (
+    PIECE,
+    STALE,
+    AwayState,
+    EventReader,
+    Published,
+    Publisher,
+    log_stream,
+    write_state,
+)
+from cloudtrain.away.signatures import (
+    ANSWER,
+    DESK_ID,
+    DeskKeys,
+    SigningKey,
+    new_desk_id,
+    publish_desk_key,
+)
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.console.event_stream import EventStream
 from cloudtrain.console.plain import PlainConsole

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from cloudtrain.cli.status import BUDGET
 from cloudtrain.cli.status_lines import budget_words
-from cloudtrain.cluster.budget_check import refusal
-from cloudtrain.cluster.lifetime import SAME
+from cloudtrain.cluster.lifetime import SAME, refusal
 from cloudtrain.cluster.place_choice import budget_since, continue_budget
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.provision import create_nodes
@@ -59,10 +58,10 @@ from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.money.budget import budget_state, landing_time
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
-from cloudtrain.runs.budget import BudgetWatch
 from cloudtrain.runs.idle import is_watched
+from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from cloudtrain.runs.node_agents import last_sync
-from cloudtrain.runs.replace_nodes import NOTHING, decide_drift
+from cloudtrain.runs.observers import BudgetWatch
 from cloudtrain.runs.root_cause import is_retryable, sentence
 from cloudtrain.runs.state_machine import decide
 from cloudtrain.runs.tasks import Watched

@@ -13,13 +13,7 @@ from click.testing import CliRunner
 
 from cloudtrain import catalog
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster.cluster_offers import (
-    choices,
-    cluster_offers,
-    each_account,
-    settle,
-    standing,
-)
+from cloudtrain.cluster.place_choice import choices, cluster_offers, each_account, settle, standing
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands.plan import plan_report
@@ -27,7 +21,7 @@ from cloudtrain.config import from_json, load, load_again, to_json, with_candida
 from cloudtrain.config.location import location_of, place_in_file
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import ClusterConfig
-from cloudtrain.rehearsal.local_config import local_config
+from cloudtrain.rehearsal.fault_trial import local_config
 from cloudtrain.state import Records
 
 GCP: dict[str, Any] = {"provider": "gcp", "placement": ["us-central1", "us-east4"]}

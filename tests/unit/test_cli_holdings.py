@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cluster import creations
+from cloudtrain.cluster import lease
 from cloudtrain.cluster.ownership import this_machine
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.config import load, to_json
@@ -24,7 +24,7 @@ from cloudtrain.core.model import ClusterConfig, Holding, Node, NodeState, Owner
 from cloudtrain.core.owner import digest, login
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Principal
-from cloudtrain.runs.cluster_seen import cluster_seen
+from cloudtrain.runs.landing_steps import cluster_seen
 from cloudtrain.runs.state_table import next_step
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider
@@ -260,7 +260,7 @@ def test_gc_takes_what_this_machine_was_creating_once_nothing_here_is_at_work_on
     words = ("gc", "new", "--provider", "gcp", "--yes")
     with Records("new").lock("up"):
         assert "new is being created until " in run(*words).stderr
-    monkeypatch.setattr(creations, "is_recorded_desk", lambda cluster: cluster == "new")
+    monkeypatch.setattr(lease, "is_recorded_desk", lambda cluster: cluster == "new")
     assert "new is being created until " in run(*words).stderr
     assert list(cloud.cloud) == ["new"]
     Records("new-desk").close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cloudtrain.runs.background  # which imports what `use` replaces
+import cloudtrain.runs.idle  # which imports what `use` replaces
 from cloudtrain.cli.app import cli
 from cloudtrain.cli.status import report_json
 from cloudtrain.cli.status_lines import report_text
@@ -89,7 +89,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
 
 def use(fake: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the session's doors: the provider that any config leads to."""
-    import_module("cloudtrain.runs.background")  # with the real one, whichever test is first
+    import_module("cloudtrain.runs.idle")  # with the real one, whichever test is first
     doors = types.ModuleType("cloudtrain.cluster.session")
     vars(doors).update(
         open_provider=lambda config: fake,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import cloudtrain
 from cloudtrain.cli.app import COMMANDS, cli
+from cloudtrain.cluster.drift import override_notes
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.cluster.recorded_drift import override_notes
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import from_json, load, read_secrets, to_json
 from cloudtrain.config.location import place_in_file

@@ -15,8 +15,7 @@ from cloudtrain.core.errors import TransientError
 from cloudtrain.core.events import AttemptStarted, NodeCreated, RunEnded, TasksJoined, UpBegun
 from cloudtrain.core.model import Node
 from cloudtrain.core.run_record import Cause, Run, RunAttempt
-from cloudtrain.runs.run_progress import RunProgress
-from cloudtrain.runs.utilization import RoleUse, Utilization
+from cloudtrain.runs.run_progress import RoleUse, RunProgress, Utilization
 from cloudtrain.state import Records
 
 NOW = time.mktime((2026, 11, 23, 12, 0, 0, 0, 0, -1))

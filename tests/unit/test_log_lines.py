@@ -15,7 +15,7 @@ from cloudtrain.cli.app import cli, run
 from cloudtrain.console import times
 from cloudtrain.console.quiet import QuietConsole
 from cloudtrain.core.run_record import Run, RunAttempt, Task
-from cloudtrain.runs.log_lines import LineView, LogLine
+from cloudtrain.runs.tail import LineView, LogLine
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import Arrival, ArrivalIndex, arrivals, index_of, time_at
 

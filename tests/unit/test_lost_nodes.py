@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.artifacts.land import not_landed
-from cloudtrain.cluster.lost_nodes import TAKEN, lost_as_no_capacity, lost_nodes
+from cloudtrain.cluster.provision import TAKEN, lost_as_no_capacity, lost_nodes
 from cloudtrain.core.errors import (
     CapacityError,
     CloudtrainError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.cluster.billing_notice import billed
+from cloudtrain.cluster.rollback import billed
 from cloudtrain.cluster.session import Session, adopt_identity
 from cloudtrain.core.errors import (
     CapacityError,
@@ -180,7 +180,7 @@ def test_without_that_wish_it_stays_spot() -> None:
 def test_a_price_limit_keeps_it_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(train=Train(spot_retries=1), limits=Limits(max_price=1.0))
     monkeypatch.setattr(
-        "cloudtrain.cluster.on_demand.estimate",
+        "cloudtrain.cluster.plan.estimate",
         lambda plan: type("Bill", (), {"most": 3.0, "per_hour": 3.0})(),
     )
     world.provider.errors = refusals(2)

@@ -25,7 +25,7 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.events import down_fault
 from cloudtrain.core.model import Plan
 from cloudtrain.core.retry import Clock
-from cloudtrain.runs.outage import TRIES, passes, retry_outage
+from cloudtrain.runs.supervise import TRIES, passes, retry_outage
 from cloudtrain.state import Records
 from tests.support.fakes import make_plan
 from tests.support.landing_parts import Heard

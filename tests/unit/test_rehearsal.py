@@ -41,6 +41,29 @@ from cloudtrain.rehearsal.faults import FAULTS, LocalNodes, free_disk, given_up
 from cloudtrain.rehearsal.landed import Compared, compared
 from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
+from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
+from cloudtrain.rehearsal.fault_trial import Trial, local_config, name_of_rehearsal, not_rehearsed
+from cloudtrain.rehearsal.faults import (
+    CLIENT,
+    FAULTS,
+    JUMPS,
+    LocalNodes,
+    free_disk,
+    given_up,
+    jumping_clock,
+    longest_silence,
+)
+from cloudtrain.rehearsal.report import (
+    Compared,
+    Fault,
+    Outcome,
+    Rehearsal,
+    Saving,
+    compared,
+    judged,
+    saving_in,
+    table,
+)
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.state import Records
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.away.delivery import Process
 from cloudtrain.away.desk_cluster import desk_config
+from cloudtrain.away.job import Process
 from cloudtrain.away.orders import load_order_key
 from cloudtrain.away.published import AwayState, write_state
-from cloudtrain.away.store_paths import new_desk_id
+from cloudtrain.away.signatures import new_desk_id
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands import run_away as away_command

@@ -10,21 +10,25 @@ from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.cluster_formation import (
+from cloudtrain.core.wait_limits import JOINED_LATE
+from cloudtrain.runs.attempt_state import (
+    AttemptState,
+    TaskView,
     detect_formation,
     separate_trainings_failure,
     separate_trainings_note,
     trained_as_one,
 )
-from cloudtrain.runs.evaluator_end import QUIET, STILL_AFTER
-from cloudtrain.runs.root_cause import is_retryable
+from cloudtrain.runs.root_cause import is_retryable, tolerated_failures
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
+    QUIET,
     SETTLE,
+    STILL_AFTER,
     WINDOW,
     Decision,
     decide,
-    tolerated_failures,
 )
 from cloudtrain.runs.task_commands import PortState
 

@@ -9,7 +9,6 @@ import pytest
 
 from cloudtrain.artifacts.land import Pending
 from cloudtrain.cluster import provision
-from cloudtrain.cluster.ready_time import ready_time
 from cloudtrain.core.errors import CapacityError, NotLanded
 from cloudtrain.core.events import (
     AttemptBegun,
@@ -23,9 +22,8 @@ from cloudtrain.core.events import (
     was_ready,
 )
 from cloudtrain.core.model import SPOT, Accelerator, Limits, NodeGroup, Train
-from cloudtrain.runs import survivors
-from cloudtrain.runs.node_replacement import replace_lost_nodes
-from cloudtrain.runs.survivors import AT_LEAST, keeping
+from cloudtrain.runs import node_replacement
+from cloudtrain.runs.node_replacement import AT_LEAST, keeping, ready_time, replace_lost_nodes
 from tests.support.fakes import line_of
 from tests.unit.test_node_replacement import RUN, World, home, refusals
 
@@ -59,12 +57,12 @@ class Cloud(World):
     def go(self) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(provision, "await_first_login", lambda *given, **named: None)
-            patch.setattr(survivors, "ready_time", lambda events: self.ready)
-            patch.setattr(survivors, "end_orphans", lambda session: frozenset())
-            patch.setattr(survivors, "ask_unlanded", self._ask)
-            patch.setattr(survivors, "landing_of", lambda session: None)
+            patch.setattr(node_replacement, "ready_time", lambda events: self.ready)
+            patch.setattr(node_replacement, "end_orphans", lambda session: frozenset())
+            patch.setattr(node_replacement, "ask_unlanded", self._ask)
+            patch.setattr(node_replacement, "landing_of", lambda session: None)
             patch.setattr(
-                survivors, "land_so_far", lambda _, run, nodes: self.landed.append(run.id)
+                node_replacement, "land_so_far", lambda _, run, nodes: self.landed.append(run.id)
             )
             clock = replace(self.session.clock, now=lambda: self.now, sleep=self.sleep)
             session = replace(self.session, clock=clock)
@@ -139,14 +137,14 @@ def test_how_long_they_are_kept(
     seconds: float | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survivors, "ready_time", lambda events: ready)
+    monkeypatch.setattr(node_replacement, "ready_time", lambda events: ready)
     assert keeping(Cloud(**changes).session).seconds == seconds
 
 
 def test_nodes_on_demand_with_gpus_are_kept_as_they_may_not_be_had_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survivors, "ready_time", lambda events: 600.0)
+    monkeypatch.setattr(node_replacement, "ready_time", lambda events: 600.0)
     session = Cloud().session
     with_gpu = tuple(
         replace(node, accelerator=Accelerator(kind="T4")) for node in session.plan.nodes

@@ -28,8 +28,8 @@ from cloudtrain.runs.monitor import (
     warn_of_full_disks,
 )
 from cloudtrain.runs.node_agents import agent_order
-from cloudtrain.runs.start import next_attempts, record_attempt, start_tasks
-from cloudtrain.runs.tail import AttemptEnded, DiskFilling, LogBytes, append
+from cloudtrain.runs.start import next_attempts, record_attempt, set_work_aside, start_tasks
+from cloudtrain.runs.tail import Event, append
 from cloudtrain.runs.task_commands import AttemptEnd, DiskLow
 from cloudtrain.runs.tasks import (
     Watched,
@@ -39,7 +39,6 @@ from cloudtrain.runs.tasks import (
     stop_tasks,
     task_statuses,
 )
-from cloudtrain.runs.work_folders import set_work_aside
 from cloudtrain.state import Records
 from cloudtrain.stores import open_store
 from cloudtrain.training.log_text import reduces_over_grpc
@@ -250,11 +249,11 @@ def test_a_task_whose_node_is_gone_when_another_process_takes_over_is_lost(
 
 def test_late_news_of_a_tasks_earlier_attempt_change_nothing(session: Session) -> None:
     state = new_attempt_state(session, RUN)
-    take(state, LogBytes(FIRST, b"old"), 1.0)
-    take(state, AttemptEnded(FIRST, AttemptEnd(state="exited", exit_code=1)), 1.0)
+    take(state, Event(FIRST, b"old"), 1.0)
+    take(state, Event(FIRST, AttemptEnd(state="exited", exit_code=1)), 1.0)
     assert (state.tasks["worker0"].tail, state.tasks["worker0"].ended) == (b"", False)
-    take(state, LogBytes(SECOND, b"new"), 1.0)
-    take(state, AttemptEnded(SECOND, AttemptEnd(state="exited", exit_code=0)), 1.0)
+    take(state, Event(SECOND, b"new"), 1.0)
+    take(state, Event(SECOND, AttemptEnd(state="exited", exit_code=0)), 1.0)
     assert (state.tasks["worker0"].tail, state.tasks["worker0"].exit_code) == (b"new", 0)
 
 
@@ -322,7 +321,7 @@ def test_gradients_over_grpc_are_warned_of_once_in_a_run_and_recorded(session: S
     state, watched = new_attempt_state(session, RUN), Watched(session=session, run=RUN)
     for part in (STARTED[:300], STARTED[300:], STARTED):
         for task in (CHIEF, OTHER):
-            take(state, LogBytes(task, part.encode()), 5.0)
+            take(state, Event(task, part.encode()), 5.0)
         report_grpc(watched, state)
     (words,) = warned
     assert "gradients are reduced over gRPC" in words
@@ -334,7 +333,7 @@ def test_gradients_over_grpc_are_warned_of_once_in_a_run_and_recorded(session: S
 
     again = replace(RUN, attempts=(attempt, RunAttempt(number=2, started=2000.0)))
     second = new_attempt_state(session, again)
-    take(second, LogBytes(CHIEF, STARTED.encode()), 5.0)
+    take(second, Event(CHIEF, STARTED.encode()), 5.0)
     report_grpc(Watched(session=session, run=again), second)
     assert len(warned) == 1
 
@@ -343,7 +342,7 @@ def test_a_disk_that_fills_is_warned_of_once(session: Session) -> None:
     assert isinstance(session.console, Heard)
     state = new_attempt_state(session, RUN)
     for free in (400_000_000, 300_000_000):
-        take(state, DiskFilling(CHIEF, DiskLow(free=free)), 5.0)
+        take(state, Event(CHIEF, DiskLow(free=free)), 5.0)
         warn_of_full_disks(session, state)
     (words,) = session.console.warned
     assert words.startswith("mnist-chief0: 400 MB are free on its disk")

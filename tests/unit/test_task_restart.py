@@ -32,9 +32,9 @@ from cloudtrain.runs.monitor import (
     new_attempt_state,
     take,
 )
-from cloudtrain.runs.tail import AttemptEnded
+from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart
+from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd
-from cloudtrain.runs.task_restart import Restarted, TaskRestarts, record_restart
 from cloudtrain.runs.tasks import Observer, Watched
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
@@ -90,7 +90,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
 def failed(session: Session) -> AttemptState:
     """The state of an attempt whose worker was killed."""
     state = new_attempt_state(session, RUN)
-    take(state, AttemptEnded(WORKER, AttemptEnd(state="exited", exit_code=-9)), 10.0)
+    take(state, Event(WORKER, AttemptEnd(state="exited", exit_code=-9)), 10.0)
     return state
 
 
@@ -121,7 +121,7 @@ def test_a_restart_is_recorded_with_its_reason_before_anything_of_it_exists(
     assert (view.task.attempt, view.begun, view.ended) == (2, True, False)
     assert state.restarts == {"chief0": 0, "worker0": 1, "ps0": 0}
     assert session.records.events()[-1]["event"] == "restart"
-    take(state, AttemptEnded(WORKER, AttemptEnd(state="exited", exit_code=-9)), 11.0)
+    take(state, Event(WORKER, AttemptEnd(state="exited", exit_code=-9)), 11.0)
     assert not view.ended, "late news of the attempt that has failed"
 
 
@@ -132,14 +132,14 @@ def test_who_takes_over_starts_a_recorded_restart_that_was_not_begun(session: Se
     assert state.restarts["worker0"] == 1
     assert not state.tasks["worker0"].port_open
     assert state.tasks["ps0"].port_open
-    take(state, AttemptEnded(again, AttemptEnd(state="absent")), 20.0)
+    take(state, Event(again, AttemptEnd(state="absent")), 20.0)
     view = state.tasks["worker0"]
     assert (view.begun, view.ended) == (True, False)
     assert is_unstarted(view, None), "also where its node was about to be recreated"
     assert not is_unstarted(state.tasks["ps0"], None)
     session.records.log_path(run.id, "worker0", 2).write_bytes(b"it has run\n")
     ran = new_attempt_state(session, run)
-    take(ran, AttemptEnded(again, AttemptEnd(state="absent")), 20.0)
+    take(ran, Event(again, AttemptEnd(state="absent")), 20.0)
     assert ran.tasks["worker0"].lost == "its node has no trace of it any more"
 
 
@@ -244,7 +244,7 @@ def test_without_capacity_a_restart_has_failed_and_counts_as_one(
 def test_an_address_that_the_deleted_node_still_has_is_asked_for_again(
     session: Session, gone: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloudtrain.runs.task_restart.FREED", Retry(pause=0.01, within=60.0))
+    monkeypatch.setattr("cloudtrain.runs.restart.FREED", Retry(pause=0.01, within=60.0))
     gone.create_fails = {"mnist-worker0": AddressTakenError("Address 10.0.0.2 is in use.")}
     restarts, _ = restarting(session)
     eventually(lambda: pending_nodes(session.records.events()))
@@ -266,10 +266,10 @@ def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again
         raise NodeError("mnist-worker0", "enough")
 
     monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *_, **__: None)
-    monkeypatch.setattr("cloudtrain.runs.task_restart.prepare_nodes", prepare)
+    monkeypatch.setattr("cloudtrain.runs.restart.prepare_nodes", prepare)
     run = record_restart(session, RUN, failed(session), "worker0")
     state = new_attempt_state(session, run)
-    take(state, AttemptEnded(run.tasks[1], AttemptEnd(state="absent")), 20.0)
+    take(state, Event(run.tasks[1], AttemptEnd(state="absent")), 20.0)
     restarts = TaskRestarts(session, run)
     restarts.begin(session, run, state, state.tasks["worker0"])
     assert isinstance(outcome(restarts).error, NodeError)
@@ -277,7 +277,7 @@ def test_a_node_that_a_dead_process_may_have_left_half_ready_is_made_ready_again
 
 
 def test_a_host_that_reboots_is_awaited(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtrain.runs.task_restart.RETURNED", Retry(pause=0.01, within=60.0))
+    monkeypatch.setattr("cloudtrain.runs.restart.RETURNED", Retry(pause=0.01, within=60.0))
     assert isinstance(session.provider, FakeProvider)
     cluster = session.provider.cloud["mnist"]
     there = cluster["mnist-worker0"]

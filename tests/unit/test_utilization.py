@@ -13,7 +13,7 @@ import pytest
 from cloudtrain.cli.status_lines import utilization_lines
 from cloudtrain.core.metrics import GpuSample, Sample
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs.utilization import (
+from cloudtrain.runs.run_progress import (
     LatestUse,
     Utilization,
     task_use,

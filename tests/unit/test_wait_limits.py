@@ -23,7 +23,7 @@ UNLIMITED = {
     ("cluster/place_choice.py", ""): "within --wait",
     ("runs/node_replacement.py", ""): "within limits.wait, deadline and the nodes' life (`_until`)",
     (
-        "runs/restart_alone.py",
+        "runs/state_machine.py",
         "",
     ): "pauses between restarts, of which train.max_restarts is the limit",
     ("runs/supervise.py", ""): "pauses between attempts, of which train.max_restarts is the limit",
@@ -33,7 +33,7 @@ UNLIMITED = {
     # an end that is near, as something else is over
     ("commands/down.py", "deletion_progress"): "the thread looks at its event every second",
     ("rehearsal/fault_trial.py", "Trial.run"): "the thread looks at `over`, set just before",
-    ("rehearsal/client_faults.py", "inject"): "`over` is set when the trial's run has ended",
+    ("rehearsal/faults.py", "inject_client"): "`over` is set when the trial's run has ended",
     ("ssh/channel_io.py", "pump_channel"): "the feeder has _FEEDER_GRACE seconds",
     ("commands/tensorboard.py", "serving"): "the process was killed just before",
     ("providers/local/spawn.py", "ForkServer.__exit__"): "the process was killed just before",
@@ -47,7 +47,7 @@ UNLIMITED = {
     ("artifacts/relay.py", "_Receiver._settle"): "a store's request",
     ("stores/az.py", "_Container._staged"): "a store's request",
     ("setup/prepare.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
-    ("runs/periodic_sync.py", "PeriodicSync.end"): "the transfer in flight: NODE_SILENT",
+    ("runs/observers.py", "PeriodicSync.end"): "the transfer in flight: NODE_SILENT",
     ("runs/proof_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
     (
         "datasets/exchange.py",

@@ -27,6 +27,7 @@ from cloudtrain.runs.attempt_state import AttemptState, TaskView
 from cloudtrain.runs.monitor import Probes
 from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.ssh.transport import RetryingTransport
+from cloudtrain.runs.observers import Probes
 from cloudtrain.runs.tasks import Watched, task_statuses
 from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records

@@ -1,6 +1,4 @@
-"""During an attempt: lands record, artifacts and logs, and gives the evaluator the newest
-checkpoint.
-"""
+"""Observers of a running attempt: what costs calls to nodes, provider or store."""
 
 from __future__ import annotations
 
@@ -12,14 +10,18 @@ from posixpath import normpath
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
 from cloudtrain.artifacts.run_index import store_record
+from cloudtrain.cluster.lifetime import budget_now
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact
+from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs.attempt_state import AttemptState
-from cloudtrain.runs.node_agents import last_sync, task_stop
-from cloudtrain.runs.session_landing import landing_of, nodes_of
-from cloudtrain.runs.tasks import Observer, Watched, log_files
+from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
+from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
+from cloudtrain.runs.node_agents import NodeAgents, last_sync, task_stop
+from cloudtrain.runs.stall_watch import StallWatch
+from cloudtrain.runs.tail import listening_ports
+from cloudtrain.runs.tasks import Observer, Watched, landing_of, log_files, nodes_of
 
 EVALUATOR_EVERY = 30.0
 """Seconds between checks for a new checkpoint if `artifacts.every` is not set."""
@@ -140,3 +142,99 @@ class PeriodicSync(Observer):
         held = {task.name: nodes[task.name] for task in self._evaluators if task.name in nodes}
         put_checkpoints(run, held, folder, session.transport, session.store)
         self._given, self._given_at = landed, session.clock.now()
+
+
+BUDGET_EVERY = 15.0
+"""Seconds between two looks at the record during a run."""
+
+
+class BudgetWatch(Observer):
+    """Tells a running attempt when its budget is spent, and warns once when it nearly is."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._next, self._warned = 0.0, False
+
+    def look(self, state: AttemptState) -> None:
+        now = self.session.clock.now()
+        if self.session.config.limits.budget is None or now < self._next:
+            return
+        self._next = now + BUDGET_EVERY
+        found = budget_now(self.session)
+        if found is None:
+            return
+        state.budget_stop = found.stop
+        if found.nearly_spent and not self._warned:
+            self._warned = True
+            self.session.console.warn(f"limits.budget: {found} are spent")
+
+
+class Probes(Observer):
+    """Probes that cost a call: which ports are open, and whether a silent node still exists."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._next_ports = 0.0
+        self._next_lost = 0.0
+
+    def look(self, state: AttemptState) -> None:
+        now = self.session.clock.awake()
+        waiting = [
+            view
+            for view in state.tasks.values()
+            if not view.port_open and not view.ended and serves(state, view.task)
+        ]
+        if waiting and now >= self._next_ports:
+            self._ports(state, waiting, now)
+            self._next_ports = self.session.clock.awake() + 1.0
+        silent = [
+            view for view in state.tasks.values() if view.unreachable_since and not view.ended
+        ]
+        if silent and now >= self._next_lost:
+            self._lost(state, silent, now)
+            self._next_lost = self.session.clock.awake() + 3.0
+
+    def _ports(self, state: AttemptState, waiting: list[TaskView], now: float) -> None:
+        def ask(view: TaskView) -> bool:
+            node = self.session.node(view.task.node)
+            if node is None or view.unreachable_since is not None:
+                return False
+            try:
+                return view.task.name in listening_ports([view.task], node, self.session.transport)
+            except CloudtrainError:
+                return False
+
+        for view, is_open in zip(
+            waiting, fan_out(waiting, ask, name=lambda view: view.task.name), strict=True
+        ):
+            if is_open:
+                state.opened(view, now)
+
+    def _lost(self, state: AttemptState, silent: list[TaskView], now: float) -> None:
+        try:
+            existing = {node.name: node for node in self.session.refreshed().nodes}
+        except CloudtrainError as error:
+            self.session.console.warn(f"the provider does not answer: {error}")
+            for view in silent:
+                quiet = now - (view.unreachable_since or now)
+                if quiet >= PROVIDER_SILENT:
+                    view.lost = f"neither its node nor the provider answered for {quiet:.0f} s"
+                    view.ended_at = now
+            return
+        others_answer = len(silent) < sum(not view.ended for view in state.tasks.values())
+        for view in silent:
+            node = existing.get(view.task.node)
+            quiet = now - (view.unreachable_since or now)
+            if node is None or node.state == "gone":
+                view.lost = "its node is gone"
+            elif node.state == "stopped":
+                view.lost = "its node was stopped"
+            elif quiet >= (LOST_AFTER if others_answer else ALONE_LOST_AFTER):
+                why = f": {node.fault}" if node.fault else ""
+                view.lost = f"its node has not answered for {quiet:.0f} s{why}"
+            if view.lost is not None:
+                view.ended_at = now
+
+
+OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
+"""All that look at an attempt, in their order; each is made from the `Watched` alone."""

@@ -5,7 +5,7 @@ started, makes its node ready again, and starts it. Two starts of one attempt ar
 (node/task_watcher.sh).
 
 A node that a cloud has deleted is created again with its old internal address, as the chief
-connects to restarted workers only at the addresses of its TF_CONFIG (restart_alone.py).
+connects to restarted workers only at the addresses of its TF_CONFIG (state_machine.may_restart).
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from cloudtrain.playbooks import tensorflow
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_nodes
 from cloudtrain.runs.preflight import preflight, token_query
-from cloudtrain.runs.start import launch_inputs, next_attempts, start_task
-from cloudtrain.runs.state_machine import failure_of
+from cloudtrain.runs.root_cause import failure_of
+from cloudtrain.runs.start import create_work_folders, launch_inputs, next_attempts, start_task
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
-from cloudtrain.runs.work_folders import create_work_folders
 from cloudtrain.setup.prepare import prepare_nodes
 
 CANCEL = 60.0
-"""Seconds to wait, at the attempt's end, for a node that is being created: it must not appear after
-everything was deleted."""
+"""Seconds to wait, at the attempt's end, for a node being created: none may appear later."""
 
 FREED = Retry(pause=5.0, within=ADDRESS_FREED)
 """Requests for a node's old address, which the deleted node may still have."""
@@ -85,8 +83,7 @@ def record_restart(session: Session, run: Run, state: AttemptState, name: str) -
     last = run.attempts[-1]
     run = next_attempts(
         replace(
-            run,
-            attempts=(*run.attempts[:-1], replace(last, restarted=(*last.restarted, cause))),
+            run, attempts=(*run.attempts[:-1], replace(last, restarted=(*last.restarted, cause)))
         ),
         {name},
     )
@@ -206,9 +203,7 @@ class TaskRestarts:
         return poll_until(listed, RETURNED, clock=session.clock) or session
 
     def _recreated(self, session: Session, run: Run, name: str) -> Session:
-        """The session with this node created again, or started; other lost nodes are left as they
-        are.
-        """
+        """The session with this node created again, or started; no other lost node is."""
         session = session.refreshed()
         node, is_rented = session.node(name), is_cloud(session.config.provider)
         address = self._addresses.get(name, "") if is_rented else ""
@@ -273,9 +268,7 @@ def with_node(session: Session, node: Node, identity: Identity) -> Session:
 
 
 def preflight_one(session: Session, restart: Restart, peers: Iterable[tuple[Task, str]]) -> None:
-    """Check the task's node and port, and that it reaches its running peers. Raises
-    PreflightError.
-    """
+    """Check the task's node, its port and the way to its running peers. Raises PreflightError."""
     config = session.config
     warnings = preflight(
         [(restart.task, node_of(session, restart.task))],
