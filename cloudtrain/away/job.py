@@ -179,9 +179,6 @@ def _candidate(candidate: Candidate, internal: str) -> Candidate:
     )
 
 
-# ── the outcome, which a later process does not run again ──────────────────────
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Exit code of the command; `error` is its text, "" for none."""

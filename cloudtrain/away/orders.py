@@ -50,9 +50,6 @@ AT_ONCE = 32
 _ANSWERED = "answered"
 
 
-# ── the key ──────────────────────────────────────────────────────────────────
-
-
 def new_order_key(folder: Path) -> SigningKey:
     """Create the key in a cluster's record; a key that is there already is kept."""
     from cryptography.hazmat.primitives import serialization
@@ -151,9 +148,6 @@ def verified(public_key: str, data: bytes) -> Order:
 
 def _path(order: Order) -> str:
     return f"{folder_of(order.cluster, order.desk)}/orders/{order.nonce}.json"
-
-
-# ── its answer ───────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -397,7 +397,9 @@ def refuse_being_created(
     """
     ours = set(generations(records.events()))
     found = [(node.owner, {node.generation}, node.creating_until) for node in nodes]
-    found += [(one, set(h.generations), h.creating_until) for h in held for one in owners_of(h)]
+    found += [
+        (one, set(h.generations), h.creating_until) for h in held for one in h.owners or (Owner(),)
+    ]
     others = [one for one in found if not one[1] <= ours and one[0].machine != this_machine()]
     if not others:
         return
@@ -425,10 +427,6 @@ def refuse_being_created(
         )
 
 
-def owners_of(held: Holding) -> Collection[Owner]:
-    return held.owners or (Owner(),)
-
-
 def is_recorded_desk(cluster: str) -> bool:
     """True if the records here are those of a desk that was created here for this cluster."""
     own = Records(f"{cluster}-desk")
@@ -438,9 +436,6 @@ def is_recorded_desk(cluster: str) -> bool:
         return False
     delivers = config.code.path == str(own.folder / PROGRAM)
     return record is not None and record.node == own.name and delivers
-
-
-# ── the owner ──────────────────────────────────────────────────────────────────
 
 
 def describe_owner(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:

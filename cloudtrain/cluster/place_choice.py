@@ -79,9 +79,6 @@ def in_first_with_room(
         return _one_round(handle, accept, attempt, console, since, fallback)
     heard, until = console, clock.now() + wait
 
-    def round_of_all() -> T:
-        return _one_round(handle, accept, attempt, heard, since, fallback)
-
     def refused(error: CloudError, pause: float, _: float) -> None:
         nonlocal heard
         heard = WaitingConsole(console)
@@ -96,7 +93,12 @@ def in_first_with_room(
         )
 
     rounds = replace(ROUNDS, within=wait)
-    return rounds.call(round_of_all, on=NO_ROOM, before_pause=refused, clock=clock)
+    return rounds.call(
+        lambda: _one_round(handle, accept, attempt, heard, since, fallback),
+        on=NO_ROOM,
+        before_pause=refused,
+        clock=clock,
+    )
 
 
 def _over_budget(plan: Plan) -> str | None:

@@ -275,9 +275,6 @@ def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
     )
 
 
-# ── who reaches the ports ──────────────────────────────────────────────────────
-
-
 def open_ports_note(config: ClusterConfig) -> str | None:
     """Say which ports are open to whom; None on clouds, whose nodes reach only each other, and
     where TensorFlow serves nothing.

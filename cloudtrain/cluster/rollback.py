@@ -120,9 +120,6 @@ def report_interrupted(session: Session) -> None:
         session.console.warn(f"interrupted: no node of {name} exists, nothing is billed")
 
 
-# ── what is billed ─────────────────────────────────────────────────────────────
-
-
 NAMED = 8
 """Nodes named in the line; the rest are counted."""
 

@@ -288,17 +288,14 @@ def announce(handle: Handle, run: Run, task: Task) -> None:
 def processes_of(run: Run, task: Task) -> list[int]:
     """Those of the task's current attempt, found by their environment."""
     wanted = f"{TAG}={tag(run.cluster, run.id, task.name, task.attempt)}".encode()
-    return [pid for pid in _pids() if wanted in _environment(pid)]
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
+    return [pid for pid in pids if wanted in _environment(pid)]
 
 
 def send(processes: list[int], number: signal.Signals) -> None:
     for pid in processes:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
 
 
 def _environment(pid: int) -> list[bytes]:

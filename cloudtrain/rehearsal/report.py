@@ -268,10 +268,7 @@ def table(report: Rehearsal) -> list[str]:
     lines += [f"    its success may be none: {text}" for text in report.doubts]
     if not report.outcomes:
         return lines
-    rows: list[tuple[str, ...]] = [
-        ("fault", "task", "at", "verdict", "repeated", "final loss", "recovered")
-    ]
-    rows += [_row(outcome) for outcome in report.outcomes]
+    rows = [HEAD, *map(_row, report.outcomes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for number, row in enumerate(rows):
         lines.append("  ".join(map(str.ljust, row, widths)).rstrip())
@@ -302,9 +299,6 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         if outcome.attempts == 1 and outcome.verdict == "came through"
         else or_none(outcome.recovered_after, lambda value: f"{value:g} s"),
     )
-
-
-# ── what a script saves ────────────────────────────────────────────────────────
 
 
 SAVING = frozenset(

@@ -99,6 +99,10 @@ class TaskView:
         again.failed_at = self.ended_at or self.stopped_since or now
         vars(self).update(vars(again))
 
+    def opened(self, now: float) -> None:
+        if not self.port_open:
+            self.port_open, self.opened_at = True, now
+
 
 @dataclass(kw_only=True)
 class AttemptState:
@@ -131,8 +135,7 @@ class AttemptState:
 
     def opened(self, view: TaskView, now: float) -> None:
         """See that the task has opened its port."""
-        if not view.port_open:
-            view.port_open, view.opened_at = True, now
+        view.opened(now)
         if self.first_port is None:
             self.first_port = now
 

@@ -80,9 +80,6 @@ def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str 
     return FoundRun(run=found.run, store=lambda: store, records=None)
 
 
-# ── spools, before a run is read ───────────────────────────────────────────────
-
-
 def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
     """Land spools before reading a run that this machine started or sent away; a supervised run
     lands them itself.
@@ -131,9 +128,6 @@ def ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -
     ingest_spools(run, store, console, log_path=log_path, own=own)
 
 
-# ── --resume ───────────────────────────────────────────────────────────────────
-
-
 LAST = "last"
 
 NOT_LANDED = (
@@ -174,9 +168,6 @@ def require_folder(config: ClusterConfig) -> None:
             "--resume needs train.checkpoints, the folder from which the script resumes",
             hint="add `train: {checkpoints: ckpt}` with the folder that it reads and writes",
         )
-
-
-# ── last ─────────────────────────────────────────────────────────────────────
 
 
 def _last(handle: Handle, console: Console) -> StoredCheckpoint:
@@ -265,9 +256,6 @@ def _ingest(records: Records, run: Run, store: ArtifactStore, console: Console) 
         console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
-# ── a URI ────────────────────────────────────────────────────────────────────
-
-
 def at_uri(uri: str, config: ClusterConfig, console: Console) -> StoredCheckpoint:
     """The checkpoint below `<store>/<run>`, or of the latest run of the one cluster in a store."""
     whole = uri.rstrip("/")
@@ -305,9 +293,6 @@ def _required(landed: StoredCheckpoint | None, run: str) -> StoredCheckpoint:
     if landed is None:
         raise UsageError(f"run {run} has landed no checkpoint", hint=NOT_LANDED)
     return landed
-
-
-# ── the store of the other run ─────────────────────────────────────────────────
 
 
 def source_store(uri: str, config: ClusterConfig) -> ArtifactStore:

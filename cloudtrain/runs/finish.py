@@ -32,6 +32,7 @@ from cloudtrain.runs.tasks import (
     log_files,
     nodes_of,
     save_run,
+    with_attempt,
 )
 from cloudtrain.training.log_text import TRACEBACK, headline, last_exception, program_lines
 
@@ -66,8 +67,7 @@ def finish_run(
         session.records.journal(LandingFailed(run=run.id, why=str(error)))
         raise not_landed(error) from error
     if cause is not None:
-        last = replace(run.attempts[-1], cause=cause)
-        run = replace(run, attempts=(*run.attempts[:-1], last))
+        run = with_attempt(run, cause=cause)
         if restarts(session, run, cause):
             return save_run(session, replace(run, state="starting"))
         return finish_run(session, run, failed_by=failed_by, restarts=restarts)
@@ -75,7 +75,6 @@ def finish_run(
     session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
     if final.state == "failed" and failed_by is None:
         raise failure(final)
-    warn_of_tolerated(session, final)
     warn_of_doubts(session, final)
     return final
 
@@ -136,11 +135,12 @@ def land_report(session: Session, run: Run, closing: Closing) -> None:
         session.console.warn(f"the run's report was not uploaded: {error.message}")
 
 
-def warn_of_tolerated(session: Session, run: Run) -> None:
-    """Name at the end what failed in a run that succeeded without it."""
-    for cause in run.attempts[-1].tolerated if run.state == "succeeded" else ():
-        hint = f"\n  hint: {cause.hint}" if cause.hint else ""
-        session.console.warn(f"the run succeeded without {causes.sentence(cause)}{hint}")
+def warn_of_doubts(session: Session, run: Run) -> None:
+    """Name at the end what failed in a run that succeeded without it, and why to doubt that."""
+    lost = run.attempts[-1].tolerated if run.state == "succeeded" else ()
+    found = [(f"the run succeeded without {causes.sentence(each)}", each.hint) for each in lost]
+    for text, hint in [*found, *((doubt.text, doubt.hint) for doubt in run.doubts)]:
+        session.console.warn(f"{text}\n  hint: {hint}" if hint else text)
 
 
 def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ...]:
@@ -177,12 +177,6 @@ def log_tail(session: Session, run: Run, task: Task) -> bytes:
         return b""
 
 
-def warn_of_doubts(session: Session, run: Run) -> None:
-    for doubt in run.doubts:
-        hint = f"\n  hint: {doubt.hint}" if doubt.hint else ""
-        session.console.warn(f"{doubt.text}{hint}")
-
-
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
     """Fail a run whose scripts succeeded without what `artifacts.require` lists; all has landed."""
     roles = {task.role for task in run.tasks}
@@ -197,10 +191,8 @@ def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
         f"{', '.join(lacking)}",
         hint=hint,
     )
-    attempt = replace(run.attempts[-1], cause=cause)
-    return replace(
-        run, state="failed", exit_code=RunFailed.exit_code, attempts=(*run.attempts[:-1], attempt)
-    )
+    failed = replace(run, state="failed", exit_code=RunFailed.exit_code)
+    return with_attempt(failed, cause=cause)
 
 
 def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -> Run:
@@ -379,9 +371,6 @@ def _replaced(prefix: str, whole: Collection[str]) -> bool:
 def _number(prefix: str) -> int:
     found = _NUMBER.search(basename(prefix))
     return int(found[1]) if found else -1
-
-
-# ── Nothing ──────────────────────────────────────────────────────────────────
 
 
 _FIGURES = re.compile(

@@ -62,23 +62,16 @@ def idle_state(records: Records) -> IdleState | None:
     limit, failed = idle_limit(records), events.down_fault(records.events())
     if limit is None and (failed is None or not records.is_open()):
         return None
-    due = None if limit is None or is_used(records) else last_use(records) + limit
+    used = records.holder() is not None or records.is_in_use() or records.active_run() is not None
+    due = None if limit is None or used else last_use(records) + limit
     if failed is None:
         return IdleState(due=due)
     return IdleState(due=due, fault=failed.why, again=failed.again)
 
 
-def is_used(records: Records) -> bool:
-    """True for an active run, a command that holds the cluster, or an open `ssh` or `exec`."""
-    return records.holder() is not None or records.is_in_use() or records.active_run() is not None
-
-
 def last_use(records: Records) -> float:
     """Unix time of the last use."""
     return max(events.last_use(records.events()), records.last_use(), records.configured())
-
-
-# ── the budget ─────────────────────────────────────────────────────────────────
 
 
 def recorded_budget(records: Records, now: float) -> BudgetState | None:

@@ -49,7 +49,7 @@ from cloudtrain.runs.state_table import (
     take_steps,
 )
 from cloudtrain.runs.supervise import end_attempts, passes
-from cloudtrain.runs.tasks import end_orphans, land_what_is_left
+from cloudtrain.runs.tasks import end_orphans, land_what_is_left, with_attempt
 from cloudtrain.state import Records
 
 
@@ -137,9 +137,6 @@ def land_everything(session: Session) -> None:
         raise only_on_nodes(session.config, steps.left)
 
 
-# ── what a command has seen ────────────────────────────────────────────────────
-
-
 def cluster_seen(
     records: Records, nodes: Sequence[Node], *, task: TaskSeen = "unasked", files: Files = "unasked"
 ) -> tuple[Seen, ...]:
@@ -187,14 +184,13 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
         return None
     nodes = some(sorted({task.node for task in run.tasks}))
     text = f"{nodes} gone before everything had landed"
-    last = replace(run.attempts[-1], cause=Cause(task="", node="", kind="lost", text=text))
+    run = with_attempt(run, cause=Cause(task="", node="", kind="lost", text=text))
     records.save_run(
         replace(
             run,
             state="failed",
             ended=moments.now(),
             exit_code=RunFailed.exit_code,
-            attempts=(*run.attempts[:-1], last),
         )
     )
     records.journal(RunEnded(run=run.id, state="failed", exit_code=RunFailed.exit_code))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty
 
 from cloudtrain.cluster.session import Session
@@ -37,7 +36,7 @@ from cloudtrain.runs.task_commands import (
     OutOfMemory,
     PortState,
 )
-from cloudtrain.runs.tasks import Watched, dump_stacks, save_run, stop_tasks
+from cloudtrain.runs.tasks import Watched, dump_stacks, save_run, stop_tasks, with_attempt
 
 TICK = 0.25
 """Seconds between checks for new events."""
@@ -250,12 +249,9 @@ def warn_of_full_disks(session: Session, state: AttemptState) -> None:
 
 def save_observed(watched: Watched, state: AttemptState) -> None:
     """Record what is known of the running attempt."""
-    run = watched.run
-    attempt = replace(run.attempts[-1], collectives=state.collectives)
+    run = with_attempt(watched.run, collectives=state.collectives)
     if state.formed_after is not None:
-        after = round(state.formed_after, 1)
-        attempt = replace(attempt, clustered=True, formed_after=after)
-    run = replace(run, attempts=(*run.attempts[:-1], attempt))
+        run = with_attempt(run, clustered=True, formed_after=round(state.formed_after, 1))
     watched.run = save_run(watched.session, run)
 
 

@@ -226,9 +226,6 @@ def _computed(session: Session, orders: Sequence[ProofOrder], size: int) -> dict
         return compute(orders, session.transport, size=size, begins=begins)
 
 
-# ── what they said ───────────────────────────────────────────────────────────
-
-
 def _facts(
     member: Member, members: Sequence[Member], answers: Mapping[str, Answer]
 ) -> Mapping[str, Any]:
@@ -317,7 +314,7 @@ def judge(
         if each.seen is not None and each.seen < each.gpus
     ]
     named = {finding.node for finding in missing}
-    own = [each for each in failures if not _of_a_peer(each)]
+    own = [each for each in failures if not reports_lost_peer(each.words)]
     failed = [_failed(each) for each in own or failures if each.node not in named]
     found = [*missing, *failed, *_slow(proofs, expected), *_slow_network(proofs)]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: not each.fatal))
@@ -331,11 +328,6 @@ def _missing(name: str, expected: Expected) -> Finding:
         "'NVRM|Xid'` why; delete a node with a broken GPU, then run `cloudtrain up`",
         fatal=True,
     )
-
-
-def _of_a_peer(failure: Failure) -> bool:
-    """True if the node failed only because another did."""
-    return reports_lost_peer(failure.words)
 
 
 def _failed(failure: Failure) -> Finding:

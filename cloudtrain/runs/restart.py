@@ -33,7 +33,7 @@ from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_node
 from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.root_cause import failure_of
 from cloudtrain.runs.start import create_work_folders, launch_inputs, next_attempts, start_task
-from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of
+from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of, with_attempt
 from cloudtrain.setup.prepare import prepare_nodes
 
 CANCEL = 60.0
@@ -80,13 +80,8 @@ def record_restart(session: Session, run: Run, state: AttemptState, name: str) -
     cause = failure_of(state, view) or Cause(
         task=name, node=view.task.node, kind="lost", text="failed"
     )
-    last = run.attempts[-1]
-    run = next_attempts(
-        replace(
-            run, attempts=(*run.attempts[:-1], replace(last, restarted=(*last.restarted, cause)))
-        ),
-        {name},
-    )
+    restarted = (*run.attempts[-1].restarted, cause)
+    run = next_attempts(with_attempt(run, restarted=restarted), {name})
     task = next(task for task in run.tasks if task.name == name)
     session.records.journal(TaskRestartBegun(run=run.id, task=name, attempt=task.attempt))
     run = save_run(session, run)

@@ -64,7 +64,7 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
 def _left_alone(cause: Cause, first: Observation, observations: Sequence[Observation]) -> Cause:
     """The cause, with peers that had ended with 0 before, if its task then lacked them."""
     text = last_exception(first.log)
-    if cause.kind != "exit" or not (reports_lost_peer(text) or is_out_of_step(text)):
+    if cause.kind != "exit" or not (reports_lost_peer(text) or _OUT_OF_STEP.search(text)):
         return cause
     finished = tuple(
         (seen.task.name, (first.ended or seen.ended) - seen.ended)
@@ -129,8 +129,6 @@ def describe(cause: Cause) -> str:
     return "\n".join(lines)
 
 
-# ── Ranking ──────────────────────────────────────────────────────────────────
-
 LOST, FROZEN, SIGNAL, EXIT, NOT_STARTED, SILENT, COLLATERAL, NOTHING = range(8)
 
 
@@ -158,9 +156,6 @@ def _rank(seen: Observation) -> int:
 def _signal_number(exit_code: int) -> int | None:
     number = -exit_code if exit_code < 0 else exit_code - 128
     return number if number in {known.value for known in signal.Signals} else None
-
-
-# ── Wording ──────────────────────────────────────────────────────────────────
 
 
 def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
@@ -216,10 +211,6 @@ _OUT_OF_STEP = re.compile(
 )
 """Messages of TensorFlow, beside those of a lost peer, that follow when a task has gone: the ranks
 called different collectives, or one of them none any more (seen on 2.21.0)."""
-
-
-def is_out_of_step(text: str) -> bool:
-    return _OUT_OF_STEP.search(text) is not None
 
 
 def finished_first(task: str, text: str, finished: Sequence[tuple[str, float]], *, ps: bool) -> str:

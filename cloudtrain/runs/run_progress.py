@@ -245,12 +245,8 @@ def role_use(role: str, uses: Sequence[LatestUse]) -> RoleUse:
 
 def idle_note(idle: Sequence[LatestUse]) -> str:
     count = sum(len(use.idle_gpus) for use in idle)
-    names = some([f"{use.task} ({gpus_named(use.idle_gpus)})" for use in idle], NAMED)
+    names = some([f"{use.task} (GPU {', '.join(map(str, use.idle_gpus))})" for use in idle], NAMED)
     return f"{count} idle GPU{'s' if count != 1 else ''} for {IDLE_FOR / 60:.0f} min: {names}"
-
-
-def gpus_named(gpus: Sequence[int]) -> str:
-    return f"GPU {', '.join(map(str, gpus))}"
 
 
 def different(uses: Sequence[LatestUse]) -> Iterator[str]:

@@ -47,6 +47,7 @@ from cloudtrain.runs.tasks import (
     save_run,
     tag_of,
     task_statuses,
+    with_attempt,
 )
 from cloudtrain.setup.prepare import prepare_nodes
 from cloudtrain.training.strategies import strategy_of
@@ -87,7 +88,7 @@ def start_attempt(session: Session, run: Run) -> tuple[Session, Run]:
     launches = task_launches(session.plan, run, inputs)
     if unstarted:
         run = prove_nodes(session, run, launches)
-    run = with_addresses(run, inputs)
+    run = with_attempt(run, addresses=dict(inputs.addresses))
     start_tasks(session, run, launches)
     session.records.journal(AttemptStarted(run=run.id, attempt=run.attempts[-1].number))
     session = replace(session, transport=quick)
@@ -109,12 +110,6 @@ def record_attempt(session: Session, run: Run) -> Run:
     attempt = RunAttempt(number=len(run.attempts) + 1, started=moments.now())
     session.records.journal(AttemptBegun(run=run.id, attempt=attempt.number))
     return save_run(session, replace(run, attempts=(*run.attempts, attempt)))
-
-
-def with_addresses(run: Run, inputs: LaunchInputs) -> Run:
-    """The run with the addresses that the TF_CONFIG of its last attempt names."""
-    last = replace(run.attempts[-1], addresses=dict(inputs.addresses))
-    return replace(run, attempts=(*run.attempts[:-1], last))
 
 
 def next_attempts(run: Run, names: Collection[str]) -> Run:

@@ -349,9 +349,6 @@ def new(state: AttemptState, name: str) -> bool:
     return True
 
 
-# ── the end of an evaluator ────────────────────────────────────────────────────
-
-
 QUIET = 20.0
 """Seconds without a line or computing after a score, in which an Estimator's evaluator exports."""
 

@@ -49,7 +49,7 @@ from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.runs.root_cause import tolerated_failures
 from cloudtrain.runs.start import start_attempt
 from cloudtrain.runs.state_table import of_run
-from cloudtrain.runs.tasks import save_run, stop_tasks
+from cloudtrain.runs.tasks import save_run, stop_tasks, with_attempt
 from cloudtrain.script.shell_line import started_by
 from cloudtrain.state import Records
 
@@ -127,8 +127,7 @@ def launch_failure(run: Run, error: CloudtrainError) -> Run:
     task = next((task.name for task in run.tasks if task.node == node), "")
     text = error.text if node else error.message
     cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
-    attempt = replace(run.attempts[-1], ended=moments.now(), cause=cause)
-    return replace(run, attempts=(*run.attempts[:-1], attempt))
+    return with_attempt(run, ended=moments.now(), cause=cause)
 
 
 def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
@@ -162,8 +161,7 @@ def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -
     cause = lost_at_start(session, run, error)
     if cause is None or not should_restart(session, run, cause):
         raise error
-    attempt = replace(run.attempts[-1], ended=moments.now(), cause=cause)
-    run = replace(run, attempts=(*run.attempts[:-1], attempt))
+    run = with_attempt(run, ended=moments.now(), cause=cause)
     pause_before_restart(session, run, cause)
     return save_run(session, replace(run, state="starting"))
 
@@ -213,8 +211,8 @@ def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
         name: view.exit_code for name, view in state.tasks.items() if view.exit_code is not None
     }
     never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
-    attempt = replace(
-        run.attempts[-1],
+    return with_attempt(
+        run,
         ended=moments.now(),
         exits=exits,
         cause=cause,
@@ -223,7 +221,6 @@ def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
         collectives=state.collectives,
         tolerated=tolerated_failures(state),
     )
-    return replace(run, attempts=(*run.attempts[:-1], attempt))
 
 
 def should_restart(session: Session, run: Run, cause: Cause) -> bool:

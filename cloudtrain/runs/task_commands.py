@@ -401,9 +401,6 @@ def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...
     return tuple(ended)
 
 
-# ── stacks ───────────────────────────────────────────────────────────────────
-
-
 def dump_stacks(folder: str, *, tag: str) -> Command:
     """Command that prints what each process of the attempt does now: as its Python itself writes
     it, or by py-spy if there is one. It ends nothing.
@@ -414,9 +411,6 @@ def dump_stacks(folder: str, *, tag: str) -> Command:
 def changed_file(work: str, minutes: int) -> Command:
     """Command that prints `changed FILE` if a file below `work` has changed within that time."""
     return _dispatch("changed", work, str(minutes))
-
-
-# ── common ───────────────────────────────────────────────────────────────────
 
 
 def _dispatch(verb: str, *arguments: str) -> Command:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cloudtrain.artifacts.land import Pending, land_files, land_so_far, pending_files
 from cloudtrain.artifacts.landing import Landing, own_manifests
@@ -71,6 +72,11 @@ class Observer:
 def save_run(session: Session, run: Run) -> Run:
     session.records.save_run(run)
     return run
+
+
+def with_attempt(run: Run, **changes: Any) -> Run:
+    """The run with these changes in its last attempt."""
+    return replace(run, attempts=(*run.attempts[:-1], replace(run.attempts[-1], **changes)))
 
 
 def node_of(session: Session, task: Task) -> Node:
@@ -208,9 +214,6 @@ def log_files(session: Session, run: Run) -> dict[str, Path]:
             if path.exists():
                 found[f"{task.name}.attempt-{task.attempt}{suffix}"] = path
     return found
-
-
-# ── landing ────────────────────────────────────────────────────────────────────
 
 
 def landing_of(session: Session) -> Landing:
