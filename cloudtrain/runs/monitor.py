@@ -24,8 +24,16 @@ from cloudtrain.runs.attempt_state import (
     separate_trainings_note,
 )
 from cloudtrain.runs.node_agents import task_stop
-from cloudtrain.runs.observers import OBSERVERS
+from cloudtrain.runs.observers import (
+    BudgetWatch,
+    NodeAgents,
+    Observer,
+    PeriodicSync,
+    Probes,
+    Watched,
+)
 from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart, with_node
+from cloudtrain.runs.stall_watch import StallWatch
 from cloudtrain.runs.state_machine import Decision, decide, new
 from cloudtrain.runs.tail import Event, Follower, NodeSilent
 from cloudtrain.runs.task_commands import (
@@ -36,7 +44,7 @@ from cloudtrain.runs.task_commands import (
     OutOfMemory,
     PortState,
 )
-from cloudtrain.runs.tasks import Watched, dump_stacks, save_run, stop_tasks, with_attempt
+from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks, with_attempt
 
 TICK = 0.25
 """Seconds between checks for new events."""
@@ -47,6 +55,9 @@ SAVE_SECONDS = 30.0
 
 HANGING = frozenset({"stalled", "not_started", "deadline"})
 """Causes that no log shows: stacks are dumped before the processes are stopped."""
+
+OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
+"""All that look at an attempt, in their order; each is made from the `Watched` alone."""
 
 
 def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -26,8 +25,7 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.presign import PresignedUpload
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.ship import program
-from cloudtrain.runs.attempt_state import AttemptState
-from cloudtrain.runs.tasks import Observer, Watched, landing_of
+from cloudtrain.runs.tasks import landing_of
 from cloudtrain.training.strategies import strategy_of
 
 LASTS = 7 * 24 * 3600.0
@@ -37,8 +35,6 @@ RENEW = 1800.0
 """Seconds after which presigned uploads are renewed: the credentials that signed them may expire
 sooner. Google's sessions are not signed, and each costs a call."""
 
-RETRY = 60.0
-"""Seconds before a retry after a failure."""
 
 PARCELS, PARCELS_MEANWHILE = 12, 24
 """Presigned uploads for each task: without and with `artifacts.every`."""
@@ -64,31 +60,6 @@ def ingest_left_spools(session: Session, run: Run) -> None:
         log_path=partial(session.records.log_path, run.id),
         own=own_manifests(session.records),
     )
-
-
-class NodeAgents(Observer):
-    """Keeps agents running during a supervised run; works in a thread of its own."""
-
-    def __init__(self, watched: Watched) -> None:
-        super().__init__(watched)
-        self._next = 0.0
-        self._thread: threading.Thread | None = None
-
-    def look(self, state: AttemptState) -> None:
-        now = self.session.clock.now()
-        if self.is_anew():  # a task that was restarted is in another attempt, with a new agent
-            self._next = 0.0
-        if now < self._next or (self._thread and self._thread.is_alive()):
-            return
-        self._next = now + RETRY
-        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
-        self._thread.start()
-
-    def _keep(self) -> None:
-        restarts = self._watched.restarts
-        after = start_agents(self.session, self.run)
-        if restarts == self._watched.restarts:
-            self._next = self.session.clock.now() + after
 
 
 def start_agents(session: Session, run: Run) -> float:

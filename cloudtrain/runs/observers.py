@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from posixpath import normpath
 
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
@@ -18,10 +19,55 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
-from cloudtrain.runs.node_agents import NodeAgents, last_sync, task_stop
-from cloudtrain.runs.stall_watch import StallWatch
+from cloudtrain.runs.node_agents import last_sync, start_agents, task_stop
 from cloudtrain.runs.tail import listening_ports
-from cloudtrain.runs.tasks import Observer, Watched, landing_of, log_files, nodes_of
+from cloudtrain.runs.tasks import landing_of, log_files, nodes_of
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """The session and the run of a running attempt; both change when a task is restarted alone."""
+
+    session: Session
+    run: Run
+    restarts: int = 0
+
+    def restarted(self, session: Session) -> None:
+        """Go on with the session that has the node of a task that was restarted."""
+        self.session, self.restarts = session, self.restarts + 1
+
+
+class Observer:
+    """Looks at a running attempt, in each turn of the monitor. It is made from a `Watched` and
+    holds nothing else, so that after a restart no observer works on connections to lost nodes.
+    """
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched, self._restarts = watched, -1
+
+    @property
+    def session(self) -> Session:
+        return self._watched.session
+
+    @property
+    def run(self) -> Run:
+        return self._watched.run
+
+    def look(self, state: AttemptState) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The attempt is decided."""
+
+    def is_anew(self) -> bool:
+        """True at the first call, and at the first one after each restart."""
+        before, self._restarts = self._restarts, self._watched.restarts
+        return before != self._restarts
+
+
+RETRY = 60.0
+"""Seconds before a retry after a failure."""
+
 
 EVALUATOR_EVERY = 30.0
 """Seconds between checks for a new checkpoint if `artifacts.every` is not set."""
@@ -236,5 +282,26 @@ class Probes(Observer):
                 view.ended_at = now
 
 
-OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
-"""All that look at an attempt, in their order; each is made from the `Watched` alone."""
+class NodeAgents(Observer):
+    """Keeps agents running during a supervised run; works in a thread of its own."""
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+
+    def look(self, state: AttemptState) -> None:
+        now = self.session.clock.now()
+        if self.is_anew():  # a task that was restarted is in another attempt, with a new agent
+            self._next = 0.0
+        if now < self._next or (self._thread and self._thread.is_alive()):
+            return
+        self._next = now + RETRY
+        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        restarts = self._watched.restarts
+        after = start_agents(self.session, self.run)
+        if restarts == self._watched.restarts:
+            self._next = self.session.clock.now() + after

@@ -22,7 +22,8 @@ from cloudtrain.core.retry import PEER_GONE, STILL
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
-from cloudtrain.runs.tasks import Observer, Watched, node_of, read_stacks
+from cloudtrain.runs.observers import Observer, Watched
+from cloudtrain.runs.tasks import node_of, read_stacks
 from cloudtrain.training.log_text import delivered_name, is_library
 from cloudtrain.training.strategies import strategy_of
 

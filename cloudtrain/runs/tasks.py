@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +25,6 @@ from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.retry import AWAY, ORPHANS_ANSWER, STOP_ANSWER
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
-from cloudtrain.runs.attempt_state import AttemptState
-
-
-@dataclass(kw_only=True)
-class Watched:
-    """The session and the run of a running attempt; both change when a task is restarted alone."""
-
-    session: Session
-    run: Run
-    restarts: int = 0
-
-    def restarted(self, session: Session) -> None:
-        """Go on with the session that has the node of a task that was restarted."""
-        self.session, self.restarts = session, self.restarts + 1
-
-
-class Observer:
-    """Looks at a running attempt, in each turn of the monitor. It is made from a `Watched` and
-    holds nothing else, so that after a restart no observer works on connections to lost nodes.
-    """
-
-    def __init__(self, watched: Watched) -> None:
-        self._watched, self._restarts = watched, -1
-
-    @property
-    def session(self) -> Session:
-        return self._watched.session
-
-    @property
-    def run(self) -> Run:
-        return self._watched.run
-
-    def look(self, state: AttemptState) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """The attempt is decided."""
-
-    def is_anew(self) -> bool:
-        """True at the first call, and at the first one after each restart."""
-        before, self._restarts = self._restarts, self._watched.restarts
-        return before != self._restarts
 
 
 def save_run(session: Session, run: Run) -> Run:

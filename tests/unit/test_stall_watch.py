@@ -16,6 +16,7 @@ from cloudtrain.core.protocols import Completed
 from cloudtrain.core.retry import CLOCK
 from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
+from cloudtrain.runs.observers import Watched
 from cloudtrain.runs.stall_watch import (
     PEER_GONE,
     STILL,
@@ -27,7 +28,6 @@ from cloudtrain.runs.stall_watch import (
     waits_in,
 )
 from cloudtrain.runs.task_commands import Process
-from cloudtrain.runs.tasks import Watched
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, make_plan
 from tests.support.landing_parts import Heard

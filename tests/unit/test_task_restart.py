@@ -32,10 +32,10 @@ from cloudtrain.runs.monitor import (
     new_attempt_state,
     take,
 )
+from cloudtrain.runs.observers import Observer, Watched
 from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart
 from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd
-from cloudtrain.runs.tasks import Observer, Watched
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider, eventually, make_plan
 from tests.support.landing_parts import Heard

@@ -29,6 +29,8 @@ from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.ssh.transport import RetryingTransport
 from cloudtrain.runs.observers import Probes
 from cloudtrain.runs.tasks import Watched, task_statuses
+from cloudtrain.runs.observers import Probes, Watched
+from cloudtrain.runs.tasks import task_statuses
 from cloudtrain.ssh.retrying import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND, PASSING
