@@ -33,6 +33,7 @@ from cloudtrain.state.files import append_line, make_folder, named_faults, write
 from cloudtrain.state.folder import ORDER_KEY
 
 Verb = Literal["stop-run", "down"]
+AnswerState = Literal["received", "done", "failed", "refused"]
 
 FRESH = 900.0
 """Seconds between an order's time and the desk's, either way, within which it is carried out."""
@@ -157,7 +158,7 @@ class Answer:
     """
 
     nonce: str
-    state: Literal["received", "done", "failed", "refused"] = field(metadata=ANY_TEXT)
+    state: AnswerState = field(metadata=ANY_TEXT)
     text: str = ""
     as_of: float = field(metadata=UNIX_TIME)
     is_signed: bool = False
@@ -232,14 +233,7 @@ class OrderInbox:
         new = (self._taken(each.path, each.size, now) for each in listed[:AT_ONCE])
         return tuple(sorted(filter(None, new), key=lambda order: order.created))
 
-    def answer(
-        self,
-        order: Order,
-        state: Literal["received", "done", "failed", "refused"],
-        text: str = "",
-        *,
-        now: float,
-    ) -> None:
+    def answer(self, order: Order, state: AnswerState, text: str = "", *, now: float) -> None:
         """Publish what became of an order. A store that fails is a warning."""
         answer = Answer(nonce=order.nonce, state=state, text=text[:LONGEST_TEXT], as_of=now)
         fields = asdict(answer)

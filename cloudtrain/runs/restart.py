@@ -11,7 +11,7 @@ connects to restarted workers only at the addresses of its TF_CONFIG (state_mach
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
@@ -27,12 +27,16 @@ from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import ADDRESS_FREED, HOST_RETURNS, Retry, poll_until
 from cloudtrain.core.run_record import Cause, Run, Task
 from cloudtrain.datasets.delivery import deliver_data
-from cloudtrain.playbooks import tensorflow
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_nodes
-from cloudtrain.runs.preflight import preflight, token_query
 from cloudtrain.runs.root_cause import failure_of
-from cloudtrain.runs.start import create_work_folders, launch_inputs, next_attempts, start_task
+from cloudtrain.runs.start import (
+    create_work_folders,
+    launch_inputs,
+    next_attempts,
+    preflight_attempt,
+    start_task,
+)
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of, with_attempt
 from cloudtrain.setup.prepare import prepare_nodes
 
@@ -56,9 +60,9 @@ class Restart:
 
     task: Task
     noticed: bool
-    """Whether the cloud has announced that it takes its node."""
+    """True if the cloud has announced that it takes its node."""
     taken_over: bool
-    """Whether it was begun by a process that is gone, which may have left its node half ready."""
+    """True if a process began it that is gone, and may have left its node half ready."""
     peers: tuple[Task, ...]
     """Running tasks that it must reach."""
 
@@ -160,7 +164,7 @@ class TaskRestarts:
         folder = session.config.train.checkpoints
         if replaced and folder is not None:
             put_checkpoints(run, {task.name: node}, folder, only.transport, session.store)
-        preflight_one(only, restart, self._peers(session, restart))
+        preflight_attempt(only, alone, self._peers(session, restart))
         inputs = launch_inputs(only, alone, work, data)
         inputs = replace(inputs, addresses={**self._addresses, **inputs.addresses})
         self._go_on(task)
@@ -260,20 +264,6 @@ def with_node(session: Session, node: Node, identity: Identity) -> Session:
     others = [each for each in session.nodes if each.name != node.name]
     nodes = in_order([*others, node], session.plan)
     return replace(session, nodes=nodes, identity=identity)
-
-
-def preflight_one(session: Session, restart: Restart, peers: Iterable[tuple[Task, str]]) -> None:
-    """Check the task's node, its port and the way to its running peers. Raises PreflightError."""
-    config = session.config
-    warnings = preflight(
-        [(restart.task, node_of(session, restart.task))],
-        session.transport,
-        versions=lambda node: tensorflow.versions_command(config, node),
-        identity=token_query(config),
-        running=tuple(peers),
-    )
-    for warning in warnings:
-        session.console.warn(warning)
 
 
 class _Background(BackgroundConsole):

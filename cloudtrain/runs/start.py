@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -211,8 +211,10 @@ def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run 
     return replace(run, tasks=tuple(moved))
 
 
-def preflight_attempt(session: Session, run: Run) -> None:
-    """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself."""
+def preflight_attempt(session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()) -> None:
+    """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself.
+    `running`: tasks that serve already, with their addresses. Raises PreflightError.
+    """
     config = session.config
     with session.console.stage("preflight", len(run.tasks)) as stage:
         warnings = preflight(
@@ -220,6 +222,7 @@ def preflight_attempt(session: Session, run: Run) -> None:
             session.transport,
             versions=lambda node: tensorflow.versions_command(config, node),
             identity=token_query(config),
+            running=running,
             here=facts_of(config.provider).on_this_machine,
         )
         for task in run.tasks:
