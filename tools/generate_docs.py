@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from cloudtrain.catalog import availability, cuda, gpu_rates, gpus
+from cloudtrain.catalog import availability, cuda, gpus
 from cloudtrain.config import schema
 from cloudtrain.config.candidates import LISTS
 from cloudtrain.config.section import KINDS, Section, defaults, rows
@@ -128,7 +128,7 @@ def between(now: str, generated: str) -> str:
 
 
 def gpu_table() -> str:
-    rates = {row.kind: row for row in gpu_rates.RATES}
+    rates = {row.kind: row for row in gpus.RATES}
     head = "| GPU | GB | compute capability | TFLOP/s, float16 | GB/s to another GPU |"
     lines = [f"\n{head}", "|---|---|---|---|---|"]
     for row in gpus.GPUS:
@@ -136,7 +136,7 @@ def gpu_table() -> str:
         given = (f"{rate.tflops:g}", f"{rate.link:g}") if rate else ("–", "–")
         facts = [row.kind, f"{row.memory_gb}", f"{row.architecture} {number(row.capability)}"]
         lines.append(f"| {' | '.join([*facts, *given])} |")
-    sources = [row.source for row in (*gpus.GPUS, *gpu_rates.RATES)]
+    sources = [row.source for row in (*gpus.GPUS, *gpus.RATES)]
     return "\n".join([*lines, "", cited(sources)]) + "\n"
 
 

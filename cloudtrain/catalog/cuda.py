@@ -16,7 +16,7 @@ from cloudtrain.catalog.gpus import Release
 _READ = date(2026, 11, 22)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Toolkit:
     """Valid from this release until the next row's."""
 
@@ -32,18 +32,18 @@ class Toolkit:
 # docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html.
 _TESTED = "https://www.tensorflow.org/install/source#gpu"
 TOOLKITS = (
-    Toolkit(since=(1, 13), cuda="10.0", driver="410.48", source=_TESTED),
-    Toolkit(since=(2, 1), cuda="10.1", driver="418.39", source=_TESTED),
-    Toolkit(since=(2, 4), cuda="11.0", driver="450.80.02", source=_TESTED),
-    Toolkit(since=(2, 5), cuda="11.2", driver="450.80.02", source=_TESTED),
-    Toolkit(since=(2, 12), cuda="11.8", driver="450.80.02", source=_TESTED),
-    Toolkit(since=(2, 15), cuda="12.2", driver="525.60.13", source=_TESTED),
-    Toolkit(since=(2, 16), cuda="12.3", driver="525.60.13", source=_TESTED),
-    Toolkit(since=(2, 18), cuda="12.5", driver="525.60.13", source=_TESTED),
+    Toolkit((1, 13), "10.0", "410.48", _TESTED),
+    Toolkit((2, 1), "10.1", "418.39", _TESTED),
+    Toolkit((2, 4), "11.0", "450.80.02", _TESTED),
+    Toolkit((2, 5), "11.2", "450.80.02", _TESTED),
+    Toolkit((2, 12), "11.8", "450.80.02", _TESTED),
+    Toolkit((2, 15), "12.2", "525.60.13", _TESTED),
+    Toolkit((2, 16), "12.3", "525.60.13", _TESTED),
+    Toolkit((2, 18), "12.5", "525.60.13", _TESTED),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Libraries:
     """CUDA packages of one release, each with its exact version."""
 
@@ -98,31 +98,21 @@ _EXTRA_14 = "`tensorflow[and-cuda]==2.14.1` on PyPI, without its TensorRT"
 _EXTRA = "`tensorflow[and-cuda]` on PyPI names exactly these"
 _AWS = "https://github.com/aws/deep-learning-containers/pull/6418"
 LIBRARIES = (
-    Libraries(release=(2, 11), patch="2.11.1", packages=_CUDA_11_8, source=_EXTRA_14),
-    Libraries(release=(2, 12), patch="2.12.1", packages=_CUDA_11_8, source=_EXTRA_14),
-    Libraries(release=(2, 13), patch="2.13.1", packages=_CUDA_11_8, source=_EXTRA_14),
-    Libraries(release=(2, 14), patch="2.14.1", packages=_CUDA_11_8, source=_EXTRA_14),
-    Libraries(release=(2, 15), patch="2.15.1", packages=_CUDA_12_2, source=_EXTRA),
-    Libraries(release=(2, 16), patch="2.16.2", packages=_CUDA_12_3, source=_EXTRA),
-    Libraries(release=(2, 17), patch="2.17.1", packages=_CUDA_12_3, source=_EXTRA),
-    Libraries(
-        release=(2, 18),
-        patch="2.18.1",
-        packages=_set("cu12", _CUDA_12_5.format(nccl="2.21.5")),
-        source=_EXTRA,
-    ),
-    Libraries(
-        release=(2, 19),
-        patch="2.19.1",
-        packages=_set("cu12", _CUDA_12_5.format(nccl="2.23.4")),
-        source=_EXTRA,
-    ),
-    Libraries(release=(2, 20), patch="2.20.0", packages=_CUDA_12_9, source=_AWS),
-    Libraries(release=(2, 21), patch="2.21.0", packages=_CUDA_12_9, source=_AWS),
+    Libraries((2, 11), "2.11.1", _CUDA_11_8, _EXTRA_14),
+    Libraries((2, 12), "2.12.1", _CUDA_11_8, _EXTRA_14),
+    Libraries((2, 13), "2.13.1", _CUDA_11_8, _EXTRA_14),
+    Libraries((2, 14), "2.14.1", _CUDA_11_8, _EXTRA_14),
+    Libraries((2, 15), "2.15.1", _CUDA_12_2, _EXTRA),
+    Libraries((2, 16), "2.16.2", _CUDA_12_3, _EXTRA),
+    Libraries((2, 17), "2.17.1", _CUDA_12_3, _EXTRA),
+    Libraries((2, 18), "2.18.1", _set("cu12", _CUDA_12_5.format(nccl="2.21.5")), _EXTRA),
+    Libraries((2, 19), "2.19.1", _set("cu12", _CUDA_12_5.format(nccl="2.23.4")), _EXTRA),
+    Libraries((2, 20), "2.20.0", _CUDA_12_9, _AWS),
+    Libraries((2, 21), "2.21.0", _CUDA_12_9, _AWS),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Driver:
     """Ubuntu package of NVIDIA's driver, from this architecture on."""
 
@@ -138,16 +128,16 @@ class Driver:
 # https://packages.ubuntu.com/source/noble/libs/nvidia-graphics-drivers-580-server
 DRIVERS = (
     Driver(
-        since="Pascal",
-        branch=580,
-        open=False,
-        source="https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588",
+        "Pascal",
+        580,
+        False,
+        "https://forums.developer.nvidia.com/t/unix-graphics-feature-deprecation-schedule/60588",
     ),
     Driver(
-        since="Turing",
-        branch=580,
-        open=True,
-        source="https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/",
+        "Turing",
+        580,
+        True,
+        "https://developer.nvidia.com/blog/nvidia-transitions-fully-towards-open-source-gpu-kernel-modules/",
     ),
 )
 

@@ -1,4 +1,5 @@
-"""GPU generations, and the TensorFlow releases that have code for them.
+"""GPU generations, the TensorFlow releases that have code for them, and NVIDIA's own figures, next
+to which a run's proof shows its own.
 
 One row each, with its source and the date on which that was read; docs/machines.md shows them
 (tools/generate_docs.py).
@@ -22,7 +23,7 @@ _LEGACY = "https://developer.nvidia.com/cuda-legacy-gpus"
 _READ = date(2026, 11, 22)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gpu:
     kind: str
     architecture: str
@@ -36,50 +37,38 @@ class Gpu:
 
 
 GPUS = (
-    Gpu(kind="K520", architecture="Kepler", capability=(3, 0), memory_gb=4, source=_LEGACY),
-    Gpu(kind="K80", architecture="Kepler", capability=(3, 7), memory_gb=12, source=_LEGACY),
-    Gpu(kind="M60", architecture="Maxwell", capability=(5, 2), memory_gb=8, source=_LEGACY),
-    Gpu(kind="P100", architecture="Pascal", capability=(6, 0), memory_gb=16, source=_LEGACY),
-    Gpu(kind="P4", architecture="Pascal", capability=(6, 1), memory_gb=8, source=_LEGACY),
-    Gpu(kind="P40", architecture="Pascal", capability=(6, 1), memory_gb=24, source=_LEGACY),
-    Gpu(kind="V100", architecture="Volta", capability=(7, 0), memory_gb=16, source=_LEGACY),
-    Gpu(kind="V100-32GB", architecture="Volta", capability=(7, 0), memory_gb=32, source=_LEGACY),
-    Gpu(kind="T4", architecture="Turing", capability=(7, 5), memory_gb=16),
-    Gpu(
-        kind="T4G",
-        architecture="Turing",
-        capability=(7, 5),
-        memory_gb=16,
-        source="https://aws.amazon.com/ec2/instance-types/g5g/",
-    ),
-    Gpu(kind="A100", architecture="Ampere", capability=(8, 0), memory_gb=40),
-    Gpu(kind="A100-80GB", architecture="Ampere", capability=(8, 0), memory_gb=80),
-    Gpu(kind="A10", architecture="Ampere", capability=(8, 6), memory_gb=24),
-    Gpu(
-        kind="A10G",
-        architecture="Ampere",
-        capability=(8, 6),
-        memory_gb=24,
-        source="https://aws.amazon.com/ec2/instance-types/g5/",
-    ),
-    Gpu(kind="L4", architecture="Ada", capability=(8, 9), memory_gb=24),
-    Gpu(kind="L40S", architecture="Ada", capability=(8, 9), memory_gb=48),
-    Gpu(kind="H100", architecture="Hopper", capability=(9, 0), memory_gb=80),
-    Gpu(kind="H200", architecture="Hopper", capability=(9, 0), memory_gb=141),
-    Gpu(kind="GH200", architecture="Hopper", capability=(9, 0), memory_gb=96),
-    Gpu(kind="B200", architecture="Blackwell", capability=(10, 0), memory_gb=180),
-    Gpu(kind="GB200", architecture="Blackwell", capability=(10, 0), memory_gb=186),
-    Gpu(kind="B300", architecture="Blackwell", capability=(10, 3), memory_gb=270),
-    Gpu(kind="GB300", architecture="Blackwell", capability=(10, 3), memory_gb=270),
-    Gpu(kind="RTXPRO4500", architecture="Blackwell", capability=(12, 0), memory_gb=32),
-    Gpu(kind="RTXPRO6000", architecture="Blackwell", capability=(12, 0), memory_gb=96),
+    Gpu("K520", "Kepler", (3, 0), 4, _LEGACY),
+    Gpu("K80", "Kepler", (3, 7), 12, _LEGACY),
+    Gpu("M60", "Maxwell", (5, 2), 8, _LEGACY),
+    Gpu("P100", "Pascal", (6, 0), 16, _LEGACY),
+    Gpu("P4", "Pascal", (6, 1), 8, _LEGACY),
+    Gpu("P40", "Pascal", (6, 1), 24, _LEGACY),
+    Gpu("V100", "Volta", (7, 0), 16, _LEGACY),
+    Gpu("V100-32GB", "Volta", (7, 0), 32, _LEGACY),
+    Gpu("T4", "Turing", (7, 5), 16),
+    Gpu("T4G", "Turing", (7, 5), 16, "https://aws.amazon.com/ec2/instance-types/g5g/"),
+    Gpu("A100", "Ampere", (8, 0), 40),
+    Gpu("A100-80GB", "Ampere", (8, 0), 80),
+    Gpu("A10", "Ampere", (8, 6), 24),
+    Gpu("A10G", "Ampere", (8, 6), 24, "https://aws.amazon.com/ec2/instance-types/g5/"),
+    Gpu("L4", "Ada", (8, 9), 24),
+    Gpu("L40S", "Ada", (8, 9), 48),
+    Gpu("H100", "Hopper", (9, 0), 80),
+    Gpu("H200", "Hopper", (9, 0), 141),
+    Gpu("GH200", "Hopper", (9, 0), 96),
+    Gpu("B200", "Blackwell", (10, 0), 180),
+    Gpu("GB200", "Blackwell", (10, 0), 186),
+    Gpu("B300", "Blackwell", (10, 3), 270),
+    Gpu("GB300", "Blackwell", (10, 3), 270),
+    Gpu("RTXPRO4500", "Blackwell", (12, 0), 32),
+    Gpu("RTXPRO6000", "Blackwell", (12, 0), 96),
 )
 """Every kind that a supported cloud rents or has rented; oldest first."""
 
 _BY_KIND = {row.kind: row for row in GPUS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DeviceCode:
     """Device code in the CUDA wheels, from this release until the next row's."""
 
@@ -95,36 +84,11 @@ class DeviceCode:
 _WHEELS = "`tensorflow.sysconfig.get_build_info()` of the wheels on PyPI"
 _BAZELRC = "`TF_CUDA_COMPUTE_CAPABILITIES` of release_gpu in TensorFlow's .bazelrc"
 DEVICE_CODE = (
-    DeviceCode(
-        since=(2, 4),
-        binary=((3, 5), (5, 0), (6, 0), (7, 0), (7, 5), (8, 0)),
-        ptx=(8, 0),
-        source=_BAZELRC,
-    ),
-    DeviceCode(
-        since=(2, 11),
-        binary=((3, 5), (5, 0), (6, 0), (7, 0), (7, 5), (8, 0)),
-        ptx=(8, 0),
-        source=_WHEELS,
-    ),
-    DeviceCode(
-        since=(2, 15),
-        binary=((5, 0), (6, 0), (7, 0), (7, 5), (8, 0)),
-        ptx=(8, 0),
-        source=_WHEELS,
-    ),
-    DeviceCode(
-        since=(2, 16),
-        binary=((5, 0), (6, 0), (7, 0), (8, 0), (9, 0)),
-        ptx=(9, 0),
-        source=_WHEELS,
-    ),
-    DeviceCode(
-        since=(2, 17),
-        binary=((6, 0), (7, 0), (8, 0), (8, 9), (9, 0)),
-        ptx=(9, 0),
-        source=_WHEELS,
-    ),
+    DeviceCode((2, 4), ((3, 5), (5, 0), (6, 0), (7, 0), (7, 5), (8, 0)), (8, 0), _BAZELRC),
+    DeviceCode((2, 11), ((3, 5), (5, 0), (6, 0), (7, 0), (7, 5), (8, 0)), (8, 0), _WHEELS),
+    DeviceCode((2, 15), ((5, 0), (6, 0), (7, 0), (7, 5), (8, 0)), (8, 0), _WHEELS),
+    DeviceCode((2, 16), ((5, 0), (6, 0), (7, 0), (8, 0), (9, 0)), (9, 0), _WHEELS),
+    DeviceCode((2, 17), ((6, 0), (7, 0), (8, 0), (8, 9), (9, 0)), (9, 0), _WHEELS),
 )
 NEWEST: Release = (2, 21)
 """The last release that the rows above are known to hold for."""
@@ -184,3 +148,66 @@ def first_release(kind: str, fits: Fit) -> str | None:
         if fit(kind, text) == fits:
             return text
     return None
+
+
+# ── rates that a GPU should reach ────────────────────────────────────────────
+# The documents (`source`) were read as others quote them: github.com/winston-zhang-orz/gpu-specs,
+# github.com/kentjliu/acml-project1, glennklockwood.com/garden/processors. A10G: quotes of its sheet
+# say 70 twice and 125, the A10's, once. K80, P100 and P4 have the rate of PCIe 3.0 x16.
+
+_RATES_READ = date(2026, 11, 23)
+_PRODUCTS = "https://www.nvidia.com/en-us/data-center"
+_SHEETS = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
+_K80 = f"{_SHEETS}/tesla-product-literature/Tesla-K80-BoardSpec-07317-001-v05.pdf"
+_P100 = f"{_SHEETS}/tesla-p100/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
+_P4 = (
+    "https://images.nvidia.com/content/pdf/tesla/184457-Tesla-P4-Datasheet-NV-Final-Letter-Web.pdf"
+)
+_VOLTA = (
+    "https://images.nvidia.com/content/technologies/volta/pdf/"
+    "volta-v100-datasheet-update-us-1165301-r5.pdf"
+)
+_A100 = f"{_SHEETS}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
+_A10G = (
+    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+)
+
+
+@dataclass(frozen=True)
+class Rate:
+    kind: str
+    tflops: float
+    """TFLOP/s of a product of float16 matrices, added up in float32, without sparsity. Before Volta
+    it is computed in float32."""
+    link: float
+    """GB/s to another GPU of the machine, in one direction: NVLink, else PCIe."""
+    source: str
+    read: date = _RATES_READ
+
+
+# The form that clouds rent most: SXM of V100, A100, H100 and H200.
+RATES = (
+    Rate("K80", 4.4, 16, _K80),
+    Rate("P100", 9.3, 16, _P100),
+    Rate("P4", 5.5, 16, _P4),
+    Rate("V100", 125, 150, _VOLTA),
+    Rate("V100-32GB", 125, 150, _VOLTA),
+    Rate("T4", 65, 16, f"{_SHEETS}/tesla-t4/t4-tensor-core-datasheet-951643.pdf"),
+    Rate("A100", 312, 300, _A100),
+    Rate("A100-80GB", 312, 300, _A100),
+    Rate("A10", 125, 32, f"{_SHEETS}/a10/pdf/a10-datasheet.pdf"),
+    Rate("A10G", 70, 32, _A10G),
+    Rate("L4", 121, 32, f"{_PRODUCTS}/l4/"),
+    Rate("L40S", 362, 32, f"{_PRODUCTS}/l40s/"),
+    Rate("H100", 989, 450, f"{_PRODUCTS}/h100/"),
+    Rate("H200", 989, 450, f"{_PRODUCTS}/h200/"),
+    Rate("GH200", 989, 450, f"{_PRODUCTS}/grace-hopper-superchip/"),
+)
+"""Kinds that a released TensorFlow runs on, and whose figures were found."""
+
+_RATE_OF = {row.kind: row for row in RATES}
+
+
+def rate(kind: str) -> Rate | None:
+    """The rates of this accelerator under any of its names; None if the table lacks it."""
+    return _RATE_OF.get(canonical_name(kind))

@@ -5,8 +5,6 @@ user.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
@@ -40,14 +38,8 @@ def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
     new = {row.machine.lower() for row in rows}
     old = [row for row in (known.rows if known else ()) if row.machine.lower() not in new]
     text = table.format_table(date.today(), f"told by {provider}", (*old, *rows))
-    place = path(provider)
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=place.parent, prefix=f".{place.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        os.replace(file.name, place)  # noqa: PTH105
+        table.save(path(provider), text)
 
 
 def _row(facts: MachineFacts) -> table.Row:

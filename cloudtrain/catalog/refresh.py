@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
 import socket
-import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import Path
@@ -66,12 +64,7 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
     text = table.format_table(today, "from gpuhunt's catalog", rows_of(cloud, items))
     path = table.refreshed_path(cloud)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        os.replace(file.name, path)  # noqa: PTH105
+        table.save(path, text)
     except OSError as error:
         raise UsageError(
             f"{error.filename}: {error.strerror}", hint="set CLOUDTRAIN_CACHE to another folder"
@@ -94,20 +87,17 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
         region = region_of(cloud, item.location)
         there = prices.setdefault((item.instance_name, _accelerator(item), item.spot), {})
         there[region] = max(item.price, there.get(region, 0.0))
-    rows = []
-    for (machine, accelerator, spot), there in prices.items():
-        facts = known[machine.lower()]
-        rows.append(
-            table.Row(
-                machine=facts.machine,
-                vcpus=facts.vcpus,
-                memory_gib=facts.memory_gib,
-                accelerator=accelerator,
-                spot=spot,
-                prices=there,
-            )
+    return tuple(
+        table.Row(
+            machine=known[machine.lower()].machine,
+            vcpus=known[machine.lower()].vcpus,
+            memory_gib=known[machine.lower()].memory_gib,
+            accelerator=accelerator,
+            spot=spot,
+            prices=there,
         )
-    return tuple(rows)
+        for (machine, accelerator, spot), there in prices.items()
+    )
 
 
 def _has_gpus(item: Any) -> bool:

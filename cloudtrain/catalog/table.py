@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -86,6 +87,16 @@ def _at(path: Path, _changed: int) -> Table:
 
 def refreshed_path(provider: str) -> Path:
     return cache_folder() / "prices" / f"{provider}.csv"
+
+
+def save(path: Path, text: str) -> None:
+    """Write a table's file atomically. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(text)
+    Path(file.name).replace(path)
 
 
 def parse_table(text: str) -> Table:

@@ -101,11 +101,8 @@ def notes(provider: str, machine: str, spot: bool) -> Iterator[str]:
 def wrong_zone(provider: str, machine: str, place: str) -> str | None:
     """Text if no zone of `place` is known to have this TPU type."""
     kind = tpu_type(provider, machine)
-    if kind is None or any(zone == place or zone.startswith(f"{place}-") for zone in _zones(kind)):
+    zones = kind.family.zones if kind else ()
+    if kind is None or any(zone == place or zone.startswith(f"{place}-") for zone in zones):
         return None
-    known = ", ".join(kind.family.zones)
+    known = ", ".join(zones)
     return f"{place} is not known to have {kind.family.prefix}: as of {kind.family.read}, {known}"
-
-
-def _zones(kind: TpuType) -> tuple[str, ...]:
-    return kind.family.zones

@@ -141,7 +141,7 @@ def _put_role(draft: Draft, job: Values, theirs: str, ours: str) -> None:
     draft.role(ours, wanted, count)
     if wanted:
         put_machine(draft, ours, machine, kind, number)
-        draft.put(("nodes", ours, "disk_gb"), disk.text if disk else None, disk)
+        draft.keep(("nodes", ours, "disk_gb"), disk)
 
 
 def _no_tpu(value: Value) -> Exception:
@@ -163,16 +163,12 @@ def _put_versions(draft: Draft, job: Values) -> None:
         if value is not None and not known(draft, value):
             return
     if runtime is not None:
-        draft.put(
-            "setup.tensorflow",
-            runtime.text,
-            runtime,
-            'runtimeVersion; or "2.21" with keras: legacy, and without python',
-        )
+        comment = 'runtimeVersion; or "2.21" with keras: legacy, and without python'
+        draft.keep("setup.tensorflow", runtime, comment)
     if python is not None and python.text.startswith("2"):
         draft.lose(python, "Python 2 is not supported: the newest of that TensorFlow is used")
     elif python is not None:
-        draft.put("setup.python", python.text, python)
+        draft.keep("setup.python", python)
 
 
 def _put_code(draft: Draft, job: Values, submit: Submit | None, options: Options) -> None:
@@ -251,7 +247,7 @@ def put_cloud(draft: Draft, project: Value | None, region: Value | None) -> None
     cloud = cloud_of_google()
     draft.put("provider", cloud.name)
     if project is not None and known(draft, project):
-        draft.put("project", project.text, project)
+        draft.keep("project", project)
     if region is not None and known(draft, region):
         draft.put("placement", [region.text], region)
 
@@ -296,7 +292,7 @@ def _with_bucket(uri: str) -> str:
 
 def put_rights(draft: Draft, account: Value | None, network: Value | None) -> None:
     if account is not None and known(draft, account):
-        draft.put("identity", account.text, account, "for scripts that use buckets themselves")
+        draft.keep("identity", account, "for scripts that use buckets themselves")
     if network is not None and known(draft, network):
         name = network.text.rpartition("/")[2]
         draft.lose(network, f"choose a subnet of {name} with network.subnet")

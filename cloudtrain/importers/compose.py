@@ -58,7 +58,7 @@ def read_compose(values: Values, options: Options) -> Draft:
     draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
     read_variables(draft, options.folder)
     name = values.take("name")
-    draft.put("name", name.text if name else None, name)
+    draft.keep("name", name)
     for top in values.names():
         if top in ("version", "networks", "volumes") or str(top).startswith("x-"):
             values.drop(top)
@@ -208,13 +208,13 @@ def _container(
         draft.put("train.max_restarts", int(found[1] or 3), restart)
     _put_gpus(draft, task.role, service, options)
     image = service.take("image")
+    if image is not None:
+        image = image.with_text(shell_words.with_defaults(interpolated(draft, image)))
     return Container(
         role=task.role,
         index=task.index,
         where=where,
-        image=image.with_text(shell_words.with_defaults(interpolated(draft, image)))
-        if image
-        else None,
+        image=image,
         entrypoint=_words(draft, service, "entrypoint"),
         arguments=_words(draft, service, "command"),
         environment=environment,
@@ -275,8 +275,8 @@ def _put_code(
         build = service.take("build") or service.take("build", "context")
         name = service.text("build", "dockerfile") or "Dockerfile"
         service.drop("build", "target")
-        for key in service.names("build", "args"):
-            _put_argument(draft, service, key)
+        for value in service.take_list("build", "args"):
+            draft.lose(value, "not mapped: the Dockerfile's own default is used")
         if build is None:
             continue
         folder = below(options.folder.resolve(), build.text)
@@ -354,13 +354,6 @@ def _is_near(target: str, workdir: str) -> bool:
 
 def _common(mounts: list[Copy]) -> Path:
     return Path(os.path.commonpath([mount.source for mount in mounts]))
-
-
-def _put_argument(draft: Draft, service: Values, key: str | int) -> None:
-    """A build argument, which `ARG` of the Dockerfile declares."""
-    value = service.take("build", "args", key)
-    if value is not None:
-        draft.lose(value, "not mapped: the Dockerfile's own default is used")
 
 
 # ── interpolation and environment files ──────────────────────────────────────

@@ -66,6 +66,10 @@ class Draft:
         at = tuple(path.split(".")) if isinstance(path, str) else path
         self.entries[at] = Entry(value=value, origin=origin, comment=comment, fill_in=fill_in)
 
+    def keep(self, path: str | FieldPath, value: Value | None, comment: str = "") -> None:
+        """Set what a value of the source says, if there is one."""
+        self.put(path, value.text if value else None, value, comment)
+
     def get(self, path: str) -> Any:
         entry = self.entries.get(tuple(path.split(".")))
         return entry.value if entry else None
@@ -105,12 +109,8 @@ class Draft:
         """Remove the entry of a field, or those below it, or the one that it is part of; yield
         what was removed."""
         for path in list(self.entries):
-            name = dotted(path)
-            if (
-                name == field_name
-                or name.startswith((f"{field_name}.", f"{field_name}["))
-                or field_name.startswith((f"{name}.", f"{name}["))
-            ):
+            short, long = sorted((dotted(path), field_name), key=len)
+            if long == short or long.startswith((f"{short}.", f"{short}[")):
                 yield self.entries.pop(path)
 
     def fill_ins(self) -> tuple[str, ...]:

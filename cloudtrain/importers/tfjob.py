@@ -41,7 +41,7 @@ def read_tfjob(values: Values, options: Options) -> Draft:
         values.drop(key)
     metadata, spec = values.at("metadata"), values.at("spec")
     name = metadata.take("name") or metadata.take("generateName")
-    draft.put("name", name.text if name else None, name)
+    draft.keep("name", name)
     metadata.drop("namespace")
     metadata.drop("creationTimestamp")
     dynamic = spec.take("enableDynamicWorker")
@@ -200,8 +200,7 @@ def _put_policies(draft: Draft, spec: Values) -> None:
         for key in _RUN_POLICY:
             policy.drop(key)
         deadline, backoff = policy.take("activeDeadlineSeconds"), policy.take("backoffLimit")
-        if deadline is not None:
-            draft.put("train.deadline", deadline.text, deadline)
+        draft.keep("train.deadline", deadline)
         if backoff is not None and backoff.text.isdecimal():
             draft.put("train.max_restarts", int(backoff.text[:9]), backoff)
         policy.lose("schedulingPolicy", why="all nodes start together, or none")

@@ -48,9 +48,8 @@ _KNOWN = (*_POOL_FLAGS, "local-package-path", "script", "output-image-uri")
 
 
 def is_vertex(values: Values) -> bool:
-    return any(
-        values.has(*path) for path in (("workerPoolSpecs",), ("jobSpec", "workerPoolSpecs"))
-    ) or any(values.has(*path) for path in (("worker_pool_specs",), ("job_spec",)))
+    paths = (("workerPoolSpecs",), ("jobSpec", "workerPoolSpecs"))
+    return any(values.has(*path) for path in (*paths, ("worker_pool_specs",), ("job_spec",)))
 
 
 def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draft:
@@ -95,12 +94,11 @@ def _add_flags(
     """Put each flag where the file has the same; a flag wins."""
     for index, value in enumerate(submit.all("worker-pool-spec")):
         _add_pool(draft, spec.at("workerPoolSpecs", index), value, options)
-    names = {"display-name": ("displayName",)}
     whole = {"service-account": ("serviceAccount",), "network": ("network",)}
     pools = spec.names("workerPoolSpecs")
     for name, value in submit.flags:
-        if name in names:
-            values.put(names[name], value)
+        if name == "display-name":
+            values.put(("displayName",), value)
         elif name in whole:
             spec.put(whole[name], value)
         elif name in ("args", "command"):
@@ -159,7 +157,7 @@ def _put_pools(draft: Draft, spec: Values, output: Value | None, options: Option
         kind, accelerators = machine.take("acceleratorType"), machine.take("acceleratorCount")
         put_machine(draft, role, machine.take("machineType"), kind, accelerators)
         disk = pool.take("diskSpec", "bootDiskSizeGb")
-        draft.put(("nodes", role, "disk_gb"), disk.text if disk else None, disk)
+        draft.keep(("nodes", role, "disk_gb"), disk)
         pool.drop("diskSpec", "bootDiskType")
         containers.append(_container(draft, pool, role, where, output, options))
     if not containers:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from cloudtrain.catalog import gpu_rates, gpus
+from cloudtrain.catalog import gpus
 from cloudtrain.catalog.bandwidth import bandwidth
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import TaskLaunch
@@ -251,7 +251,7 @@ def _network(provider: str, member: Member, private: bool) -> float | None:
 
 
 def _proof(member: Member, facts: Mapping[str, Any], network: float | None) -> NodeProof:
-    listed = gpu_rates.rate(member.gpus.kind) if member.gpus else None
+    listed = gpus.rate(member.gpus.kind) if member.gpus else None
     among = facts.get("gbytes")
     return NodeProof(
         node=member.node.name,

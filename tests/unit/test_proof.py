@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain import config
-from cloudtrain.catalog import gpu_rates, gpus
+from cloudtrain.catalog import gpus
 from cloudtrain.cli.status_lines import proof_lines
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError
@@ -200,16 +200,16 @@ def test_status_has_one_line_for_many_nodes_of_a_kind() -> None:
 
 def test_every_rate_is_of_a_known_gpu_and_has_its_source() -> None:
     kinds = {row.kind for row in gpus.GPUS}
-    for row in gpu_rates.RATES:
+    for row in gpus.RATES:
         assert row.kind in kinds
         assert row.source.startswith("https://")
         assert row.tflops > 0
         assert row.link > 0
-    assert len({row.kind for row in gpu_rates.RATES}) == len(gpu_rates.RATES)
+    assert len({row.kind for row in gpus.RATES}) == len(gpus.RATES)
 
 
 def test_a_rate_is_found_under_any_name_of_the_gpu() -> None:
-    t4 = gpu_rates.rate("nvidia-tesla-t4")
+    t4 = gpus.rate("nvidia-tesla-t4")
     assert t4 is not None
     assert t4.tflops == 65
-    assert gpu_rates.rate("T9000") is None
+    assert gpus.rate("T9000") is None
