@@ -4,8 +4,7 @@ A machine's facts are those that its cloud reported to `check` or `up`, else the
 Prices come from a newer table if `--refresh-prices` wrote one. An unknown price is None, never 0.
 Prices are
 $/hour of the machine with its accelerators; `node_parts` has those of disks and addresses. Sources:
-docs/machines.md.
-"""
+docs/machines.md."""
 
 from __future__ import annotations
 
@@ -38,10 +37,7 @@ VCPUS_PER_GPU = 4
 
 def machine_type(provider: str, name: str) -> MachineType | None:
     """Look a machine type up in what its cloud reported, in the packaged table, and in a refreshed
-    table.
-
-    None if all lack it; it may still exist.
-    """
+    table. None if all lack it; it may still exist."""
     listed, told = listed_machine(provider, name), learned_row(provider, name)
     if told is None:
         return listed
@@ -58,10 +54,8 @@ def machine_type(provider: str, name: str) -> MachineType | None:
 
 
 def listed_machine(provider: str, name: str) -> MachineType | None:
-    """Look a machine type up in the packaged and in a refreshed table.
-
-    Google's `-nolssd` machines differ only by having no local disks.
-    """
+    """Look a machine type up in the packaged and in a refreshed table. Google's `-nolssd` machines
+    differ only by having no local disks."""
     if not is_cloud(provider):
         return None
     known = table.packaged(provider).by_name
@@ -84,10 +78,8 @@ def listed_machine(provider: str, name: str) -> MachineType | None:
 
 
 def is_unknown_machine(provider: str, name: str) -> bool:
-    """True if the cloud has to be queried for this machine type.
-
-    Not for types that take attached accelerators: the config names those.
-    """
+    """True if the cloud has to be queried for this machine type. Not for types that take attached
+    accelerators: the config names those."""
     cloud = cloud_of(provider)
     if cloud is None or takes_accelerators(cloud, name) or tpus.tpu_type(provider, name):
         return False
@@ -110,8 +102,7 @@ def cheapest(
 
     Prices are those of the first region that has one; without any price, the smallest machine is
     taken. None if no machine has these accelerators. Machines that are not sold on that market, or
-    no longer, are the last choice.
-    """
+    no longer, are the last choice."""
     cloud = cloud_of(provider)
     if cloud is None:
         return None
@@ -166,11 +157,9 @@ def _comparable(
 
 
 def resolve_group(provider: str, group: NodeGroup, regions: Sequence[str]) -> NodeGroup:
-    """Fill in the group's machine and accelerator on a cloud; elsewhere return it unchanged.
-
-    For `make_plan` alone: others take a node's machine from the plan. A group that
-    `unavailable_reason` objects to is returned unchanged.
-    """
+    """Fill in the group's machine and accelerator on a cloud; elsewhere return it unchanged. For
+    `make_plan` alone: others take a node's machine from the plan. A group that `unavailable_reason`
+    objects to is returned unchanged."""
     cloud = cloud_of(provider)
     if cloud is None:
         return group
@@ -204,11 +193,9 @@ def price(provider: str, node: NodePlan, place: str) -> float | None:
 
 
 def highest_price(provider: str, node: NodePlan, place: str) -> float | None:
-    """Upper bound in $/hour: without a known price on its market, the on-demand price.
-
-    No cloud bills a spot machine above that unless the request names a price of its own, and Google
-    sells flex-start at a discount. A reservation is billed with or without nodes, up to that price.
-    """
+    """Upper bound in $/hour: without a known price on its market, the on-demand price. No cloud
+    bills a spot machine above that unless the request names a price of its own, and Google sells
+    flex-start at a discount. A reservation is billed with or without nodes, up to that price."""
     known = price(provider, node, place)
     dearer = replace(node, provisioning=ON_DEMAND)
     return price(provider, dearer, place) if known is None else known
@@ -230,8 +217,7 @@ def price_and_date(provider: str, node: NodePlan, place: str) -> tuple[float | N
 
 def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]]:
     """$/hour of this node on its market by region, each with its date, the newest; without the
-    regions in which it is not known. Not for TPUs.
-    """
+    regions in which it is not known. Not for TPUs."""
     found: dict[str, tuple[float, date]] = {}
     if node.provisioning.market not in PRICED:
         return found
@@ -247,8 +233,7 @@ def region_prices(provider: str, node: NodePlan) -> dict[str, tuple[float, date]
 
 def _price_row(prices: table.Table, provider: str, node: NodePlan) -> table.Row | None:
     """The row of a node's machine. A cloud bills the type: its accelerators, where they are built
-    in, are part of it whatever a table says of them.
-    """
+    in, are part of it whatever a table says of them."""
     machine, cloud = node.machine or "", cloud_of(provider)
     row = prices.row(machine, node.accelerator, spot=node.spot)
     if row is not None or cloud is None or takes_accelerators(cloud, machine):
@@ -266,9 +251,8 @@ def as_of(provider: str) -> date:
 
 
 def region_of(provider: str, place: str) -> str:
-    """Region of a zone: `us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`, Azure's
-    `eastus-1` → `eastus`.
-    """
+    """Region of a zone: `us-east4-c` → `us-east4`, `us-east-1a` → `us-east-1`, Azure's `eastus-1` →
+    `eastus`."""
     cloud = cloud_of(provider)
     return cloud.region_of(place) if cloud else place
 
@@ -282,8 +266,7 @@ def unavailable_reason(provider: str, node: NodePlan, *, own_image: bool = False
 
     Unknown machines pass, as the cloud has more than the table and refuses by itself. Exception: a
     name that suggests GPUs without an `accelerator`; the node would be set up without them.
-    `own_image`: the config names an image, which may have what the cloud's own images lack.
-    """
+    `own_image`: the config names an image, which may have what the cloud's own images lack."""
     cloud = cloud_of(provider)
     return next(_problems(cloud, node, own_image), None) if cloud else None
 
@@ -383,8 +366,7 @@ def _mismatch(provider: str, name: str, wanted: Accelerator) -> Iterator[str]:
 
 def note(provider: str, node: NodePlan) -> str | None:
     """One line on a machine whose retirement the vendor has announced, or whose name is probably
-    misspelt.
-    """
+    misspelt."""
     cloud, machine = cloud_of(provider), node.machine
     if cloud is None or machine is None:
         return None
@@ -394,8 +376,7 @@ def note(provider: str, node: NodePlan) -> str | None:
 
 def _name_note(provider: str, machine: str) -> str | None:
     """No error: the table need not know every machine of a cloud, which `check` asks. Sizes that it
-    lacks (n1-standard-64) are no spelling mistakes.
-    """
+    lacks (n1-standard-64) are no spelling mistakes."""
     known = table.packaged(provider).by_name
     if machine_type(provider, machine) or tpus.tpu_type(provider, machine):
         return None

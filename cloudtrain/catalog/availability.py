@@ -1,8 +1,7 @@
 """Ways in which each cloud sells its GPU machines, and the machines that it no longer sells.
 
 Families that a cloud's row of facts does not list are sold on demand and as spot; docs/machines.md
-shows the others (tools/generate_docs.py).
-"""
+shows the others (tools/generate_docs.py)."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def unavailable_reason(
     cloud: Cloud, machine: str, *, market: Market, own_image: bool = False
 ) -> str | None:
     """Reason why no such machine can be rented, with an alternative; None if nothing is known
-    against it.
-    """
+    against it."""
     row = family(cloud, machine)
     if row is None:
         sold = markets_of(cloud, machine)
@@ -62,8 +60,7 @@ def unavailable_reason(
 
 def _has(sold: Sequence[Market], market: Market) -> bool:
     """True if a machine with these markets can be had on that one: what is sold on demand can also
-    be reserved, on each cloud that has reservations.
-    """
+    be reserved, on each cloud that has reservations."""
     return market in sold or (market == "reservation" and "on-demand" in sold)
 
 

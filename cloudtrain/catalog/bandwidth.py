@@ -21,11 +21,8 @@ class Bandwidth:
 
 
 def bandwidth(provider: str, machine: str | None, *, private: bool) -> Bandwidth | None:
-    """Bandwidth of a node of this machine type; None if not known.
-
-    `private`: whether nodes have no public address, so that they get all network cards of their
-    machine (AWS).
-    """
+    """Bandwidth of a node of this machine type; None if not known. `private`: whether nodes have no
+    public address, so that they get all network cards of their machine (AWS)."""
     cloud = cloud_of(provider)
     path = cloud.machines.with_name("bandwidth.csv") if cloud and machine else None
     row = _table(path).get((machine or "").lower()) if path else None

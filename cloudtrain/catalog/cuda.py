@@ -1,8 +1,7 @@
 """CUDA toolkit, oldest driver and libraries of each TensorFlow release.
 
 One row each, with its source and the date on which that was read; docs/playbooks.md shows them
-(tools/generate_docs.py). Compute capabilities of the GPUs are in gpus.py.
-"""
+(tools/generate_docs.py). Compute capabilities of the GPUs are in gpus.py."""
 
 from __future__ import annotations
 
@@ -162,9 +161,8 @@ def driver(kind: str) -> Driver:
 
 
 def libraries(version: str) -> tuple[str, ...]:
-    """Return the release's CUDA packages; empty before 2.11 (not on the index) and after the
-    newest row.
-    """
+    """Return the release's CUDA packages; empty before 2.11 (not on the index) and after the newest
+    row."""
     found = (row.packages for row in LIBRARIES if row.release == _release(version))
     return next(found, ())
 
@@ -182,8 +180,7 @@ def pins(version: str, kind: str) -> tuple[str, ...]:
 
 def bounds(version: str, kind: str) -> tuple[str, ...]:
     """Version bounds that these GPUs need even if the user's packages require other CUDA
-    libraries.
-    """
+    libraries."""
     old = _release(version) >= _RANGES_SINCE and gpus.is_older(kind, "Turing")
     return (CUDNN_BEFORE_TURING,) if old else ()
 

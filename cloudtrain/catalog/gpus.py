@@ -2,8 +2,7 @@
 to which a run's proof shows its own.
 
 One row each, with its source and the date on which that was read; docs/machines.md shows them
-(tools/generate_docs.py).
-"""
+(tools/generate_docs.py)."""
 
 from __future__ import annotations
 
@@ -109,19 +108,16 @@ def gpu(kind: str) -> Gpu | None:
 
 def is_older(kind: str, architecture: str) -> bool:
     """True if the GPU is of an earlier generation: `is_older("V100", "Turing")`. False if not
-    known.
-    """
+    known."""
     row = gpu(kind)
     first = next(each.capability for each in GPUS if each.architecture == architecture)
     return row is not None and row.capability < first
 
 
 def fit(kind: str, version: str) -> Fit | None:
-    """Fit of this TensorFlow release for these GPUs; None if not known.
-
-    `own`: has code for this GPU. `older`: runs, but a later release has code for this GPU. `ptx`:
-    everything is compiled for the GPU at first use. `none`: cannot run.
-    """
+    """Fit of this TensorFlow release for these GPUs; None if not known. `own`: has code for this
+    GPU. `older`: runs, but a later release has code for this GPU. `ptx`: everything is compiled for
+    the GPU at first use. `none`: cannot run."""
     row, found = gpu(kind), re.match(r"(\d+)\.(\d+)", version)
     if row is None or found is None:
         return None

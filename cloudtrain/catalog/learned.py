@@ -1,6 +1,5 @@
 """Machine types as their clouds reported them, which win over the packaged table; kept for this
-user.
-"""
+user."""
 
 from __future__ import annotations
 
@@ -28,9 +27,7 @@ def learned_row(provider: str, machine: str) -> table.Row | None:
 
 def remember(provider: str, reported: Iterable[MachineFacts]) -> None:
     """Save reported machine types next to those already known, in the place of an earlier answer.
-
-    An unwritable folder is no error: the next `check` or `up` queries the cloud again.
-    """
+    An unwritable folder is no error: the next `check` or `up` queries the cloud again."""
     rows = [_row(facts) for facts in reported]
     if all(learned_row(provider, row.machine) == row for row in rows):
         return

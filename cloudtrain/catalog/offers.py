@@ -1,8 +1,7 @@
 """Machines with GPUs as the clouds offer them: each machine, market and region with its price.
 
 Offline. A machine's facts are those of `catalog.machine_type`, so what its cloud reported wins; its
-prices are those of `catalog.region_prices`, so a refreshed table wins.
-"""
+prices are those of `catalog.region_prices`, so a refreshed table wins."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def offers(
 
     `kind`: under any of its names; None: all kinds. `count`: GPUs of a machine. `spot`: one market;
     None: all. `providers`, `regions`: only these; empty: all. With `regions`, machines of which no
-    region is known are left out. A region counts as known for all markets if one has a price.
-    """
+    region is known are left out. A region counts as known for all markets if one has a price."""
     wanted = None if kind is None else canonical_name(kind)
     found: list[Offer] = []
     for cloud in clouds():
@@ -97,9 +95,7 @@ def plain_machines(
     provider: str, *, market: Market = "on-demand", places: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Machine types of x86-64 without accelerators that are sold on that market, cheapest first.
-
-    The highest price in any of the places counts; types without a known one are left out.
-    """
+    The highest price in any of the places counts; types without a known one are left out."""
     cloud, found = cloud_of(provider), {}
     for row in table.packaged(provider).rows if cloud else ():
         known = catalog.machine_type(provider, row.machine)

@@ -22,10 +22,8 @@ TIMEOUT = 30.0
 
 
 def refresh(today: date) -> dict[str, Path]:
-    """Fetch the clouds' prices and write a table for each; cloud → its file.
-
-    Raises UsageError if gpuhunt is not installed or its catalog cannot be downloaded.
-    """
+    """Fetch the clouds' prices and write a table for each; cloud → its file. Raises UsageError if
+    gpuhunt is not installed or its catalog cannot be downloaded."""
     try:
         import gpuhunt
     except ImportError:
@@ -52,8 +50,7 @@ def refresh(today: date) -> dict[str, Path]:
 
 def _version(catalog: Any, name: str) -> date | None:
     """Date of the catalog: catalogs are named after the day on which they were collected,
-    `20261120`.
-    """
+    `20261120`."""
     version = str(getattr(catalog.catalog.get(name), "version", ""))
     found = re.match(r"(\d{4})(\d\d)(\d\d)", version)
     return date(int(found[1]), int(found[2]), int(found[3])) if found else None
@@ -74,8 +71,7 @@ def save(cloud: str, today: date, items: Iterable[Any]) -> Path:
 
 def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
     """Rows of the machines in the packaged table, and of GPU machines that it lacks, at the price
-    of each region's most expensive zone.
-    """
+    of each region's most expensive zone."""
     known = {name: rows[0] for name, rows in table.packaged(cloud).by_name.items()}
     prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
     for item in items:
@@ -117,8 +113,7 @@ def _facts(item: Any) -> table.Row:
 
 def _is_reserved(item: Any) -> bool:
     """True for GCP's calendar mode: capacity booked ahead, cheaper than on demand, which cloudtrain
-    does not rent.
-    """
+    does not rent."""
     return bool((item.provider_data or {}).get("is_dws_calendar_mode"))
 
 

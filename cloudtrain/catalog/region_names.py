@@ -1,8 +1,7 @@
 """Checks whether a region name is possible, by each cloud's naming scheme.
 
 The price table lacks some regions: a new one has a known direction or continent and another number.
-Other names are typing errors, found before any cloud is queried.
-"""
+Other names are typing errors, found before any cloud is queried."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from cloudtrain.core.cloud import Cloud, cloud_of, clouds
 
 def invalid_region(provider: str, place: str) -> str | None:
     """Error text for an impossible zone or region, with the nearest known one; None if it may
-    exist.
-    """
+    exist."""
     cloud = cloud_of(provider)
     if cloud is None:
         return None

@@ -18,10 +18,8 @@ MEMORY_TOLERANCE = 0.02
 
 
 def learn(provider: str, reported: Iterable[MachineFacts]) -> tuple[str, ...]:
-    """Keep what the cloud reported: it wins over the table from now on.
-
-    Returns a sentence for each machine type that was known otherwise.
-    """
+    """Keep what the cloud reported: it wins over the table from now on. Returns a sentence for each
+    machine type that was known otherwise."""
     found = [_with_kind(provider, facts) for facts in reported]
     texts = tuple(text for facts in found for text in _differences(provider, facts))
     remember(provider, found)
@@ -30,8 +28,7 @@ def learn(provider: str, reported: Iterable[MachineFacts]) -> tuple[str, ...]:
 
 def _with_kind(provider: str, facts: MachineFacts) -> MachineFacts:
     """The table's name of the accelerator, where the cloud's may mean it: EC2 says A100 for both
-    sizes of memory, and names of Azure's machines have no size.
-    """
+    sizes of memory, and names of Azure's machines have no size."""
     listed = catalog.listed_machine(provider, facts.name)
     known, told = listed.accelerator if listed else None, facts.accelerator
     if known is None or told is None or not is_same_accelerator(told.kind, known.kind):

@@ -23,8 +23,7 @@ REPORTED = ("scratch_gb", "arm")
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One machine with its accelerators on one market. `prices` are $/hour by region, `dates` the
-    days of those that are not of the table's.
-    """
+    days of those that are not of the table's."""
 
     machine: str
     vcpus: int

@@ -28,8 +28,7 @@ class TpuType:
 
 def tpu_type(provider: str | None, machine: str | None) -> TpuType | None:
     """Look up a TPU type such as `v5litepod-16`; None if it is of no known generation, or of a size
-    that no slice has.
-    """
+    that no slice has."""
     cloud, found = cloud_of(provider), re.fullmatch(r"(\w+)-(\d+)", machine or "")
     if cloud is None or found is None:
         return None

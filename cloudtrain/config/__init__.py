@@ -47,8 +47,7 @@ def load(
     `overrides` are FIELD=VALUE texts that count as part of the file (`--set`); the variables of
     `env_file` fill `${VAR}` before those of `environ` do. `defaults` is a file of the user's own,
     which fills in what this one leaves out; it need not exist. Raises ConfigError with every
-    problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets.
-    """
+    problem, UsageError if there is no file to read. Secrets need not be set: see read_secrets."""
     from cloudtrain.config.additions import written_tree
     from cloudtrain.config.as_written import texts_with_variables
     from cloudtrain.config.candidates import readings
@@ -82,8 +81,7 @@ def _checked(
     tree: Block, path: Path, problems: list[Problem]
 ) -> tuple[Block, ConfigFile, Literal["", "any_of", "ordered"], list[Problem]]:
     """The tree with the hosts of an INI file, what it says, its list of candidates if it has one,
-    and its problems, with those of its fields and between them.
-    """
+    and its problems, with those of its fields and between them."""
     from cloudtrain.config import candidates
     from cloudtrain.config.hosts_ini import with_hosts
     from cloudtrain.config.rules import broken_rules
@@ -107,8 +105,7 @@ def _checked(
 
 def defaults_path() -> Path:
     """The file of this user's own defaults, which need not exist: `$CLOUDTRAIN_CONFIG`, or
-    config.yaml in this user's folder for settings.
-    """
+    config.yaml in this user's folder for settings."""
     chosen = os.environ.get("CLOUDTRAIN_CONFIG")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -119,8 +116,7 @@ def defaults_path() -> Path:
 
 def load_again(config: ClusterConfig, *more: str) -> ClusterConfig:
     """Read the config's file as it is now, with the same settings and `more` of `--set`; of
-    candidates, as the same one reads it.
-    """
+    candidates, as the same one reads it."""
     again = load(
         Path(config.source),
         overrides=(*config.overrides, *more),
@@ -164,10 +160,8 @@ def read_secrets(
     config: ClusterConfig, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Secret]:
     """Values of `secrets:`, by their names in the task's environment, from `--env-file` and
-    `environ`.
-
-    Raises ConfigError naming each variable that is not set; an empty one counts as not set.
-    """
+    `environ`. Raises ConfigError naming each variable that is not set; an empty one counts as not
+    set."""
     from cloudtrain.config.env_file import environment_of
 
     environ = environment_of(config, environ) if config.secrets else {}
@@ -296,11 +290,7 @@ def _config(file: ConfigFile, path: Path) -> ClusterConfig:
     for role, count in counts(file).items():
         group = groups.get(role)
         nodes[role] = replace(group.to_model(), count=count) if group else NodeGroup(count=count)
-    config = file.to_model(
-        name=file.name or _stem(path),
-        nodes=nodes,
-        source=str(path.absolute()),
-    )
+    config = file.to_model(name=file.name or _stem(path), nodes=nodes, source=str(path.absolute()))
     assert isinstance(config, ClusterConfig)
     return config
 
@@ -314,9 +304,7 @@ def to_json(config: ClusterConfig) -> dict[str, Any]:
 
 def from_json(data: Any) -> ClusterConfig:
     """Decode a recorded config, also of a newer version: its cluster can still be taken down.
-
-    Raises ConfigError.
-    """
+    Raises ConfigError."""
     try:
         config = decode(ClusterConfig, _as_now(data))
         if config.provider not in (row.name for row in providers()):

@@ -50,8 +50,7 @@ def written_tree(
     defaults: Path | None,
 ) -> Written:
     """The file's tree with the values of `--set`, then with the user's defaults. That of a file
-    that is not YAML is empty.
-    """
+    that is not YAML is empty."""
     tree, problems = parse(data, file, environ)
     if problems and not tree:
         return tree, problems, {}
@@ -83,11 +82,9 @@ def fields() -> dict[str, Providers]:
 
 
 def with_defaults(tree: Block, path: Path, environ: Mapping[str, str]) -> Written:
-    """Fill in the defaults of `path`, which need not exist, where the tree has nothing.
-
-    `project` is not taken if the environment names one. Every problem of the defaults is reported,
-    also of fields that this file does not need. Raises UsageError if they cannot be read.
-    """
+    """Fill in the defaults of `path`, which need not exist, where the tree has nothing. `project`
+    is not taken if the environment names one. Every problem of the defaults is reported, also of
+    fields that this file does not need. Raises UsageError if they cannot be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -212,10 +209,8 @@ _HERE = SourceLocation(SET, 0)
 def with_overrides(
     tree: Block, given: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Block, list[Problem]]:
-    """The tree with each `FIELD=VALUE` in place, in order, and what is wrong with them.
-
-    An empty VALUE leaves the field out. The file's own tree is not changed: aliases share blocks.
-    """
+    """The tree with each `FIELD=VALUE` in place, in order, and what is wrong with them. An empty
+    VALUE leaves the field out. The file's own tree is not changed: aliases share blocks."""
     problems = []
     for text in given:
         field, equals, value = text.partition("=")

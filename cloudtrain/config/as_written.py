@@ -12,8 +12,7 @@ from cloudtrain.core.model import Train
 
 def texts_with_variables(tree: Block) -> dict[str, str]:
     """JSON Pointer (RFC 6901) of each such field in the record of a config → its text. The tree is
-    one that is valid: its aliases cannot multiply.
-    """
+    one that is valid: its aliases cannot multiply."""
     return {
         _pointer(_in_record(path)): value.source
         for path, value in _scalars(tree.without("secrets"), ())

@@ -18,9 +18,7 @@ Found = Iterator[tuple[Path, str]]
 
 def _identity(file: ConfigFile) -> Found:
     """Rules on `identity`: its form on the cloud; on machines that are not rented, none is given.
-
-    The value is not repeated, as it may come from a variable.
-    """
+    The value is not repeated, as it may come from a variable."""
     if file.identity is None or file.provider is None:
         return
     cloud = cloud_of(file.provider)

@@ -15,8 +15,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
     The form is that of python-dotenv: `NAME=value`, quotes, comments, `export NAME=value`. The
     process environment is neither read nor changed. Raises UsageError, ConfigError with each line
-    that is not of this form, without its text, which may be a secret.
-    """
+    that is not of this form, without its text, which may be a secret."""
     from dotenv import dotenv_values
     from dotenv.parser import parse_stream
 
@@ -44,9 +43,7 @@ def environment_of(
     config: ClusterConfig, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, str]:
     """The environment `environ`, and over it the variables of the file that `--env-file` gave.
-
-    Raises UsageError if that file can no longer be read.
-    """
+    Raises UsageError if that file can no longer be read."""
     if not config.env_file:
         return environ
     return {**environ, **read_env_file(Path(config.env_file))}

@@ -26,11 +26,9 @@ _A_YEAR = 365 * 86400.0
 
 
 class InvalidValue(ValueError):
-    """Raised with a text, and perhaps a hint, for an invalid value of a field.
-
-    If the text begins with `must`, the value is reported as written in the file. Parsers never
-    include the value, as it may come from a variable.
-    """
+    """Raised with a text, and perhaps a hint, for an invalid value of a field. If the text begins
+    with `must`, the value is reported as written in the file. Parsers never include the value, as
+    it may come from a variable."""
 
 
 Reader = Callable[[Any], Any]
@@ -360,9 +358,8 @@ def environment_name(value: Any) -> Any:
 
 
 def secret_variable(node: Any) -> str:
-    """Name of the variable that holds a secret. Its value is not read, and an invalid name is
-    never shown.
-    """
+    """Name of the variable that holds a secret. Its value is not read, and an invalid name is never
+    shown."""
     found = only_variable(node.source) if isinstance(node, Scalar) else None
     if found is None:
         raise InvalidValue("a secret must be exactly ${VAR}, without a default or other text")
@@ -397,8 +394,7 @@ def _choice(*options: str) -> Reads:
 
     numbers = [int(option) for option in options if option.isdigit()]
     return Reads(
-        read,
-        {"title": " | ".join(options), "anyOf": [{"enum": [*options, *numbers]}, _VARIABLE]},
+        read, {"title": " | ".join(options), "anyOf": [{"enum": [*options, *numbers]}, _VARIABLE]}
     )
 
 

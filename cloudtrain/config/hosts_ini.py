@@ -14,10 +14,8 @@ _HOST = re.compile(r"(?P<address>[^\s:\[\]]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]
 
 
 def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Problem]]:
-    """Replace `hosts: cluster.ini` by that file's machines.
-
-    Its ports are those of the TensorFlow servers (SSH's is 22), so they become `train.port`.
-    """
+    """Replace `hosts: cluster.ini` by that file's machines. Its ports are those of the TensorFlow
+    servers (SSH's is 22), so they become `train.port`."""
     written = tree.get("hosts")
     if not isinstance(written, Scalar) or not written.source:
         return tree, []

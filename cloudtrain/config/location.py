@@ -20,10 +20,8 @@ SHORT_FORMS = {"provisioning": "spot"}
 
 
 def location_of(config: ClusterConfig, field: str) -> SourceLocation | None:
-    """Location of `nodes.worker.machine`, or of the nearest line above it.
-
-    None if there is none, or the config's file can no longer be read.
-    """
+    """Location of `nodes.worker.machine`, or of the nearest line above it. None if there is none,
+    or the config's file can no longer be read."""
     from cloudtrain.config.additions import tree_now
     from cloudtrain.config.yaml_source import place_of, value_at
 
@@ -49,10 +47,8 @@ def placed(config: ClusterConfig, problem: Problem) -> Problem:
 
 
 def place_in_file(config: ClusterConfig, field: str) -> str:
-    """Format a field's location, `gcp.yaml:9`.
-
-    `the config` if the file has changed since or the config was not read from a file.
-    """
+    """Format a field's location, `gcp.yaml:9`. `the config` if the file has changed since or the
+    config was not read from a file."""
     path = Path(config.source)
     if not config.source or not _is_current(config):
         return "the config"

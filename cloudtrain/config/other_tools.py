@@ -1,7 +1,6 @@
 """Recognizes another tool's file by its content, so that an error can say what it is.
 
-The keys are those of the tools' own references, which `docs/import.md` links.
-"""
+The keys are those of the tools' own references, which `docs/import.md` links."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ Markers = frozenset[str]
 
 def as_requirements(name: str, text: str) -> str | None:
     """Its dependencies, each in the line in which the file has it; None if they are elsewhere, or
-    of a form that is not known.
-    """
+    of a form that is not known."""
     try:
         return _of_uv(text) if name == UV else _of_project(text)
     except (KeyError, TypeError, AttributeError):
@@ -40,10 +39,8 @@ def _of_project(text: str) -> str | None:
 
 def _of_uv(text: str) -> str | None:
     """Requirements as `uv export --no-dev` writes them: the packages that are needed, and when.
-
     https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile; compared with uv's own export
-    of revision 5 on 2026-11-26.
-    """
+    of revision 5 on 2026-11-26."""
     packages: list[dict[str, Any]] = _parsed(text).get("package", [])
     roots = [each for each in packages if "." in map(each["source"].get, ("virtual", "editable"))]
     if len(roots) != 1:

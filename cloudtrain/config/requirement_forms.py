@@ -1,6 +1,5 @@
 """Requirements that pip could not install on a node, by their form alone: each with the user's
-file and line, and what to write instead.
-"""
+file and line, and what to write instead."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from cloudtrain.node.requirement_lines import LOCAL, other_file
 
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
     """Those of `setup.packages`, and of the files of `setup.requirements`. Raises ConfigError for
-    an unreadable file.
-    """
+    an unreadable file."""
     found = []
     for number, text in enumerate(config.setup.packages):
         why = _line(text, config, of_code=False)
@@ -209,8 +207,7 @@ def _option(word: str, line: str, config: ClusterConfig, *, of_code: bool) -> st
 
 def _is_missing(path: str, config: ClusterConfig) -> bool:
     """True if no node has the path: pip starts in a folder of its own there. An absolute one may be
-    in an image or on a host of the user's.
-    """
+    in an image or on a host of the user's."""
     place = Path(re.split(r"[\s;\[]", path.removeprefix("file://"))[0])
     if not place.is_absolute():
         return True

@@ -1,6 +1,5 @@
 """The user's requirements: `setup.packages`, and the file that `setup.requirements` names with all
-that it includes.
-"""
+that it includes."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class RequirementFile:
 
     def without(self, packages: Collection[str]) -> str:
         """Its text with `#` in the place of lines that name one of them: the others keep their
-        numbers, and pip names them by these.
-        """
+        numbers, and pip names them by these."""
         kept = self.text.splitlines()
         for line in self.lines:
             if package(line.text) in packages:
@@ -59,9 +57,8 @@ class RequirementFile:
 
 
 def lines(config: ClusterConfig) -> tuple[str, ...]:
-    """Lines of `setup.packages` and `setup.requirements`, with included files. Raises
-    ConfigError for an unreadable file.
-    """
+    """Lines of `setup.packages` and `setup.requirements`, with included files. Raises ConfigError
+    for an unreadable file."""
     listed = [file for file in files(config) if not file.bounds_only]
     return (
         *config.setup.packages,
@@ -82,8 +79,7 @@ def named(config: ClusterConfig) -> frozenset[str]:
 
 def of_code(config: ClusterConfig) -> str | None:
     """The file in the delivered code that `setup.requirements: code:FILE` names; None for a file of
-    this machine.
-    """
+    this machine."""
     value = config.setup.requirements
     return value[len(CODE) :] if value is not None and value.startswith(CODE) else None
 
@@ -96,8 +92,7 @@ def without(wanted: Iterable[str], packages: Iterable[str]) -> tuple[str, ...]:
 
 def files(config: ClusterConfig) -> tuple[RequirementFile, ...]:
     """The file of `setup.requirements` and all that it names, itself first; none if it is not of
-    this machine. Raises ConfigError for an unreadable one.
-    """
+    this machine. Raises ConfigError for an unreadable one."""
     if config.setup.requirements is None or of_code(config) is not None:
         return ()
     return tuple(_read(config, config.folder / config.setup.requirements).values())
@@ -182,7 +177,7 @@ def _read_one(config: ClusterConfig, path: Path, bounds_only: bool) -> Requireme
                     text=f"{path} cannot be read: {error.strerror or error}; "
                     "the path is relative to the config file, `code:PATH` to the delivered code",
                 )
-            ],
+            ]
         ) from None
     if path.name in (project_files.PROJECT, project_files.UV):
         text = project_files.as_requirements(path.name, text) or ""
@@ -192,8 +187,7 @@ def _read_one(config: ClusterConfig, path: Path, bounds_only: bool) -> Requireme
 
 def left_out_notes(config: ClusterConfig) -> tuple[str, ...]:
     """A note for each line on a TensorFlow that `setup.tensorflow` contradicts. Raises
-    ConfigError.
-    """
+    ConfigError."""
     version = config.setup.tensorflow
     if version is None:
         return ()
@@ -218,8 +212,7 @@ _PIP_SAYS = re.compile(
 
 def line_named(config: ClusterConfig, said: str) -> str | None:
     """`needs.txt:3: more==9`: the user's line that an error of pip is about; None if it is none of
-    theirs. Raises ConfigError.
-    """
+    theirs. Raises ConfigError."""
     about = {package(next(filter(None, found.groups()))) for found in _PIP_SAYS.finditer(said)}
     for file in files(config):
         for line in file.lines:

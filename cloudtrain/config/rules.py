@@ -210,10 +210,7 @@ def _provider(file: ConfigFile) -> Found:
     have = [cloud.name for cloud in clouds() if cloud.tpus]
     cloud = cloud_of(file.provider)
     if strategy is not None and strategy.tpus and cloud is not None and not cloud.tpus:
-        yield (
-            ("strategy",),
-            f"{cloud.title} has no TPUs: use provider {' or '.join(have)}",
-        )
+        yield ("strategy",), f"{cloud.title} has no TPUs: use provider {' or '.join(have)}"
 
 
 def _tpus(file: ConfigFile) -> Found:
@@ -245,8 +242,7 @@ def _tpus(file: ConfigFile) -> Found:
 
 def _ports(file: ConfigFile) -> Found:
     """Rules on ports: on one machine every task has a port of its own, counted up from
-    `train.port`.
-    """
+    `train.port`."""
     first = (file.train and file.train.port) or 0
     last = first + sum(counts(file).values()) - 1
     if _takes_hosts(file):

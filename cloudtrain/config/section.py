@@ -1,8 +1,7 @@
 """Base of the config file's sections: reads their known fields, makes values of model.py.
 
 A field is one row of its section: `optional(…)` or `required(…)` has its meaning, the effect of a
-change, whether it may be a user's default, and how nodes are compared. `rows` lists them all.
-"""
+change, whether it may be a user's default, and how nodes are compared. `rows` lists them all."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ account; on each cloud; or on the one whose `provider` stands beside it."""
 @dataclass(frozen=True)
 class _Row:
     """What a field is besides its type and meaning, kept where pydantic takes a function on its
-    JSON Schema, of which it changes nothing.
-    """
+    JSON Schema, of which it changes nothing."""
 
     change: Effect | None
     default: Providers | None
@@ -92,8 +90,7 @@ def optional(
     key: str | None = None,
 ) -> Any:
     """A field that may be left out. `change`: if not the section's; `default`: if it may be a
-    user's own; `key`: in the file, if it is not the attribute's name.
-    """
+    user's own; `key`: in the file, if it is not the attribute's name."""
     row = _Row(change, default, fact)
     return Field(default=None, alias=key, description=meaning, json_schema_extra=row)
 

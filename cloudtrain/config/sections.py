@@ -1,8 +1,7 @@
 """The config file: every section and field, one row each.
 
 Reader, JSON Schema (configs/schema.json), docs/config.md, fields of a user's own defaults, and
-facts by which nodes are compared come from these rows; the defaults are those of model.py.
-"""
+facts by which nodes are compared come from these rows; the defaults are those of model.py."""
 
 from __future__ import annotations
 

@@ -58,11 +58,8 @@ class ValidatedFile:
 
 
 def validate(tree: Block, file: str, broken: Iterable[Path] = ()) -> ValidatedFile:
-    """Every problem of a single field.
-
-    Invalid values are removed and the rest is validated again, so that the rules between fields are
-    checked in the same run.
-    """
+    """Every problem of a single field. Invalid values are removed and the rest is validated again,
+    so that the rules between fields are checked in the same run."""
     problems: list[Problem] = []
     unread, removed = set(broken), set[Path]()
     rest = tree
@@ -175,8 +172,7 @@ _KEPT = "which records, reports and process lists would keep"
 
 def exposed_keys(tree: Block, known: Collection[str]) -> Iterator[Problem]:
     """One problem for each field with a key, by name or by value, without its text. `known`: fields
-    that have a problem already.
-    """
+    that have a problem already."""
     section = tree.get("secrets")
     secrets = section if isinstance(section, Block) else {}
     for path, value in scalars(tree.without("secrets")):

@@ -34,11 +34,8 @@ class SourceLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value as written.
-
-    Its field determines its type, not YAML: `tensorflow: 2.20` is the version 2.20 and `NO` is
-    Norway.
-    """
+    """One value as written. Its field determines its type, not YAML: `tensorflow: 2.20` is the
+    version 2.20 and `NO` is Norway."""
 
     source: str
     place: SourceLocation
@@ -85,10 +82,8 @@ Path = tuple[str | int, ...]
 
 
 def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, list[Problem]]:
-    """The file's mapping and its structural problems; raises nothing.
-
-    Built from parser events: depth and aliases are limited before anything is expanded.
-    """
+    """The file's mapping and its structural problems; raises nothing. Built from parser events:
+    depth and aliases are limited before anything is expanded."""
     builder = _Builder(file, environ)
     try:
         return builder.document(_decode(data)), builder.problems
@@ -100,8 +95,7 @@ def parse(data: bytes, file: str, environ: Mapping[str, str]) -> tuple[Block, li
 
 def parse_value(text: str, environ: Mapping[str, str]) -> Tree:
     """The value of `--set FIELD=VALUE`: a list or mapping in YAML's short form, a quoted text, or
-    the text as it is. Raises ValueError.
-    """
+    the text as it is. Raises ValueError."""
     place = SourceLocation(SET, 0)
     if text[:1] not in ("[", "{", '"', "'"):
         return Scalar(text, place, plain=True, environ=environ)
@@ -314,11 +308,7 @@ class _Builder:
     def refuse_tag(self, event: Any, path: Path) -> None:
         tag = event.tag or "!"
         if tag != "!" and not tag.startswith("tag:yaml.org,2002:"):
-            self.problem(
-                self.place(event),
-                path,
-                f"YAML tags ({shown(tag)}) are not supported",
-            )
+            self.problem(self.place(event), path, f"YAML tags ({shown(tag)}) are not supported")
 
     def problem(self, place: SourceLocation, path: Path, text: str) -> None:
         self.problems.append(place.problem(path, text))
@@ -373,11 +363,9 @@ _WHOLE = re.compile(rf"\$\{{({_NAME})\}}")
 
 
 def expand_variables(source: str, environ: Mapping[str, str]) -> str:
-    """Expand variables; `$${` stays as `${`. Raises ValueError.
-
-    As in a shell, a default also replaces an empty variable. Applied to values that YAML has
-    already separated, so no variable's value can change the structure.
-    """
+    """Expand variables; `$${` stays as `${`. Raises ValueError. As in a shell, a default also
+    replaces an empty variable. Applied to values that YAML has already separated, so no variable's
+    value can change the structure."""
 
     def value(piece: re.Match[str]) -> str:
         name, default = piece["name"], piece["default"]

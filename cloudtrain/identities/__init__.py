@@ -2,5 +2,4 @@
 
 Drivers and stores take sessions and credentials from here alone. Whatever goes wrong while these
 are fetched is a CredentialsError whose hint is the command that cures it; only a lost connection
-keeps its own exception, which callers retry.
-"""
+keeps its own exception, which callers retry."""

@@ -39,8 +39,7 @@ _lock = threading.Lock()
 
 def identity(profile: str | None) -> AwsIdentity:
     """The identity of a profile, None for the default: the same one for the whole command, unless
-    the environment or the user's files change.
-    """
+    the environment or the user's files change."""
     environment = {n: v for n, v in os.environ.items() if n.startswith("AWS_") or n == "HOME"}
     key = (profile, tuple(sorted(environment.items())), *map(_changed, _files()))
     with _lock:
@@ -101,8 +100,7 @@ class AwsIdentity:
 
     def credentials(self) -> Any:
         """Current credentials, frozen. botocore renews those that expire. Failures are not kept:
-        the next call looks again.
-        """
+        the next call looks again."""
         try:
             with self._lock:
                 if self._hung and moments.since_boot() - self._hung[0] < PROCESS_LIMIT:
@@ -121,8 +119,7 @@ class AwsIdentity:
 
     def ask_ahead(self) -> None:
         """Ask for an MFA code now, if this profile needs one: nothing is drawn yet, and the main
-        thread may ask.
-        """
+        thread may ask."""
         if threading.current_thread() is threading.main_thread() and self._needs_code():
             with self._lock:
                 self._may_ask = sys.stdin is not None and sys.stdin.isatty()
@@ -176,9 +173,8 @@ class AwsIdentity:
         return found
 
     def _mfa_code(self, prompt: str) -> str:
-        """Ask for an MFA code while `ask_ahead` allows it: later, lines are drawn and threads
-        would ask at once.
-        """
+        """Ask for an MFA code while `ask_ahead` allows it: later, lines are drawn and threads would
+        ask at once."""
         from getpass import getpass
 
         if self._may_ask:

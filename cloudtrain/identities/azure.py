@@ -1,8 +1,7 @@
 """Identities of Azure: azure-identity's standard chain, one for the whole command, its tokens
 cached until they are about to expire, and the command that cures each failure.
 
-https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential-chains
-"""
+https://learn.microsoft.com/azure/developer/python/sdk/authentication/credential-chains"""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ _lock = threading.Lock()
 
 def identity(authority: str | None = None) -> AzureIdentity:
     """The user's identity: the same one for the whole command, unless the environment or the login
-    of `az` changes. `authority`: who hands out tokens; by default that of the environment.
-    """
+    of `az` changes. `authority`: who hands out tokens; by default that of the environment."""
     import azure.identity
 
     environment = {n: v for n, v in os.environ.items() if n.startswith(("AZURE_", "IDENTITY_"))}
@@ -61,11 +59,8 @@ def identity(authority: str | None = None) -> AzureIdentity:
 
 
 class AzureIdentity:
-    """The user's credentials and tokens. Thread-safe.
-
-    Raises CredentialsError; TransientError or RateError if the authority is unavailable; what a
-    lost connection raises is raised as it is.
-    """
+    """The user's credentials and tokens. Thread-safe. Raises CredentialsError; TransientError or
+    RateError if the authority is unavailable; what a lost connection raises is raised as it is."""
 
     def __init__(self, authority: str | None) -> None:
         self._authority = authority or os.environ.get("AZURE_AUTHORITY_HOST") or None
@@ -81,8 +76,7 @@ class AzureIdentity:
 
     def get_token(self, *scopes: str, **given: Any) -> Any:
         """A token as Azure's SDKs ask for it; a new one is requested only once for all waiting
-        threads.
-        """
+        threads."""
         key, arrived = (scopes, *sorted(given.items())), self._asked
         with self._lock:
             found = self._tokens.get(key)
@@ -108,8 +102,7 @@ class AzureIdentity:
 
     def cured(self, error: Error) -> Error:
         """The refusal of a token that was just issued with what explains it: this machine's clock,
-        if that is wrong.
-        """
+        if that is wrong."""
         behind = moments.MOMENTS.heard
         if abs(behind) < SKEW:
             return error
@@ -142,10 +135,7 @@ class AzureIdentity:
             self._transport = RecordingTransport(url.netloc or "login.microsoftonline.com", plain)
             # Retries are left to the caller, by our own retry policy.
             self._credential = azure.identity.DefaultAzureCredential(
-                transport=self._transport,
-                retry_total=0,
-                process_timeout=PROCESS_LIMIT,
-                **settings,
+                transport=self._transport, retry_total=0, process_timeout=PROCESS_LIMIT, **settings
             )
         return self._credential, self._transport
 
@@ -168,9 +158,8 @@ class AzureIdentity:
 
 
 def principal(token: str) -> Principal | None:
-    """The identity from the token's claims. `oid` is the same in all applications of the
-    directory: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
-    """
+    """The identity from the token's claims. `oid` is the same in all applications of the directory:
+    https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference"""
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -184,11 +173,8 @@ def principal(token: str) -> Principal | None:
 
 class RecordingTransport(RequestsTransport):  # type: ignore[misc]
     """HTTP transport that records the status of the authority's last answer, as the credential
-    chain reports text only.
-
-    `plain`: host:port of an emulator on this machine without TLS, which azure-identity would not
-    accept.
-    """
+    chain reports text only. `plain`: host:port of an emulator on this machine without TLS, which
+    azure-identity would not accept."""
 
     def __init__(self, authority: str, plain: str | None) -> None:
         super().__init__(connection_timeout=TIMEOUT, read_timeout=TIMEOUT)
@@ -197,8 +183,7 @@ class RecordingTransport(RequestsTransport):  # type: ignore[misc]
         self.last: int | None = None
         """HTTP status of the authority's last answer; 0 if it did not answer. For the metadata
         service, which the chain tries whether or not it exists, only the service's own errors are
-        recorded.
-        """
+        recorded."""
 
     def send(self, request: Any, **given: Any) -> Any:
         url = urlsplit(request.url)
@@ -263,11 +248,9 @@ class _Words:
 
 
 def _condensed(message: str, *, asked: bool) -> _Words:
-    """Shorten the chain's message to the decisive credential, with the command that cures it.
-
-    The decisive credential is the one whose refusal stopped the chain, or else the last configured
-    one that failed.
-    """
+    """Shorten the chain's message to the decisive credential, with the command that cures it. The
+    decisive credential is the one whose refusal stopped the chain, or else the last configured one
+    that failed."""
     attempts = re.findall(
         r"^\s+(\w+Credential): (.*(?:\n(?!\s+\w+Credential: |To mitigate).*)*)",
         message,
@@ -326,7 +309,6 @@ def _is_lost(error: Exception) -> bool:
 
 def _words_of(error: Exception) -> str:
     """Message of an exception; of one that azure-identity does not foresee, its class alone, as the
-    message may repeat parts of a key.
-    """
+    message may repeat parts of a key."""
     foreseen = isinstance(error, OSError) or type(error) is ValueError
     return " ".join(str(error).split()) if foreseen else type(error).__name__

@@ -1,7 +1,6 @@
 """Identities of Google: application default credentials, and the command that cures each failure.
 
-https://cloud.google.com/docs/authentication/application-default-credentials
-"""
+https://cloud.google.com/docs/authentication/application-default-credentials"""
 
 from __future__ import annotations
 
@@ -29,11 +28,8 @@ _CLOCK = re.compile(r"Invalid JWT: Token must be a short-lived|iat and exp|Token
 
 def find() -> tuple[Any, str | None]:
     """The application default credentials and their project, without a request. Raises
-    CredentialsError.
-
-    They are looked up once, as google-auth starts `gcloud` each time to ask for the project, and
-    again when their file or the environment has changed.
-    """
+    CredentialsError. They are looked up once, as google-auth starts `gcloud` each time to ask for
+    the project, and again when their file or the environment has changed."""
     import google.auth
 
     try:
@@ -55,8 +51,7 @@ def _found(default: Callable[..., tuple[Any, str | None]], *_: object) -> tuple[
 
 def explained(what: str, error: Exception) -> Exception:
     """A CredentialsError for any exception of a sign-in but those of a lost connection. A key's own
-    text is not shown: what google-auth does not foresee may repeat parts of it.
-    """
+    text is not shown: what google-auth does not foresee may repeat parts of it."""
     from google.auth import exceptions
 
     if isinstance(error, CloudtrainError) or _is_lost(error):
@@ -121,8 +116,7 @@ def _cure(words: str, given: dict[str, Any]) -> str:
 
 def _described() -> dict[str, Any]:
     """The file of the credentials: its content, with its path as `file`; {} if there is none.
-    Secrets in it are not used.
-    """
+    Secrets in it are not used."""
     path, found = _file(), {}
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text("utf-8"))

@@ -31,10 +31,8 @@ KINDS = (
 
 
 def import_job(data: bytes | None, file: str, submit: str | None, options: Options) -> Imported:
-    """The config that a file, a submit line or both describe.
-
-    Raises UsageError for what is not recognized, ConfigError for what cannot be mapped at all.
-    """
+    """The config that a file, a submit line or both describe. Raises UsageError for what is not
+    recognized, ConfigError for what cannot be mapped at all."""
     line = read_submit(submit) if submit is not None else None
     return finish(_draft(data, file, line, options), options)
 
@@ -76,8 +74,7 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         what = f"{name} is {other.what}, which `import` does not read"
         raise UsageError(what, hint=other.way(name))
     raise UsageError(
-        f"{shown(file, 200)} is nothing that `import` reads",
-        hint=f"it reads {'; '.join(KINDS)}",
+        f"{shown(file, 200)} is nothing that `import` reads", hint=f"it reads {'; '.join(KINDS)}"
     )
 
 

@@ -1,7 +1,6 @@
 """Maps an AI Platform training job: config.yaml's `trainingInput`, and its submit line.
 
-Fields: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs
-"""
+Fields: https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs"""
 
 from __future__ import annotations
 
@@ -262,8 +261,7 @@ def known(draft: Draft, value: Value) -> bool:
 
 def put_store(draft: Draft, output: Value | None) -> None:
     """The artifacts' store; a local output folder is no store. What the submitting shell alone
-    knows of it is to be filled in; the rest stays.
-    """
+    knows of it is to be filled in; the rest stays."""
     if output is None:
         return
     uri = shell_words.quoted(output.text.rstrip("/"))

@@ -1,7 +1,6 @@
 """Maps what a job says of the software that its code needs: an image, pip's names, setup.py.
 
-Nothing is run: setup.py is parsed (`ast`).
-"""
+Nothing is run: setup.py is parsed (`ast`)."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ _PYTHON = re.compile(r"(?:/\S*/)?python[\d.]*")
 
 def line_of(words: list[str], exports: Iterable[str] = ()) -> str:
     """The line that runs these words. `sh -c LINE` is LINE itself; a path of the image's Python is
-    `python`, the node's environment.
-    """
+    `python`, the node's environment."""
     first = "".join(f"{export} && " for export in exports)
     if _is_shell_line(words):
         line = words[3] if words[2] == "--" else words[2]

@@ -1,7 +1,6 @@
 """Maps a compose file whose services have TF_CONFIG: each is a task, and a node.
 
-Fields: https://docs.docker.com/reference/compose-file/services/
-"""
+Fields: https://docs.docker.com/reference/compose-file/services/"""
 
 from __future__ import annotations
 
@@ -18,11 +17,7 @@ from typing import Any
 from cloudtrain.core.cloud import providers
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.command_line import put_code
-from cloudtrain.importers.containers import (
-    Container,
-    put_containers,
-    put_gpus,
-)
+from cloudtrain.importers.containers import Container, put_containers, put_gpus
 from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code
@@ -190,11 +185,7 @@ def _words(draft: Draft, service: Values, key: str) -> list[str]:
 
 
 def _container(
-    draft: Draft,
-    task: Task,
-    service: Values,
-    environment: dict[str, Value],
-    options: Options,
+    draft: Draft, task: Task, service: Values, environment: dict[str, Value], options: Options
 ) -> Container:
     where = service.whole("command") or service.whole()
     assert where
@@ -409,8 +400,7 @@ def passed_on(draft: Draft, name: str) -> str:
 def split_words(text: str) -> list[str]:
     """The words of an interpolated `command:`, which compose splits after it has filled in the
     variables: one that no quotes surround may be several words, or none. Raises ValueError for an
-    open quote.
-    """
+    open quote."""
     marks: list[str] = []
     quote, pieces = "", []
     whole = re.compile(rf"{shell_words.VARIABLE[0]}[^{shell_words.VARIABLE[1]}]*.|\\?.", re.DOTALL)

@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 from cloudtrain.core.cloud import is_cloud
 from cloudtrain.importers import shell_words
 from cloudtrain.importers.code_folder import put_image
-from cloudtrain.importers.command_line import (
-    line_of,
-    name_uris,
-    pass_credentials,
-    with_code_paths,
-)
+from cloudtrain.importers.command_line import line_of, name_uris, pass_credentials, with_code_paths
 from cloudtrain.importers.dockerfile import Dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.values import Value

@@ -1,7 +1,6 @@
 """Reads a Dockerfile line by line: its setup, its variables, what it copies and what it starts.
 
-https://docs.docker.com/reference/dockerfile/
-"""
+https://docs.docker.com/reference/dockerfile/"""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class _Reading:
 
 def read_dockerfile(draft: Draft, path: Path, context: Path | None = None) -> Dockerfile | None:
     """Map FROM, pip and apt-get; report what else it does to the image. None if there is no such
-    file. `context` is the folder that it copies from.
-    """
+    file. `context` is the folder that it copies from."""
     context = context or path.parent
     try:
         text = text_of(context, path)

@@ -68,8 +68,7 @@ def finish(draft: Draft, options: Options) -> Imported:
 
 def _without_refused(draft: Draft, options: Options) -> ClusterConfig:
     """The config of a draft, which loses each value that the config's reader refuses. Raises
-    ConfigError if what is left cannot be one, either.
-    """
+    ConfigError if what is left cannot be one, either."""
     while True:
         _put_placeholders(draft)
         draft.problems = _unique(draft.problems)
@@ -215,10 +214,8 @@ def _loaded(draft: Draft, options: Options) -> ClusterConfig:
 
 
 def _drop_refused(draft: Draft, error: ConfigError, options: Options) -> None:
-    """Drop each refused value, and report it at its line in the source.
-
-    Raises ConfigError if nothing can be dropped.
-    """
+    """Drop each refused value, and report it at its line in the source. Raises ConfigError if
+    nothing can be dropped."""
     own = [replace(problem, file=draft.file, line=None) for problem in error.problems]
     roles = re.compile(r"nodes(\.[^.]+)?|strategy|hosts")
     between = next((problem for problem in own if roles.fullmatch(problem.field)), None)

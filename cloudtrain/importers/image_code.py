@@ -28,11 +28,9 @@ def put_image_code(
     workdir: str = "",
     mounts: Sequence[Copy] = (),
 ) -> None:
-    """`code.path` and `train.dir` as COPY, ADD and `mounts` have it, the variables of ENV, and
-    what pip installs of the code. A copy that they do not reproduce is reported.
-
-    `commands` and `workdir` are the containers' own, where they have any.
-    """
+    """`code.path` and `train.dir` as COPY, ADD and `mounts` have it, the variables of ENV, and what
+    pip installs of the code. A copy that they do not reproduce is reported. `commands` and
+    `workdir` are the containers' own, where they have any."""
     workdir = workdir or dockerfile.folder
     copies = [*dockerfile.copies, *mounts]
     for mount in mounts:

@@ -1,8 +1,7 @@
 """Maps machine types and accelerators of Google's training services.
 
 Scale tiers and legacy machine types, with the Compute Engine types that they stood for:
-https://cloud.google.com/ai-platform/training/docs/machine-types
-"""
+https://cloud.google.com/ai-platform/training/docs/machine-types"""
 
 from __future__ import annotations
 

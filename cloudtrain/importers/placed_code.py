@@ -53,8 +53,7 @@ class PlacedCode:
 
     def source_of(self, path: str) -> Path | None:
         """File or folder here that the image has at an absolute path; None if it has none of ours
-        there.
-        """
+        there."""
         for copy in reversed(self.copies):
             inside = _below(path, copy.target)
             if inside is not None and (copy.source / inside).exists():
@@ -76,17 +75,11 @@ class PlacedCode:
 
 
 def place_code(
-    copies: Sequence[Copy],
-    workdir: str,
-    scripts: Iterable[str],
-    imports: Sequence[str],
-    top: Path,
+    copies: Sequence[Copy], workdir: str, scripts: Iterable[str], imports: Sequence[str], top: Path
 ) -> PlacedCode | None:
     """The folder, `top` or one below it, that has the scripts and the most copies at their places,
-    and the rest importable where Python would find it. None if no folder has.
-
-    `scripts` are paths in the image that a command may start, `imports` the folders of PYTHONPATH.
-    """
+    and the rest importable where Python would find it. None if no folder has. `scripts` are paths
+    in the image that a command may start, `imports` the folders of PYTHONPATH."""
     own, starts = posixpath.normpath(workdir or "/"), list(scripts)
     started = [c for c in copies if any(_below(path, _folder_of(c)) is not None for path in starts)]
     for workdir in (own, *map(_folder_of, [*started, *reversed(copies)])):

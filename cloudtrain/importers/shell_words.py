@@ -1,8 +1,7 @@
 """Reads a shell's line into words whose variables stay visible, and writes words as a line of ours.
 
 Only what submit lines use: quotes, backslashes, variables, substitutions, operators and comments
-(https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html, Token Recognition).
-"""
+(https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html, Token Recognition)."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def clean(text: str) -> str:
 
 def words(line: str) -> list[str]:
     """Words of a shell's line. An operator or the end of a command is a word that begins with
-    OPERATORS. Raises ValueError for a quote or a bracket that is not closed.
-    """
+    OPERATORS. Raises ValueError for a quote or a bracket that is not closed."""
     return _Lexer(clean(line).replace("\r\n", "\n")).words()
 
 
@@ -176,10 +174,8 @@ def unknown(word: str) -> list[str]:
 
 
 def filled(word: str, known: dict[str, str]) -> list[str]:
-    """The words that a word becomes with the variables that are known; the others stay marked.
-
-    As in a shell, the value of an unquoted one is split, and a word of nothing else may vanish.
-    """
+    """The words that a word becomes with the variables that are known; the others stay marked. As
+    in a shell, the value of an unquoted one is split, and a word of nothing else may vanish."""
     found, open_word = [""], False
     for piece in _SPLIT.split(word):
         name = piece[1:-1].partition(":-")[0]
@@ -251,19 +247,15 @@ def _shown(name: str | None, substitution: str) -> str:
 
 
 def shell_line(argv: list[str]) -> str:
-    """A command line that runs these words, as a config writes it.
-
-    Braces that would be a placeholder of ours and `${` stay as they are for the program; a
-    variable of the submitting shell becomes `${NAME:-FILL_IN_NAME}`.
-    """
+    """A command line that runs these words, as a config writes it. Braces that would be a
+    placeholder of ours and `${` stay as they are for the program; a variable of the submitting
+    shell becomes `${NAME:-FILL_IN_NAME}`."""
     return " ".join(map(_quoted, argv))
 
 
 def script_line(text: str) -> str:
-    """A shell's own line as a config writes it: the node's shell expands its variables.
-
-    `${index}` is `${index:-}`, as `{index}` would be filled; `placeholders` finds the rest.
-    """
+    """A shell's own line as a config writes it: the node's shell expands its variables. `${index}`
+    is `${index:-}`, as `{index}` would be filled; `placeholders` finds the rest."""
     return re.sub(rf"\$\{{{_FILLED}", r"${\1:-}", text).replace("${", "$${")
 
 

@@ -1,6 +1,5 @@
 """Reads the files that an imported file names: below its own folder alone, over no link, and not
-large, as the imported file may come from anybody.
-"""
+large, as the imported file may come from anybody."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class NotInside(ValueError):
 
 def below(folder: Path, name: str | Path) -> Path | None:
     """The place of that name, whether something is there or not; None if it is not below the
-    folder, or if a link in the folder leads there.
-    """
+    folder, or if a link in the folder leads there."""
     top = Path(os.path.normpath(folder.absolute()))
     path = Path(os.path.normpath(top / name))
     if not path.is_relative_to(top):

@@ -1,8 +1,7 @@
 """Reads a `gcloud … submit` or `gcloud ai custom-jobs create` line: its job, flags and arguments.
 
 Flags: https://cloud.google.com/sdk/gcloud/reference/ai-platform/jobs/submit/training and
-https://cloud.google.com/sdk/gcloud/reference/ai/custom-jobs/create
-"""
+https://cloud.google.com/sdk/gcloud/reference/ai/custom-jobs/create"""
 
 from __future__ import annotations
 

@@ -1,19 +1,14 @@
 """Maps Kubeflow's TFJob, `kubeflow.org/v1` and its betas.
 
 Fields: https://github.com/kubeflow/training-operator/blob/v1.7.0/pkg/apis/kubeflow.org/v1/tensorflow_types.go
-and common_types.go beside it.
-"""
+and common_types.go beside it."""
 
 from __future__ import annotations
 
 import re
 
 from cloudtrain.importers import shell_words
-from cloudtrain.importers.containers import (
-    Container,
-    put_containers,
-    put_gpus,
-)
+from cloudtrain.importers.containers import Container, put_containers, put_gpus
 from cloudtrain.importers.dockerfile import Dockerfile, read_dockerfile
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.image_code import put_image_code

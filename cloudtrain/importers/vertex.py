@@ -1,8 +1,7 @@
 """Maps a Vertex AI CustomJob, its CustomJobSpec, and `gcloud ai custom-jobs create`.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec; pools are roles by
-https://cloud.google.com/vertex-ai/docs/training/distributed-training.
-"""
+https://cloud.google.com/vertex-ai/docs/training/distributed-training."""
 
 from __future__ import annotations
 

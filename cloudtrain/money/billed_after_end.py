@@ -38,8 +38,7 @@ def describe(
 
 def after_the_end(plan: Plan) -> str | None:
     """Note for a plan on a cloud that keeps billing stopped nodes; None elsewhere, or if nodes have
-    no limit.
-    """
+    no limit."""
     cloud = left_by(plan.config)
     if cloud is None or plan.config.limits.max_lifetime is None:
         return None

@@ -1,8 +1,7 @@
 """Cost of a cluster so far, of its `limits.budget`, and the time until which the rest lasts; pure.
 
 All amounts are upper bounds: every node from its request on, also if it was rolled back; a spot
-price that is not known as the price on demand.
-"""
+price that is not known as the price on demand."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def budget_state(limit: float, cloud: Cloud, lines: Iterable[Line], now: float) 
 
 def landing_time(life: float) -> float:
     """Seconds before the nodes' end at which a run is ended: a minute more than their agents need
-    for a last sync (`runs/node_agents.last_sync`).
-    """
+    for a last sync (`runs/node_agents.last_sync`)."""
     return max(120.0, min(600.0, life / 20)) + 60.0
 
 
@@ -79,11 +77,8 @@ def latest_end(
     started: Collection[str] = (),
 ) -> float | None:
     """Latest common expiry of all nodes with which the cluster stays within the budget; None if a
-    price is not known, infinite if nothing costs anything.
-
-    `added`: nodes to be created now, in place of those of their names. `started`: stopped nodes to
-    be started again.
-    """
+    price is not known, infinite if nothing costs anything. `added`: nodes to be created now, in
+    place of those of their names. `started`: stopped nodes to be started again."""
     new = added or {}
     spent = sum_of(span.cost(0.0, now) for span in spans).most
     stay = [span for span in spans if span.end is None and span.node not in new]

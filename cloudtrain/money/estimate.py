@@ -1,6 +1,5 @@
 """Price estimate of a cluster: $/hour over all nodes, for every placement that the config
-allows.
-"""
+allows."""
 
 from __future__ import annotations
 
@@ -91,11 +90,9 @@ class Estimate:
 
 
 def estimate(plan: Plan) -> Estimate | None:
-    """Upper bound over all placements. None for providers that bill nothing.
-
-    All nodes are in one placement, and any placement may be chosen: the most expensive counts, and
-    one without a known price counts as more expensive than any.
-    """
+    """Upper bound over all placements. None for providers that bill nothing. All nodes are in one
+    placement, and any placement may be chosen: the most expensive counts, and one without a known
+    price counts as more expensive than any."""
     cloud = cloud_of(plan.config.provider)
     if cloud is None:
         return None
@@ -106,8 +103,7 @@ def estimate(plan: Plan) -> Estimate | None:
 
 def budget_seconds(found: Estimate, config: ClusterConfig) -> float | None:
     """Seconds that `limits.budget` pays for such a cluster, at least; None without one, or if a
-    price is not known.
-    """
+    price is not known."""
     limit, cloud = config.limits.budget, cloud_of(config.provider)
     if limit is None or cloud is None or found.most is None or found.after_end is None:
         return None
@@ -116,8 +112,7 @@ def budget_seconds(found: Estimate, config: ClusterConfig) -> float | None:
 
 def price_of(config: ClusterConfig, node: Node) -> NodePrice:
     """Price of an existing node by its actual machine type and disk; attached accelerators are
-    taken from the config.
-    """
+    taken from the config."""
     if not is_cloud(config.provider):
         return NodePrice(machine=0.0, ceiling=0.0)
     group = replace(config.nodes.get(node.role, NodeGroup()), machine=node.machine or None)

@@ -107,10 +107,8 @@ def node_hours(lines: Iterable[Line], *, is_up: bool) -> tuple[NodeHours, ...]:
 
 def charged_hours(lines: Iterable[Line]) -> tuple[NodeHours, ...]:
     """Every node of the current cluster that may have been billed, for an upper bound of its cost.
-
     From the first `up` on, also in candidates that were given up (BudgetContinued), with nodes that
-    were rolled back, and with those that are being deleted until the record says so.
-    """
+    were rolled back, and with those that are being deleted until the record says so."""
     book, earlier = _Book(), tuple[NodeHours, ...]()
     for event in filter(None, map(from_line, lines)):
         if isinstance(event, ClusterGone):
@@ -269,9 +267,7 @@ KEPT_FOR = 72 * 3600.0
 
 def lasts(amount: float, *, per_hour: float, after_end: float, end_takes: float) -> float:
     """Seconds until the nodes must end so that `amount` $ pay for them, for the `end_takes` seconds
-    that their end takes, and for KEPT_FOR of `after_end` $/hour.
-
-    Negative if the amount is too small; infinite if nothing costs anything.
-    """
+    that their end takes, and for KEPT_FOR of `after_end` $/hour. Negative if the amount is too
+    small; infinite if nothing costs anything."""
     left = amount - after_end * KEPT_FOR / 3600
     return left / per_hour * 3600 - end_takes if per_hour > 0 else float("inf")

@@ -17,10 +17,8 @@ def disk_gb(cloud: Cloud, node: NodePlan) -> int:
 
 
 def disk_per_hour(provider: str, node: NodePlan, place: str) -> float | None:
-    """$/hour of the node's disk, whether it runs or not; None if not known.
-
-    In a region whose price is not in the table it is an upper bound (`NodeParts.elsewhere`).
-    """
+    """$/hour of the node's disk, whether it runs or not; None if not known. In a region whose price
+    is not in the table it is an upper bound (`NodeParts.elsewhere`)."""
     cloud = cloud_of(provider)
     if cloud is None:
         return 0.0

@@ -13,8 +13,7 @@ def in_words(found: Estimate, config: ClusterConfig) -> str:
     """`1.60 $/hour in us-east4, at most 19.15 $ in 12h (machines 1.52 $, disks 0.05 $, addresses
     0.03 $; prices of 2026-11-02; without traffic)`
 
-    The second price is that until `limits.max_lifetime`, if the cloud enforces it.
-    """
+    The second price is that until `limits.max_lifetime`, if the cloud enforces it."""
     text = f"not known: {', '.join(found.unknown)}"
     if found.per_hour is not None:
         text = f"{dollars(found.per_hour)}/hour in {found.place}"

@@ -39,10 +39,8 @@ def argument_problems(
     facts: ScriptFacts, words: tuple[str, ...], *, exact: bool, standard: frozenset[str]
 ) -> tuple[str, ...]:
     """Messages on arguments that the script would refuse or ignore; none if that is not certain.
-
     `exact`: whether the script gets these words as they are. `standard`: names of Python's own
-    modules.
-    """
+    modules."""
     given = facts.arguments
     if not given.all_known or not given.options or "--help" in words or "-h" in words:
         return ()

@@ -14,8 +14,7 @@ from cloudtrain.script.program import MOST, Entry, Read, located
 
 def certain_imports(entry: Entry, read: Read) -> tuple[Use, ...]:
     """The first import of each top-level module that the code does not have, of those that run
-    whenever the script does: in no function, and below no condition, `try` or `with`.
-    """
+    whenever the script does: in no function, and below no condition, `try` or `with`."""
     todo, seen = [entry], {entry.path}
     missing: dict[str, Use] = {}
     own: set[str] = set()

@@ -81,9 +81,8 @@ def parse(source: bytes) -> ast.Module:
 
 
 def read_module(source: bytes, file: str, *, package: str, is_main: bool) -> ModuleFacts:
-    """Raises Unreadable. `package` is the module's own package, for relative imports; what is
-    below `if __name__ == "__main__"` counts only with `is_main`.
-    """
+    """Raises Unreadable. `package` is the module's own package, for relative imports; what is below
+    `if __name__ == "__main__"` counts only with `is_main`."""
     tree = parse(source)
     reader = _Reader(tree, file, package, is_main)
     try:
@@ -312,8 +311,7 @@ class _Reader(ast.NodeVisitor):
 
     def _collectives(self, node: ast.Call) -> None:
         """Record a strategy that is made without a choice of collectives: the second argument, or
-        the first of the experimental class.
-        """
+        the first of the experimental class."""
         name, sure = self.aliases.resolve(node.func)
         if name not in _COLLECTIVE or not sure or self.unsure:
             return
@@ -330,8 +328,7 @@ class _Reader(ast.NodeVisitor):
 
     def _decides(self, node: ast.Compare) -> bool:
         """True if a comparison of the index is a test, or gives a name such as `is_chief` a value;
-        elsewhere the comparison may be for a log.
-        """
+        elsewhere the comparison may be for a log."""
         return self.decides > 0 or node in self.tests
 
     def _saving(self, node: ast.Call, name: str) -> None:

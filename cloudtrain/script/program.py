@@ -85,11 +85,7 @@ def located(name: str, root: str, read: Read) -> list[Entry]:
 
 
 def _together(
-    modules: list[ModuleFacts],
-    unreadable: list[Use],
-    libraries: frozenset[str],
-    *,
-    complete: bool,
+    modules: list[ModuleFacts], unreadable: list[Use], libraries: frozenset[str], *, complete: bool
 ) -> ScriptFacts:
     keys: dict[str, Use] = {}
     for use in (use for module in modules for use in module.tf_config):

@@ -29,8 +29,7 @@ class Started:
 
 def started_by(line: str) -> Started | None:
     """Python program with which the line begins, after `cd` and variables; None if there is
-    none.
-    """
+    none."""
     words = _words(line)
     folder = "."
     while words[:1] == ["cd"] and len(words) > 2 and words[2] in ("&&", ";"):

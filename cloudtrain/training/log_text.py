@@ -24,8 +24,7 @@ def headline(log: bytes) -> str:
 
 def _joined(head: str, following: Sequence[str]) -> str:
     """A message that ends at a colon, with the lines that it announces. TensorFlow puts the place
-    before the error: `Graph execution error:`, `From /job:ps/replica:0/task:0:`.
-    """
+    before the error: `Graph execution error:`, `From /job:ps/replica:0/task:0:`."""
     rest = [line.strip() for line in following if not _ABOUT.match(line)]
     while head.rstrip().endswith(":") and rest:
         head = f"{head.rstrip()} {rest.pop(0)}"
@@ -39,8 +38,7 @@ _ABOUT = re.compile(
 
 def last_lines(log: bytes, count: int = LINES_SHOWN) -> tuple[str, ...]:
     """Last lines of the program's own output, without TensorFlow's. Its message and the line of the
-    user's own code come first if they are further up.
-    """
+    user's own code come first if they are further up."""
     text = last_exception(log)
     shown = [line[:500] for line in text.splitlines()][-count:]
     head, frame = headline(log), own_frame(text)
@@ -106,10 +104,8 @@ _NATIVE_MORE = re.compile(
 
 def last_exception(log: bytes) -> str:
     """The last exception with those that it came from; without a traceback, the whole log.
-
     TensorFlow's native lines are skipped: they follow Python's traceback, and also report lost
-    peers of a running program.
-    """
+    peers of a running program."""
     lines = program_lines(log)
     starts = [number for number, line in enumerate(lines) if line == TRACEBACK]
     if not starts:
@@ -157,9 +153,8 @@ _LOST_PEER = re.compile(
 
 
 def reports_lost_peer(text: str) -> bool:
-    """True for messages of TensorFlow 2.21 and Horovod 0.28.1 after another task died, froze or
-    was cut off: tests/data.
-    """
+    """True for messages of TensorFlow 2.21 and Horovod 0.28.1 after another task died, froze or was
+    cut off: tests/data."""
     return _LOST_PEER.search(text) is not None
 
 
@@ -168,8 +163,7 @@ _WAITS = re.compile(rb"still waiting for response from worker|Waiting for \d+/\d
 
 def waits_for_peers(data: bytes) -> bool:
     """True if each new line is TensorFlow's about waiting for its peers, every ten seconds
-    (`CreateSession still waiting for response from worker`, master.cc).
-    """
+    (`CreateSession still waiting for response from worker`, master.cc)."""
     lines = [line for line in data.splitlines() if line.strip()]
     return bool(lines) and all(_WAITS.search(line) for line in lines)
 
@@ -189,8 +183,7 @@ def reduces_over_grpc(log: bytes) -> str | None:
 
     TensorFlow uses NCCL only if asked: AUTO is its ring over gRPC, through the CPU
     (`CollectiveParamResolverLocal::AssignCollectiveType`, read in 2.4's and 2.21's source). The
-    strategy logs what it uses when it is made; until 2.3 the enumeration had another name.
-    """
+    strategy logs what it uses when it is made; until 2.3 the enumeration had another name."""
     found = _GRPC.search(log)
     if found is None or int(found[1]) < 2:
         return None

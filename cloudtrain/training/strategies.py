@@ -1,6 +1,5 @@
 """All strategies, each one value. To add one: a value here, its line in STRATEGIES, and a row in
-docs/config.md.
-"""
+docs/config.md."""
 
 from __future__ import annotations
 
@@ -61,10 +60,7 @@ PARAMETER_SERVER = Strategy(
 """The chief hands steps to workers, whose variables are on ps tasks."""
 
 MIRRORED = Strategy(
-    name="mirrored",
-    example={"chief": 1},
-    single_node=True,
-    uses=("tensorflow.*.MirroredStrategy",),
+    name="mirrored", example={"chief": 1}, single_node=True, uses=("tensorflow.*.MirroredStrategy",)
 )
 """All devices of one machine train in step."""
 
@@ -99,8 +95,7 @@ def _tpu_variables(
     `grpc://…` all hosts of a slice; a slice's own name would need the Cloud TPU API on the node.
     Empty on this machine, which has none. On a slice TensorFlow's client must not load libtpu,
     which its server has loaded (Google's page "Run TensorFlow code on TPU Pod slices"; not tried).
-    The other names are those that libtpu and GKE use.
-    """
+    The other names are those that libtpu and GKE use."""
     hosts = [addresses[each.node] for each in sorted(run.tasks, key=lambda each: each.index)]
     found = {
         "TPU_NAME": "" if facts_of(plan.config.provider).on_this_machine else "local",
@@ -170,20 +165,16 @@ def not_launched(name: str) -> UsageError:
 
 
 def enforced_lifetime(config: ClusterConfig) -> float | None:
-    """Seconds after which the cloud ends the nodes; None if nothing does.
-
-    The Cloud TPU API has no lifetime for nodes:
-    https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes (tpu.v2.json).
-    """
+    """Seconds after which the cloud ends the nodes; None if nothing does. The Cloud TPU API has no
+    lifetime for nodes: https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes
+    (tpu.v2.json)."""
     return None if strategy_of(config).tpus else config.limits.max_lifetime
 
 
 def strategy_for(counts: Counts, gpus: int) -> Strategy:
-    """The strategy that these roles are made for; `gpus`: the most that one node has.
-
-    A ps without a chief is TensorFlow 1's between-graph replication, which only `custom` starts:
-    ParameterServerStrategy of TensorFlow 2 has a chief.
-    """
+    """The strategy that these roles are made for; `gpus`: the most that one node has. A ps without
+    a chief is TensorFlow 1's between-graph replication, which only `custom` starts:
+    ParameterServerStrategy of TensorFlow 2 has a chief."""
     has = {role for role, count in counts.items() if count}
     if has - set(ROLE_ORDER) or ("ps" in has and not {"chief", "worker"} <= has):
         return CUSTOM

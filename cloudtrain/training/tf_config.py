@@ -15,10 +15,8 @@ TRAINING_ROLES = frozenset({"chief", "worker"})
 def tf_config_for(
     config: ClusterConfig, tasks: Sequence[Task], addresses: Mapping[str, str], me: Task
 ) -> str | None:
-    """TF_CONFIG of `me` as configured; None for none.
-
-    `train.tf_config: true` gives one even to a single task, for scripts that require it.
-    """
+    """TF_CONFIG of `me` as configured; None for none. `train.tf_config: true` gives one even to a
+    single task, for scripts that require it."""
     if not wants_tf_config(config):
         return None
     within = for_estimator(config)
@@ -28,11 +26,9 @@ def tf_config_for(
 
 
 def for_estimator(config: ClusterConfig) -> bool:
-    """True if the evaluator is one of `tf.estimator`, which sees the others' cluster.
-
-    TensorFlow 1 has no other one. From 2.0 to 2.15, the last with tf.estimator, the config says so:
-    one of tf.distribute is aborted with the others' collectives if it sees them.
-    """
+    """True if the evaluator is one of `tf.estimator`, which sees the others' cluster. TensorFlow 1
+    has no other one. From 2.0 to 2.15, the last with tf.estimator, the config says so: one of
+    tf.distribute is aborted with the others' collectives if it sees them."""
     version = config.setup.tensorflow or ""
     return config.train.tf_config == "estimator" or version.startswith("1.")
 
@@ -47,12 +43,9 @@ def wants_tf_config(config: ClusterConfig) -> bool:
 def tf_config(
     tasks: Sequence[Task], addresses: Mapping[str, str], me: Task, within: bool = False
 ) -> str | None:
-    """JSON text for `me`, one of `tasks`; `addresses` has each node's host by name.
-
-    None for the only training task of a run without ps: TensorFlow would look for peers. The
-    evaluator is in no other task's cluster, and its own contains only itself, or, `within`, only
-    the others.
-    """
+    """JSON text for `me`, one of `tasks`; `addresses` has each node's host by name. None for the
+    only training task of a run without ps: TensorFlow would look for peers. The evaluator is in no
+    other task's cluster, and its own contains only itself, or, `within`, only the others."""
     training = [task for task in tasks if task.role in TRAINING_ROLES]
     others = [task for task in tasks if task.role not in TRAINING_ROLES | {"evaluator"}]
     if training == [me] and not others:

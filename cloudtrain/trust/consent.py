@@ -13,10 +13,8 @@ from cloudtrain.trust.record import trusted_keys
 
 
 def open_facts(config: ClusterConfig, hosts: Collection[str] = ()) -> tuple[FileFact, ...]:
-    """The facts that the user has not agreed to; none of a config that is not of a file.
-
-    `hosts`: those of `--trust-endpoint`. Raises UsageError for one that is none.
-    """
+    """The facts that the user has not agreed to; none of a config that is not of a file. `hosts`:
+    those of `--trust-endpoint`. Raises UsageError for one that is none."""
     found = file_facts(config) if config.source else ()
     if not found:
         return ()

@@ -2,8 +2,7 @@
 for a look at the paths that it names.
 
 An ordinary config does none of it. What a cloud's own hosts get, and what is in the file's own
-project, needs no question.
-"""
+project, needs no question."""
 
 from __future__ import annotations
 
