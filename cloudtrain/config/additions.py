@@ -103,7 +103,7 @@ def with_defaults(tree: Block, path: Path, environ: Mapping[str, str]) -> Writte
         place = place_of(defaults, field)
         assert default is not None
         assert place is not None
-        tree = _filled(tree, field, default, place)
+        tree = tree.having(field, default, place)
         taken[dotted(field)] = str(place)
     return tree, [], taken
 
@@ -182,20 +182,6 @@ def _text(node: Tree | None) -> str:
         return node.text() if isinstance(node, Scalar) and not is_null(node) else ""
     except ValueError:
         return ""
-
-
-def _filled(tree: Block, field: Field, value: Tree, place: SourceLocation) -> Block:
-    """A copy with the value; aliases may share the tree's blocks."""
-    head, tail = str(field[0]), field[1:]
-    copy = tree.without(head)
-    if not tail:
-        copy.put(head, value, place)
-        return copy
-    section = tree.get(head)
-    inside = section if isinstance(section, Block) else Block(place)
-    at = tree.keys_at[head] if isinstance(section, Block) else place
-    copy.put(head, _filled(inside, tail, value, place), at)
-    return copy
 
 
 # ── `--set nodes.worker.count=4` ─────────────────────────────────────────────

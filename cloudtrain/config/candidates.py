@@ -116,9 +116,7 @@ def _merged(tree: Block, candidate: Block) -> Block:
                     for key in keys:
                         there = there.without(key)
             merged = _merged(there, value)
-        at = candidate.keys_at[name]
-        tree = tree.without(name)
-        tree.put(name, merged, at)
+        tree = tree.having((name,), merged, candidate.keys_at[name])
     return tree
 
 

@@ -30,9 +30,7 @@ def with_hosts(tree: Block, folder: Path, file: str) -> tuple[Block, list[Proble
         return tree.without("hosts"), [place.problem(("hosts",), reason)]
     ini = Ini(shown(written.source, 200), text)
     hosts = ini.hosts(place)
-    copy = tree.without("hosts")
-    copy.put("hosts", hosts, place)
-    return _with_port(copy, ini), ini.problems
+    return _with_port(tree.having(("hosts",), hosts, place), ini), ini.problems
 
 
 class Ini:
@@ -106,12 +104,8 @@ def _with_port(tree: Block, ini: Ini) -> Block:
             None, "cluster", f"has different ports ({ports}): choose one for all with `train.port`"
         )
         return tree
-    with_port = train.without("port")
     place = SourceLocation(ini.file, ini.line_of("[cluster]"))
-    with_port.put("port", Scalar(str(*ini.ports), place), place)
-    copy = tree.without("train")
-    copy.put("train", with_port, tree.keys_at["train"])
-    return copy
+    return tree.having(("train", "port"), Scalar(str(*ini.ports), place), place)
 
 
 def _plainly(error: configparser.Error) -> str:

@@ -5,7 +5,7 @@ The keys are those of the tools' own references, which `docs/import.md` links.""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def tool_of(data: bytes) -> OtherTool | None:
             return OtherTool(what=what, hint=hint)
     if re.search(r"^\[cluster\]", text, re.MULTILINE):
         return OtherTool(what="an INI file with [cluster]", hint="", is_imported=True)
-    return next((found for tree in trees for row in _ROWS if (found := row(tree))), None)
+    return next((found for tree in trees for found in _tools(tree) if found), None)
 
 
 def _tree(block: Block) -> Tree:
@@ -83,27 +83,48 @@ _TEXTS = (
 """Pattern of its text, what it is, hint."""
 
 
-def _importable(tree: Tree) -> OtherTool | None:
-    kind = str(tree.get("kind", "")).lower()
+def _tools(tree: Tree) -> Iterator[OtherTool | None]:
+    """Each tool whose keys a document has, the surest first; None for one that it is not."""
+    kind, version = str(tree.get("kind", "")), str(tree.get("apiVersion", ""))
     job = tree.get("jobSpec", tree.get("job_spec"))
-    specs = ("workerPoolSpecs", "worker_pool_specs")
-    whats = {
-        "an AI Platform training job": "trainingInput" in tree,
-        "a Vertex AI CustomJob": any(key in tree for key in specs) or isinstance(job, Mapping),
-        "a TFJob": kind == "tfjob",
-        "a compose file": isinstance(tree.get("services"), Mapping),
-    }
-    what = next((what for what, holds in whats.items() if holds), None)
-    return OtherTool(what=what, hint="", is_imported=True) if what else None
+
+    def has(*keys: str) -> bool:
+        return any(key in tree for key in keys)
+
+    pools = has("workerPoolSpecs", "worker_pool_specs") or isinstance(job, Mapping)
+    yield _importable("an AI Platform training job", has("trainingInput"))
+    yield _importable("a Vertex AI CustomJob", pools)
+    yield _importable("a TFJob", kind.lower() == "tfjob")
+    yield _importable("a compose file", isinstance(tree.get("services"), Mapping))
+    if kind and has("apiVersion"):
+        name = "Ray" if "ray.io" in version else "Kubernetes"
+        name = "SageMaker" if "sagemaker" in version else name
+        yield OtherTool(what=f"a {kind} of {name}", hint=f"`import` reads TFJobs; {_TABLE}")
+    kinds = ("task", "dev-environment", "service", "fleet", "volume", "gateway")
+    if tree.get("type") in kinds:
+        yield _page(f"a dstack {tree.get('type')}", "from-dstack")
+    yield _known(f"an Azure ML {_azure_kind(tree) or 'command'} job", _azure_kind(tree) is not None)
+    heads = ("available_node_types", "head_node_type", "head_start_ray_commands", "head_node")
+    yield _known("a Ray cluster", has("cluster_name") and has(*heads, "provider"))
+    own = ("runtime_env", "compute_config", "entrypoint_num_cpus", "entrypoint_num_gpus")
+    yield _known("a Ray job", has("entrypoint") and has(*own))
+    sage_maker = ("TrainingJobName", "AlgorithmSpecification", "TrainingJobDefinition")
+    yield _known("a SageMaker training job", has(*sage_maker))
+    if _is_skypilot(tree):
+        yield _page("a SkyPilot task", "from-skypilot")
+    yield _known("an AWS Batch job", has("containerProperties", "jobDefinitionName"))
+    yield _known("a Google Cloud Batch job", has("taskGroups"))
+    yield _known("a pipeline of Vertex AI", has("pipelineSpec", "pipelineInfo"))
+    yield _known("a pipeline of SageMaker", has("Steps") and has("Version"))
+    yield _known("a Determined experiment", has("searcher") and has("entrypoint"))
 
 
-def _kubernetes(tree: Tree) -> OtherTool | None:
-    kind = str(tree.get("kind", ""))
-    if not kind or "apiVersion" not in tree:
-        return None
-    name = "of Ray" if "ray.io" in str(tree["apiVersion"]) else "of Kubernetes"
-    name = "of SageMaker" if "sagemaker" in str(tree["apiVersion"]) else name
-    return OtherTool(what=f"a {kind} {name}", hint=f"`import` reads TFJobs; {_TABLE}")
+def _importable(what: str, holds: bool) -> OtherTool | None:
+    return OtherTool(what=what, hint="", is_imported=True) if holds else None
+
+
+def _known(what: str, holds: bool) -> OtherTool | None:
+    return OtherTool(what=what, hint=_TABLE) if holds else None
 
 
 def _page(what: str, page: str) -> OtherTool:
@@ -111,64 +132,19 @@ def _page(what: str, page: str) -> OtherTool:
     return OtherTool(what=what, hint=hint)
 
 
-def _dstack(tree: Tree) -> OtherTool | None:
-    kinds = ("task", "dev-environment", "service", "fleet", "volume", "gateway")
-    kind = tree.get("type")
-    return _page(f"a dstack {kind}", "from-dstack") if kind in kinds else None
-
-
-def _skypilot(tree: Tree) -> OtherTool | None:
+def _is_skypilot(tree: Tree) -> bool:
     own = ("resources", "num_nodes", "workdir", "file_mounts", "envs", "setup", "run", "service")
-    found = [key for key in own if key in tree]
-    if isinstance(tree.get("run"), str) and len(found) > 1:
-        return _page("a SkyPilot task", "from-skypilot")
+    if isinstance(tree.get("run"), str) and sum(key in tree for key in own) > 1:
+        return True
     resources = tree.get("resources")
     keys = {"accelerators", "cloud", "infra", "instance_type", "use_spot", "any_of", "ordered"}
-    if isinstance(resources, Mapping) and keys & set(resources):
-        return _page("a SkyPilot task", "from-skypilot")
-    return None
+    return isinstance(resources, Mapping) and bool(keys & set(resources))
 
 
-def _ray(tree: Tree) -> OtherTool | None:
-    cluster = ("available_node_types", "head_node_type", "head_start_ray_commands", "head_node")
-    if "cluster_name" in tree and (any(k in tree for k in cluster) or "provider" in tree):
-        return OtherTool(what="a Ray cluster", hint=_TABLE)
-    own = ("runtime_env", "compute_config", "entrypoint_num_cpus", "entrypoint_num_gpus")
-    if "entrypoint" in tree and any(key in tree for key in own):
-        return OtherTool(what="a Ray job", hint=_TABLE)
-    return None
-
-
-def _sagemaker(tree: Tree) -> OtherTool | None:
-    own = ("TrainingJobName", "AlgorithmSpecification", "TrainingJobDefinition")
-    if any(key in tree for key in own):
-        return OtherTool(what="a SageMaker training job", hint=_TABLE)
-    return None
-
-
-def _azure_ml(tree: Tree) -> OtherTool | None:
-    schema = str(tree.get("$schema", ""))
-    kind = tree.get("type")
-    kinds = ("command", "pipeline", "sweep")
+def _azure_kind(tree: Tree) -> object:
+    """The kind of an Azure ML job, "" for one that names none; None for no such job."""
+    kind = tree.get("type") or ""
     own = any("azureml:" in str(tree.get(key, "")) for key in ("compute", "environment"))
-    job = kind in kinds and any(key in tree for key in ("compute", "environment", "jobs"))
-    if "azuremlschemas" in schema or own or job:
-        return OtherTool(what=f"an Azure ML {kind or 'command'} job", hint=_TABLE)
-    return None
-
-
-def _others(tree: Tree) -> OtherTool | None:
-    whats = {
-        "an AWS Batch job": "containerProperties" in tree or "jobDefinitionName" in tree,
-        "a Google Cloud Batch job": "taskGroups" in tree,
-        "a pipeline of Vertex AI": "pipelineSpec" in tree or "pipelineInfo" in tree,
-        "a pipeline of SageMaker": "Steps" in tree and "Version" in tree,
-        "a Determined experiment": "searcher" in tree and "entrypoint" in tree,
-    }
-    what = next((what for what, holds in whats.items() if holds), None)
-    return OtherTool(what=what, hint=_TABLE) if what else None
-
-
-_ROWS: tuple[Callable[[Tree], OtherTool | None], ...] = (
-    *(_importable, _kubernetes, _dstack, _azure_ml, _ray, _sagemaker, _skypilot, _others),
-)
+    keys = any(key in tree for key in ("compute", "environment", "jobs"))
+    job = kind in ("command", "pipeline", "sweep") and keys
+    return kind if "azuremlschemas" in str(tree.get("$schema", "")) or own or job else None

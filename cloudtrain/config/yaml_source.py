@@ -68,6 +68,17 @@ class Block(dict[str, "Tree"]):
                 copy.put(name, value, self.keys_at[name])
         return copy
 
+    def having(self, path: Path, value: Tree, place: SourceLocation) -> Block:
+        """A copy with the value at a path of keys, with the blocks that it lacks."""
+        head, tail = str(path[0]), path[1:]
+        at = place
+        if tail:
+            inner, at = self.get(head), self.keys_at.get(head, place)
+            value = (inner if isinstance(inner, Block) else Block(place)).having(tail, value, place)
+        copy = self.without(head)
+        copy.put(head, value, at)
+        return copy
+
 
 class Items(list["Tree"]):
     """A list."""
