@@ -8,16 +8,7 @@ import shlex
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from cloudtrain.config.fields import (
-    InvalidValue,
-    Reads,
-    line,
-    matching,
-    nearest,
-    one_or_list,
-    schema,
-    text,
-)
+from cloudtrain.config.fields import ONE_OR_LIST, InvalidValue, Reads, line, matching, nearest, text
 from cloudtrain.config.yaml_source import Items
 from cloudtrain.core.network import host_of, is_link_local
 from cloudtrain.core.store_kinds import KINDS, kind_of
@@ -213,22 +204,20 @@ def _https(value: str) -> str:
 
 # ── types ────────────────────────────────────────────────────────────────────
 
-Address = Annotated[str, Reads(address, schema("host name or address", "string"))]
-User = Annotated[str, Reads(user, schema("user name", "string"))]
-JumpHosts = Annotated[str, Reads(jump_hosts, schema("[user@]host[:port]", "string"))]
-Bastion = Annotated[str, Reads(bastion, schema("GROUP/NAME | ID", "string"))]
-ProxyCommand = Annotated[str, Reads(proxy_command, schema("command line", "string"))]
+Address = Annotated[str, Reads(address, "host name or address", "string")]
+User = Annotated[str, Reads(user, "user name", "string")]
+JumpHosts = Annotated[str, Reads(jump_hosts, "[user@]host[:port]", "string")]
+Bastion = Annotated[str, Reads(bastion, "GROUP/NAME | ID", "string")]
+ProxyCommand = Annotated[str, Reads(proxy_command, "command line", "string")]
 Firewall = Annotated[
     tuple[str, ...] | None,
-    Reads(firewall, one_or_list("own | existing | firewall, or a list")),
+    Reads(firewall, "own | existing | firewall, or a list", *ONE_OR_LIST),
 ]
-Caller = Annotated[str, Reads(caller, schema("auto | none | address/bits", "string"))]
-Url = Annotated[str, Reads(url, schema("URL", "string"))]
-Proxy = Annotated[str, Reads(proxy, schema("http://HOST:PORT", "string"))]
-HostName = Annotated[str, Reads(host_name, schema("host", "string"))]
-Encryption = Annotated[
-    str | None, Reads(encryption, schema("none | AES256 | aws:kms[:KEY]", "string"))
-]
-Store = Annotated[str, Reads(store, schema("store URI", "string"))]
-DataName = Annotated[str, Reads(data_name, {"type": "string"})]
-DataUri = Annotated[str, Reads(data_uri, schema("URI", "string"))]
+Caller = Annotated[str, Reads(caller, "auto | none | address/bits", "string")]
+Url = Annotated[str, Reads(url, "URL", "string")]
+Proxy = Annotated[str, Reads(proxy, "http://HOST:PORT", "string")]
+HostName = Annotated[str, Reads(host_name, "host", "string")]
+Encryption = Annotated[str | None, Reads(encryption, "none | AES256 | aws:kms[:KEY]", "string")]
+Store = Annotated[str, Reads(store, "store URI", "string")]
+DataName = Annotated[str, Reads(data_name, "", "string")]
+DataUri = Annotated[str, Reads(data_uri, "URI", "string")]

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -31,15 +31,25 @@ class InvalidValue(ValueError):
     it may come from a variable."""
 
 
+_LIST = {"type": "array", "items": {"type": "string"}}
+ONE_OR_LIST = ({"type": "string"}, _LIST)
 Reader = Callable[[Any], Any]
 
 
-@dataclass(frozen=True, eq=False)
 class Reads:
-    """Metadata for pydantic. `read` parses the tree's node and raises InvalidValue."""
+    """Metadata for pydantic: `read` parses the tree's node and raises InvalidValue. The JSON Schema
+    has a title, and names of types or whole forms, with which a text with a variable is valid."""
 
-    read: Reader
-    schema: Mapping[str, Any]
+    def __init__(
+        self, read: Reader, title: str, *forms: str | Mapping[str, Any], **more: str
+    ) -> None:
+        self.read = read
+        schema: dict[str, Any] = {**({"title": title} if title else {}), **more}
+        types = [form for form in forms if isinstance(form, str)]
+        if types:
+            self.schema = {**schema, "type": types[0] if len(types) == 1 else types}
+        else:
+            self.schema = {**schema, "anyOf": [*forms, *([] if _LIST in forms else [_VARIABLE])]}
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -270,6 +280,16 @@ def provisioning(node: Any) -> Provisioning:
     raise InvalidValue(f"must be one of {PROVISIONING}", *filter(None, [hint]))
 
 
+version = matching(
+    r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?",
+    'must be a version such as "2.21" or "2.21.0"',
+)
+python = matching(
+    r"auto|3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*",
+    'must be auto, a version such as "3.11", or an absolute path on the node',
+)
+
+
 def name(node: Any) -> str:
     value = text(node)
     if not is_name(value):
@@ -380,8 +400,7 @@ def _whole(low: int, high: int) -> Reads:
             raise InvalidValue(f"must be a whole number from {low} to {high}")
         return int(value)
 
-    kind = {"type": "integer", "minimum": low, "maximum": high}
-    return Reads(read, {"title": f"{low}…{high}", "anyOf": [kind, _VARIABLE]})
+    return Reads(read, f"{low}…{high}", {"type": "integer", "minimum": low, "maximum": high})
 
 
 def _choice(*options: str) -> Reads:
@@ -393,135 +412,82 @@ def _choice(*options: str) -> Reads:
         return value
 
     numbers = [int(option) for option in options if option.isdigit()]
-    return Reads(
-        read, {"title": " | ".join(options), "anyOf": [{"enum": [*options, *numbers]}, _VARIABLE]}
-    )
-
-
-def schema(title: str, *types: str) -> dict[str, Any]:
-    return {"title": title, "type": types[0] if len(types) == 1 else list(types)}
-
-
-def _texts(title: str) -> dict[str, Any]:
-    return schema(title, "string", "number", "boolean")
-
-
-def one_or_list(title: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-    }
-
-
-def _or_variable(title: str, *kinds: Mapping[str, Any]) -> dict[str, Any]:
-    return {"title": title, "anyOf": [*kinds, _VARIABLE]}
+    return Reads(read, " | ".join(options), {"enum": [*options, *numbers]})
 
 
 # ── Kinds ────────────────────────────────────────────────────────────────────
 
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _WITH_UNIT = {"type": "string", "pattern": r"^[0-9.]+[smhd]?$"}
+_TEXT = ("string", "number", "boolean")
 
-EnvironmentValue = Annotated[
-    str, Reads(environment_value, schema("text", "string", "number", "boolean", "null"))
-]
-Line = Annotated[str, Reads(line, _texts("text"))]
-ShellLine = Annotated[str, Reads(shell_line, _texts("shell line"))]
-Identity = Annotated[str | None, Reads(identity, _texts("none | identity"))]
-Boolean = Annotated[bool, Reads(boolean, _or_variable("true | false", {"type": "boolean"}))]
-Price = Annotated[float, Reads(positive, _or_variable("number > 0", _SECONDS))]
-Duration = Annotated[float, Reads(duration, _or_variable("duration", _SECONDS, _WITH_UNIT))]
+EnvironmentValue = Annotated[str, Reads(environment_value, "text", *_TEXT, "null")]
+Line = Annotated[str, Reads(line, "text", *_TEXT)]
+ShellLine = Annotated[str, Reads(shell_line, "shell line", *_TEXT)]
+Identity = Annotated[str | None, Reads(identity, "none | identity", *_TEXT)]
+Boolean = Annotated[bool, Reads(boolean, "true | false", {"type": "boolean"})]
+Price = Annotated[float, Reads(positive, "number > 0", _SECONDS)]
+Duration = Annotated[float, Reads(duration, "duration", _SECONDS, _WITH_UNIT)]
 DurationOrOff = Annotated[
     float | None,
-    Reads(
-        duration_or_off,
-        _or_variable("duration | off", _SECONDS, _WITH_UNIT, {"enum": ["off", False]}),
-    ),
+    Reads(duration_or_off, "duration | off", _SECONDS, _WITH_UNIT, {"enum": ["off", False]}),
 ]
 AutoDurationOrOff = Annotated[
     float | Literal["auto"] | None,
     Reads(
         auto_duration_or_off,
-        _or_variable(
-            "auto | duration | off", _SECONDS, _WITH_UNIT, {"enum": ["auto", "off", False]}
-        ),
+        "auto | duration | off",
+        _SECONDS,
+        _WITH_UNIT,
+        {"enum": ["auto", "off", False]},
     ),
 ]
-GpuKind = Annotated[Accelerator, Reads(accelerator, schema("KIND:COUNT", "string"))]
+GpuKind = Annotated[Accelerator, Reads(accelerator, "KIND:COUNT", "string")]
 Provision = Annotated[
     Provisioning,
     Reads(
         provisioning,
-        _or_variable(
-            "on-demand | spot | flex-start | {reservation: NAME} | {capacity_block: ID}",
-            {"enum": list(_UNNAMED)},
-            *(
-                {
-                    "type": "object",
-                    "properties": {key: {"type": ["string", "number"]}},
-                    "required": [key],
-                    "additionalProperties": False,
-                }
-                for key in _NAMED
-            ),
+        "on-demand | spot | flex-start | {reservation: NAME} | {capacity_block: ID}",
+        {"enum": list(_UNNAMED)},
+        *(
+            {
+                "type": "object",
+                "properties": {key: {"type": ["string", "number"]}},
+                "required": [key],
+                "additionalProperties": False,
+            }
+            for key in _NAMED
         ),
     ),
 ]
-Version = Annotated[
-    str,
-    Reads(
-        matching(
-            r"[0-9]+(\.[0-9]+){0,3}((a|b|rc|\.post|\.dev)[0-9]+)?",
-            'must be a version such as "2.21" or "2.21.0"',
-        ),
-        schema("version", "string", "number"),
-    ),
-]
-Python = Annotated[
-    str,
-    Reads(
-        matching(
-            r"auto|3\.[0-9]{1,2}(\.[0-9]{1,2})?|[~/].*",
-            'must be auto, a version such as "3.11", or an absolute path on the node',
-        ),
-        schema("auto | version | path", "string", "number"),
-    ),
-]
-Name = Annotated[str, Reads(name, _texts("name"))]
-Inside = Annotated[str, Reads(inside, _texts("relative path"))]
-Requirements = Annotated[str, Reads(requirements, _texts("path or code:path"))]
+Version = Annotated[str, Reads(version, "version", "string", "number")]
+Python = Annotated[str, Reads(python, "auto | version | path", "string", "number")]
+Name = Annotated[str, Reads(name, "name", *_TEXT)]
+Inside = Annotated[str, Reads(inside, "relative path", *_TEXT)]
+Requirements = Annotated[str, Reads(requirements, "path or code:path", *_TEXT)]
 Folders = Annotated[
-    tuple[Inside, ...],
-    Reads(one_or_more, one_or_list("relative path, or a list")),
+    tuple[Inside, ...], Reads(one_or_more, "relative path, or a list", *ONE_OR_LIST)
 ]
-Globs = Annotated[
-    tuple[Inside, ...],
-    Reads(one_or_more, one_or_list("auto | glob, or a list")),
-]
+Globs = Annotated[tuple[Inside, ...], Reads(one_or_more, "auto | glob, or a list", *ONE_OR_LIST)]
 Size = Annotated[
     int,
     Reads(
         size,
-        _or_variable(
-            "size",
-            {"type": "number", "minimum": 0},
-            {"type": "string", "pattern": "^[0-9.]+ *([kKmMgGtT]?[bB])?$"},
-        ),
+        "size",
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": "^[0-9.]+ *([kKmMgGtT]?[bB])?$"},
     ),
 ]
-FolderInside = Annotated[str, Reads(folder_inside, _texts("relative path"))]
-Package = Annotated[str, Reads(package, schema("package", "string"))]
-Git = Annotated[str, Reads(git, schema("git URL", "string"))]
-SecretName = Annotated[str, Reads(secret_name, schema("name of a secret", "string"))]
-EnvironmentName = Annotated[str, Reads(environment_name, {"type": "string"})]
-TagName = Annotated[str, Reads(tag_name, {"type": "string"})]
-TagValue = Annotated[str, Reads(tag_value, schema("text", "string", "number", "boolean", "null"))]
+FolderInside = Annotated[str, Reads(folder_inside, "relative path", *_TEXT)]
+Package = Annotated[str, Reads(package, "package", "string")]
+Git = Annotated[str, Reads(git, "git URL", "string")]
+SecretName = Annotated[str, Reads(secret_name, "name of a secret", "string")]
+EnvironmentName = Annotated[str, Reads(environment_name, "", "string")]
+TagName = Annotated[str, Reads(tag_name, "", "string")]
+TagValue = Annotated[str, Reads(tag_value, "text", *_TEXT, "null")]
 SecretVariable = Annotated[
     str,
-    Reads(
-        secret_variable,
-        {"title": "${VAR}", "type": "string", "pattern": r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"},
-    ),
+    Reads(secret_variable, "${VAR}", "string", pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"),
 ]
 Count = Annotated[int, _whole(1, 1000)]
 Gigabytes = Annotated[int, _whole(1, 65536)]
@@ -538,18 +504,15 @@ SuccessChoice = Annotated[
 RestChoice = Annotated[Literal["refuse", "drop"], _choice("refuse", "drop")]
 Close = Annotated[
     Literal["auto", "on", "off"],
-    Reads(close, _or_variable("auto | on | off", {"enum": ["auto", "on", "off", True, False]})),
+    Reads(close, "auto | on | off", {"enum": ["auto", "on", "off", True, False]}),
 ]
 AutoOrOff = Annotated[
     Literal["auto", "off"],
-    Reads(auto_or_off, _or_variable("auto | off", {"enum": ["auto", "off", False]})),
+    Reads(auto_or_off, "auto | off", {"enum": ["auto", "off", False]}),
 ]
 TfConfigChoice = Annotated[
     Any,
     Reads(
-        tf_config,
-        _or_variable(
-            "auto | estimator | true | false", {"enum": ["auto", "estimator", True, False]}
-        ),
+        tf_config, "auto | estimator | true | false", {"enum": ["auto", "estimator", True, False]}
     ),
 ]
