@@ -76,7 +76,7 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
     prices: dict[tuple[str, Accelerator | None, bool], dict[str, float]] = {}
     for item in items:
         name = item.instance_name.lower()
-        if name not in known and _has_gpus(item):
+        if name not in known and item.gpu_count and gpus.gpu(str(item.gpu_name)) is not None:
             known[name] = _facts(item)
         if name not in known or _is_reserved(item) or item.price <= 0:
             continue
@@ -94,10 +94,6 @@ def rows_of(cloud: str, items: Iterable[Any]) -> tuple[table.Row, ...]:
         )
         for (machine, accelerator, spot), there in prices.items()
     )
-
-
-def _has_gpus(item: Any) -> bool:
-    return bool(item.gpu_count) and gpus.gpu(str(item.gpu_name)) is not None
 
 
 def _facts(item: Any) -> table.Row:

@@ -259,40 +259,17 @@ def _put_code(
     draft: Draft, services: list[Values], containers: list[Container], options: Options
 ) -> Dockerfile | None:
     """The build's context with what its Dockerfile copies, and folders that are mounted."""
-    dockerfile: Dockerfile | None = None
-    context = options.folder
-    origin: Value | None = None
-    for service in services:
-        build = service.take("build") or service.take("build", "context")
-        name = service.text("build", "dockerfile") or "Dockerfile"
-        service.drop("build", "target")
-        for value in service.take_list("build", "args"):
-            draft.lose(value, "not mapped: the Dockerfile's own default is used")
-        if build is None:
-            continue
-        folder = below(options.folder.resolve(), build.text)
-        if folder is None:
-            draft.lose(
-                build,
-                f"{build.text} is outside of {options.folder}, or a link: not read; import a file "
-                "that stands above it, or set code.path",
-            )
-            continue
-        if origin is None:
-            origin, context = build, folder
-            dockerfile = read_dockerfile(draft, folder / name, folder)
-            if dockerfile is None:
-                draft.lose(build, f"has no {name} here: set `setup:` and train.command")
-        elif folder != context:
-            draft.lose(build, f"another folder than {origin.field}: all nodes have one code")
+    dockerfile, context, origin = _build(draft, services, options.folder)
     workdirs = dict.fromkeys(each.workdir for each in containers if each.workdir)
     workdir = next(iter(workdirs), dockerfile.folder if dockerfile else "")
     mounts, unused = _mounts(services, options.folder, workdir)
     if dockerfile is not None or mounts:
+        if mounts and origin is None:
+            context = Path(os.path.commonpath([mount.source for mount in mounts]))
         put_image_code(
             draft,
             dockerfile or Dockerfile(),
-            context if origin or not mounts else _common(mounts),
+            context,
             options.base,
             origin,
             commands=[each.own_words for each in containers],
@@ -306,6 +283,39 @@ def _put_code(
             volume, f"{volume.text}: nodes share no volume: deliver it by `code:` or `data:`"
         )
     return dockerfile
+
+
+def _build(
+    draft: Draft, services: list[Values], top: Path
+) -> tuple[Dockerfile | None, Path, Value | None]:
+    """The Dockerfile of the first service that is built, its context, and where the file says so;
+    without one the folder itself."""
+    dockerfile: Dockerfile | None = None
+    context, origin = top, None
+    for service in services:
+        build = service.take("build") or service.take("build", "context")
+        name = service.text("build", "dockerfile") or "Dockerfile"
+        service.drop("build", "target")
+        for value in service.take_list("build", "args"):
+            draft.lose(value, "not mapped: the Dockerfile's own default is used")
+        if build is None:
+            continue
+        folder = below(top.resolve(), build.text)
+        if folder is None:
+            draft.lose(
+                build,
+                f"{build.text} is outside of {top}, or a link: not read; import a file "
+                "that stands above it, or set code.path",
+            )
+            continue
+        if origin is None:
+            origin, context = build, folder
+            dockerfile = read_dockerfile(draft, folder / name, folder)
+            if dockerfile is None:
+                draft.lose(build, f"has no {name} here: set `setup:` and train.command")
+        elif folder != context:
+            draft.lose(build, f"another folder than {origin.field}: all nodes have one code")
+    return dockerfile, context, origin
 
 
 def _mounts(services: list[Values], folder: Path, workdir: str) -> tuple[list[Copy], list[Value]]:
@@ -341,10 +351,6 @@ def _is_near(target: str, workdir: str) -> bool:
     own = posixpath.normpath(workdir or target).rstrip("/") + "/"
     other = target.rstrip("/") + "/"
     return own.startswith(other) or other.startswith(own)
-
-
-def _common(mounts: list[Copy]) -> Path:
-    return Path(os.path.commonpath([mount.source for mount in mounts]))
 
 
 # ── interpolation and environment files ──────────────────────────────────────

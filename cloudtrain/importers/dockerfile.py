@@ -87,7 +87,8 @@ def _instruction(reading: _Reading, value: Value) -> None:
     if value.field == "FROM":
         _from(reading, value)
     elif value.field == "WORKDIR":
-        (folder,) = shell_words.filled(_quoted(value.text), reading.known())
+        whole = shell_words.quoted("".join(_words(value.text)))
+        (folder,) = shell_words.filled(whole, reading.known())
         folder = shell_words.with_defaults(folder)
         found.folder = posixpath.normpath(posixpath.join(found.folder or "/", folder))
     elif value.field in ("COPY", "ADD"):
@@ -262,10 +263,6 @@ def _json_words(text: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
         return []
     return [shell_words.clean(word) for word in found]
-
-
-def _quoted(text: str) -> str:
-    return shell_words.quoted("".join(_words(text)))
 
 
 def _filled(reading: _Reading, text: str) -> list[str]:

@@ -32,19 +32,14 @@ def put_image_code(
     pip installs of the code. A copy that they do not reproduce is reported. `commands` and
     `workdir` are the containers' own, where they have any."""
     workdir = workdir or dockerfile.folder
-    copies = [*dockerfile.copies, *mounts]
-    for mount in mounts:
-        hidden = posixpath.normpath(mount.target).rstrip("/") + "/"
-        copies = [c for c in copies if c is mount or not f"{c.target}/".startswith(hidden)]
+    copies = _copies(dockerfile.copies, mounts)
     if not copies and origin is not None:
-        where = "/" if not dockerfile.copies and not workdir else workdir or "/"
-        copies = [Copy(source=context, target=where, origin=origin)]
+        copies = [Copy(source=context, target=workdir or "/", origin=origin)]
     started = [*commands, [*dockerfile.entrypoint, *dockerfile.command]]
     scripts = [path for words in started for path in _scripts(words, workdir)]
     value = dockerfile.variables.get("PYTHONPATH")
-    imports = (
-        [posixpath.normpath(p) for p in value.text.split(":") if p[:1] == "/"] if value else []
-    )
+    paths = value.text.split(":") if value else []
+    imports = [posixpath.normpath(path) for path in paths if path.startswith("/")]
     placed = place_code(copies, workdir, scripts, imports, context)
     draft.placed, draft.workdir = placed, workdir
     if placed is None:
@@ -63,6 +58,15 @@ def put_image_code(
         folders = [os.path.relpath(each, placed.folder) for each in placed.imports]
         put_python_path(draft, folders, origin)
         _name_missing(draft, dockerfile, placed, context)
+
+
+def _copies(copies: Sequence[Copy], mounts: Sequence[Copy]) -> list[Copy]:
+    """Copies and mounts, without what a mount hides."""
+    found = [*copies, *mounts]
+    for mount in mounts:
+        hidden = posixpath.normpath(mount.target).rstrip("/") + "/"
+        found = [c for c in found if c is mount or not f"{c.target}/".startswith(hidden)]
+    return found
 
 
 def _scripts(words: Sequence[str], workdir: str) -> list[str]:

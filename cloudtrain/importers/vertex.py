@@ -54,7 +54,8 @@ def is_vertex(values: Values) -> bool:
 def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draft:
     """Raises ConfigError for a job without worker pools, or with a TPU's machine."""
     draft = Draft(kind="a Vertex AI CustomJob", file=values.file)
-    values = _camel(values)
+    # The Python client writes `worker_pool_specs` for `workerPoolSpecs`.
+    values = values.renamed(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))
     spec = values.at("jobSpec") if values.has("jobSpec") else values
     if submit is not None:
         _add_flags(draft, values, spec, submit, options)
@@ -80,11 +81,6 @@ def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draf
     values.rest()
     draft.problems += values.problems
     return draft
-
-
-def _camel(values: Values) -> Values:
-    """The Python client writes `worker_pool_specs` for `workerPoolSpecs`."""
-    return values.renamed(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))
 
 
 def _add_flags(

@@ -118,7 +118,8 @@ def _others(given: Arguments, words: tuple[str, ...], *, exact: bool) -> Iterato
     for option in given.options:
         if option.flag:
             accepted |= {f"--no{name[2:]}" for name in option.names}
-    used = [name for name in map(_option_name, _before_the_rest(words)) if name]
+    before = words[: words.index("--")] if "--" in words else words
+    used = [name for name in map(_option_name, before) if name]
     written = [f"--{name.lstrip('-')}" if absl else name for name in used]
     unknown = [name for name in written if name not in accepted]
     if not absl:
@@ -134,10 +135,6 @@ def _others(given: Arguments, words: tuple[str, ...], *, exact: bool) -> Iterato
 
 def _synonyms(given: Arguments, name: str) -> set[str]:
     return {each for option in given.options if name in option.names for each in option.names}
-
-
-def _before_the_rest(words: tuple[str, ...]) -> tuple[str, ...]:
-    return words[: words.index("--")] if "--" in words else words
 
 
 def _option_name(word: str) -> str:
@@ -177,7 +174,7 @@ class OptionReader:
         function = node.func
         name = last_name(function)
         whole, _ = self.aliases.resolve(function)
-        if whole and any(_is_parser(argument) for argument in node.args):
+        if whole and any("parser" in getattr(each, "id", "").lower() for each in node.args):
             self.computed = True  # code elsewhere may add arguments to it
         if name == "add_argument":
             self._argparse(node)
@@ -316,10 +313,6 @@ class OptionReader:
                 default_path=value if isinstance(value, str) and value.startswith("/") else None,
             )
         )
-
-
-def _is_parser(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and "parser" in node.id.lower()
 
 
 def _reads_the_command_line(node: ast.Call) -> bool:

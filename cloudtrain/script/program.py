@@ -61,13 +61,10 @@ def read_program(entry: Entry, read: Read) -> ScriptFacts:
             new = [each for each in found if each.path not in seen]
             seen |= {each.path for each in new}
             todo += new
-    own = {name for module in modules for name in _own_roots(module, entry.root, read)}
+    imported = {name for module in modules for name in module.imports}
+    own = {name.partition(".")[0] for name in imported if located(name, entry.root, read)}
     outside = frozenset(libraries - own - {""})
     return _together(modules, unreadable, outside, complete=complete and not todo)
-
-
-def _own_roots(module: ModuleFacts, root: str, read: Read) -> set[str]:
-    return {name.partition(".")[0] for name in module.imports if located(name, root, read)}
 
 
 def located(name: str, root: str, read: Read) -> list[Entry]:
