@@ -20,9 +20,8 @@ from cloudtrain.core.paths import shown
 from cloudtrain.playbooks import tensorflow_releases
 from cloudtrain.script import saving
 from cloudtrain.script.arguments import argument_problems
-from cloudtrain.script.facts import ScriptFacts, Use
+from cloudtrain.script.facts import ScriptFacts, Use, strategies_in, strategy_in
 from cloudtrain.script.releases import Need, missing_in
-from cloudtrain.script.strategy import strategies_in, strategy_in
 from cloudtrain.training import interconnect
 from cloudtrain.training.log_text import NCCL, OLD_NCCL
 from cloudtrain.training.strategies import STRATEGIES, strategy_of

@@ -218,6 +218,6 @@ def consent_to(config: ClusterConfig) -> None:
 
     sys.stderr.write(printable(f"{refusal.message}\n"))
     click.confirm("Is that what you want?", abort=True, err=True)
-    from cloudtrain.trust.record import remember
+    from cloudtrain.trust.consent import remember
 
     remember(config.source, found)

@@ -34,12 +34,12 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
         raise UsageError(
             f"{file} is a cluster's name", hint="pass the FILE that it is created from"
         )
-    from cloudtrain.trust import record
+    from cloudtrain.trust import consent
     from cloudtrain.trust.consent import fact_lines, open_facts
     from cloudtrain.trust.file_facts import file_facts
 
     if forget:
-        record.forget(config.source)
+        consent.forget(config.source)
     facts = file_facts(config)
     lines = list(fact_lines(config, facts))
     left = open_facts(config, given_settings().trusted_hosts)
@@ -47,7 +47,7 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
         print_lines(text(config.source, lines, is_trusted=not left))
     if left and not forget and (yes or not as_json):
         confirm("Is that what you want?", yes=yes)
-        record.remember(config.source, facts)
+        consent.remember(config.source, facts)
         left = ()
     if as_json:
         shown = [_fact_json(fact, line, left) for fact, line in zip(facts, lines, strict=True)]

@@ -12,7 +12,7 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.importers import Imported, Options, import_job
 from cloudtrain.importers.source_files import LARGEST
 from cloudtrain.importers.submit_line import WHERE, config_of
-from cloudtrain.script.strategy import strategy_in
+from cloudtrain.script.facts import strategy_in
 from cloudtrain.training.strategies import STRATEGIES
 
 

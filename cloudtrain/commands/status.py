@@ -391,12 +391,12 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
 def _kept(config: ClusterConfig, nodes: Sequence[Node]) -> str | None:
     """Cost of what stopped nodes leave behind, on a cloud that bills it."""
     from cloudtrain.core.model import NodeGroup
-    from cloudtrain.money import billed_after_end
+    from cloudtrain.money import node_parts
 
     stopped = [node for node in nodes if node.state == "stopped"]
-    left = billed_after_end.left_by(config)
+    left = node_parts.left_by(config)
     if left is None or not stopped:
         return None
     disks = [config.nodes.get(node.role, NodeGroup()).disk_gb for node in stopped]
     place, address = stopped[0].placement, not config.network.private
-    return billed_after_end.describe(left, disks, place=place, address=address)
+    return node_parts.describe(left, disks, place=place, address=address)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cloudtrain.core.cloud import Cloud, DiskPrice, cloud_of
-from cloudtrain.core.model import NodePlan
+from cloudtrain.core.model import ClusterConfig, NodePlan, Plan
 
 HOURS = 730.0
 """Hours of a month, by which the clouds divide its price."""
@@ -40,3 +42,44 @@ def address_per_hour(provider: str, *, private: bool) -> float:
     """$/hour of a node's public address; 0 for a node without one."""
     cloud = cloud_of(provider)
     return 0.0 if cloud is None or private else cloud.parts.address
+
+
+# ── stopped nodes until `down` ───────────────────────────────────────────────
+
+
+def left_by(config: ClusterConfig) -> Cloud | None:
+    """The cloud, if it goes on billing disk and address of a node that has ended; else None."""
+    cloud = cloud_of(config.provider)
+    return cloud if cloud is not None and cloud.keeps_parts else None
+
+
+def per_month(cloud: Cloud, disk_gb: int, place: str, *, address: bool) -> float | None:
+    """$ per month of one node; None for a disk larger than the table."""
+    disk = disk_per_month(cloud, cloud.parts.disks[-1], disk_gb, place)
+    rest = cloud.parts.address * HOURS if address else 0.0
+    return None if disk is None else disk + rest
+
+
+def describe(
+    cloud: Cloud, disks: Sequence[int | None], *, place: str = "", address: bool = True
+) -> str:
+    """`2 disks and addresses, about 16.90 $ a month`; a disk of None has the size of its image."""
+    things = "disk" if len(disks) == 1 else f"{len(disks)} disks"
+    if address:
+        things += " and address" if len(disks) == 1 else " and addresses"
+    where = place or cloud.first_region
+    prices = [per_month(cloud, gb, where, address=address) for gb in disks if gb is not None]
+    if len(prices) < len(disks) or None in prices:
+        return f"{things} (dollars a month)"
+    return f"{things}, about {sum(price or 0.0 for price in prices):.2f} $ a month"
+
+
+def after_the_end(plan: Plan) -> str | None:
+    """Note for a plan on a cloud that keeps billing stopped nodes; None elsewhere, or if nodes have
+    no limit."""
+    cloud = left_by(plan.config)
+    if cloud is None or plan.config.limits.max_lifetime is None:
+        return None
+    disks, place = [node.disk_gb for node in plan.nodes], (*plan.config.placement, "")[0]
+    things = describe(cloud, disks, place=place, address=not plan.config.network.private)
+    return f"after max_lifetime, still billed until `down`: {things}"

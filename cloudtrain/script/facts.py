@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from typing import Literal, Protocol
+
+from cloudtrain.training.strategies import STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +131,22 @@ def first_uses(parts: Iterable[_HasNames]) -> tuple[Use, ...]:
         if use.name not in found or (use.sure and not found[use.name].sure):
             found[use.name] = use
     return tuple(found.values())
+
+
+# ── the strategy that a script was written for ───────────────────────────────
+
+
+def strategy_in(facts: ScriptFacts) -> str | None:
+    """The name for `strategy:` of a config; None if the script uses none or may use several."""
+    found = strategies_in(facts)
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def strategies_in(facts: ScriptFacts) -> dict[str, Use]:
+    """Each strategy that the script uses, with its first place; in the order of the script."""
+    found: dict[str, Use] = {}
+    for use in facts.names:
+        for strategy in STRATEGIES.values():
+            if any(fnmatchcase(use.name, pattern) for pattern in strategy.uses):
+                found.setdefault(strategy.name, use)
+    return found

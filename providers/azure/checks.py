@@ -16,7 +16,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
-from cloudtrain.money import billed_after_end
+from cloudtrain.money import node_parts
 from cloudtrain.providers.azure import (
     bastions,
     blobs,
@@ -208,7 +208,7 @@ def _lifetime(arm: ArmClient, services: ResourceProviders, plan: Plan) -> str:
     lacking = _no_deadline(arm, services)
     refuse_lifetime(seconds, far=not lacking)
     words = f"each VM is deallocated after {lasting(seconds)}"
-    stays = billed_after_end.after_the_end(plan)
+    stays = node_parts.after_the_end(plan)
     if lacking:
         return f"{words}, by a daily schedule only: {lacking}; {stays}"
     behind = ", with a daily schedule as a fallback" if seconds <= LONGEST else ""

@@ -17,7 +17,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.moments import since_boot
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.money import billed_after_end
+from cloudtrain.money import node_parts
 from cloudtrain.providers.azure import paths
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
 from cloudtrain.providers.azure.expiry import Expiries
@@ -196,7 +196,7 @@ class Teardown:
         words = "deallocated, not deleted" if vms and not still else "not deleted"
         billed = [f"the machine {name}" for name in still]
         sizes = [disk_gb(vm.get("properties") or {}) for vm in vms]
-        billed += [billed_after_end.describe(FACTS, sizes)] if vms else []
+        billed += [node_parts.describe(FACTS, sizes)] if vms else []
         text = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
             f"{GROUP} {paths.last(path)}: {text}. {refusal.message}",

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtrain.script.facts import ScriptFacts
+from cloudtrain.script.facts import ScriptFacts, strategies_in, strategy_in
 from cloudtrain.script.program import Entry, read_program
 from cloudtrain.script.releases import missing_in
 from cloudtrain.script.shell_line import Started, started_by
-from cloudtrain.script.strategy import strategies_in, strategy_in
 
 ROOT = Path(__file__).parents[2]
 

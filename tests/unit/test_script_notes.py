@@ -16,8 +16,8 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import load
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.script.facts import strategy_in
 from cloudtrain.script.program import Entry, read_program
-from cloudtrain.script.strategy import strategy_in
 from cloudtrain.training.strategies import STRATEGIES
 from tests.support.offline_checks_parts import written
 from tests.support.stranger_notes import Program, programs
