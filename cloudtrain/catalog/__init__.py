@@ -98,7 +98,7 @@ def cheapest(
     market: Market = "on-demand",
     regions: Sequence[str] = (),
 ) -> MachineType | None:
-    """Return the cheapest machine with these accelerators, by the packaged table.
+    """The cheapest machine with these accelerators, by the packaged table.
 
     Prices are those of the first region that has one; without any price, the smallest machine is
     taken. None if no machine has these accelerators. Machines that are not sold on that market, or

@@ -150,18 +150,18 @@ _RANGES_SINCE: Release = (2, 20)
 
 
 def toolkit(version: str) -> Toolkit:
-    """Return the toolkit of this release; a release newer than the table gets the newest row."""
+    """The toolkit of this release; a release newer than the table gets the newest row."""
     known = [row for row in TOOLKITS if row.since <= _release(version)]
     return known[-1] if known else TOOLKITS[0]
 
 
 def driver(kind: str) -> Driver:
-    """Return the driver for this kind of GPU; an unknown GPU counts as a newer one."""
+    """The driver for this kind of GPU; an unknown GPU counts as a newer one."""
     return DRIVERS[0] if gpus.is_older(kind, "Turing") else DRIVERS[-1]
 
 
 def libraries(version: str) -> tuple[str, ...]:
-    """Return the release's CUDA packages; empty before 2.11 (not on the index) and after the newest
+    """The release's CUDA packages; empty before 2.11 (not on the index) and after the newest
     row."""
     found = (row.packages for row in LIBRARIES if row.release == _release(version))
     return next(found, ())

@@ -102,7 +102,7 @@ Fit = Literal["own", "older", "ptx", "none"]
 
 
 def gpu(kind: str) -> Gpu | None:
-    """Return the row of this accelerator under any of its names; None if the table lacks it."""
+    """The row of this accelerator under any of its names; None if the table lacks it."""
     return _BY_KIND.get(canonical_name(kind))
 
 

@@ -14,12 +14,12 @@ from cloudtrain.core.protocols import MachineFacts
 
 
 def learned_machines(provider: str) -> table.Table | None:
-    """Return the machine types that the cloud has reported; None if none yet."""
+    """The machine types that the cloud has reported; None if none yet."""
     return table.read_if_valid(path(provider))
 
 
 def learned_row(provider: str, machine: str) -> table.Row | None:
-    """Return what the cloud has reported of a machine type; None if nothing yet."""
+    """Facts that the cloud has reported of a machine type; None if nothing yet."""
     known = learned_machines(provider)
     rows = known.by_name.get(machine.lower(), ()) if known else ()
     return rows[0] if rows else None

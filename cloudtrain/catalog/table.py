@@ -59,20 +59,20 @@ class Table:
 
 @lru_cache(maxsize=8)
 def packaged(provider: str) -> Table:
-    """Return the table that ships with this version."""
+    """The table that ships with this version."""
     cloud = cloud_of(provider)
     assert cloud is not None, f"{provider} is no cloud"
     return parse_table(cloud.machines.read_text(encoding="utf-8"))
 
 
 def refreshed(provider: str) -> Table | None:
-    """Return the table that this user fetched, if it is newer than the packaged one."""
+    """The table that this user fetched, if it is newer than the packaged one."""
     table = read_if_valid(refreshed_path(provider))
     return table if table is not None and table.date > packaged(provider).date else None
 
 
 def read_if_valid(path: Path) -> Table | None:
-    """Return the table in this file; None if there is no file or no valid table in it."""
+    """The table in this file; None if there is no file or no valid table in it."""
     try:
         return _at(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):

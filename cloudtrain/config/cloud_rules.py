@@ -181,10 +181,8 @@ def _by_cloud(file: ConfigFile, cloud: Cloud | None, network: NetworkSection, wa
     if strategy is not None and strategy.tpus:
         yield (*PROXY, way), "is not for TPUs, whose hosts are no VMs: use `jump`"
     if way == "bastion" and network.subnet is None and network.vpc is None:
-        yield (
-            (*PROXY, way),
-            "requires `subnet`: a Bastion reaches the nodes of its own and of peered networks",
-        )
+        text = "requires `subnet`: a Bastion reaches the nodes of its own and of peered networks"
+        yield (*PROXY, way), text
 
 
 def _by_user(file: ConfigFile, cloud: Cloud | None, network: NetworkSection, way: str) -> Found:

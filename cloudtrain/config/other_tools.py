@@ -37,7 +37,7 @@ class OtherTool:
 
 
 def tool_of(data: bytes) -> OtherTool | None:
-    """Whose file it is; None for one of ours, and for what is not recognized."""
+    """The tool whose file it is; None for one of ours, and for what is not recognized."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     trees = [_tree(found) for found in documents(text) if isinstance(found, Block)]
     if any(key in tree for tree in trees for key in _OWN):

@@ -91,10 +91,8 @@ def _token(file: ConfigFile, git: str, token: str | None) -> Found:
     known = file.secrets or {}
     user = re.match(r"(?i)https?://[^/]*@", git)
     if user and not token:
-        yield (
-            ("code", "git"),
-            "contains a user in the URL: remove it, or name that user's token in `token`",
-        )
+        text = "contains a user in the URL: remove it, or name that user's token in `token`"
+        yield ("code", "git"), text
     if not token:
         return
     if token not in known:
@@ -179,10 +177,8 @@ def _counts(file: ConfigFile, strategy: Strategy, found: Counts) -> Found:
             yield _at(file, role), f"is missing: {why}"
     total = sum(found.values())
     if strategy.single_node and total != 1:
-        yield (
-            ("nodes",) if file.nodes is not None else ("hosts",),
-            f"strategy {strategy.name} runs on one node, but {total} are configured",
-        )
+        text = f"strategy {strategy.name} runs on one node, but {total} are configured"
+        yield ("nodes",) if file.nodes is not None else ("hosts",), text
     elif not strategy.roles and not found:
         yield ("nodes",), "lists no nodes"
     for role in ("chief", "evaluator"):
@@ -249,10 +245,8 @@ def _ports(file: ConfigFile) -> Found:
         shared = Counter(host.address for host in file.hosts or ())
         last = first + max(shared.values(), default=1) - 1
     if file.provider and facts_of(file.provider).free and first and last > LAST_PORT:
-        yield (
-            ("train", "port"),
-            f"needs ports up to {last} for all nodes; the highest port is {LAST_PORT}",
-        )
+        text = f"needs ports up to {last} for all nodes; the highest port is {LAST_PORT}"
+        yield ("train", "port"), text
 
 
 def _estimator(file: ConfigFile) -> Found:
@@ -260,10 +254,8 @@ def _estimator(file: ConfigFile) -> Found:
     roles = counts(file)
     wanted = file.train is not None and file.train.tf_config == "estimator"
     if wanted and roles and "evaluator" in roles and "chief" not in roles:
-        yield (
-            ("train", "tf_config"),
-            "estimator: the evaluator of tf.estimator needs a `chief` among the nodes",
-        )
+        text = "estimator: the evaluator of tf.estimator needs a `chief` among the nodes"
+        yield ("train", "tf_config"), text
 
 
 def _budget(file: ConfigFile) -> Found:
@@ -273,10 +265,8 @@ def _budget(file: ConfigFile) -> Found:
     if file.provider is not None and facts_of(file.provider).free:
         yield ("limits", "budget"), f"provider {file.provider} bills nothing"
     elif "max_lifetime" in limits.model_fields_set and limits.max_lifetime is None:
-        yield (
-            ("limits", "max_lifetime"),
-            "cannot be off with limits.budget, which the lifetime of the nodes holds",
-        )
+        text = "cannot be off with limits.budget, which the lifetime of the nodes holds"
+        yield ("limits", "max_lifetime"), text
 
 
 _GIVEN: tuple[object, ...] = (True, "estimator")
@@ -293,10 +283,8 @@ def _master(file: ConfigFile) -> Found:
         return
     for role in ("chief", "evaluator"):
         if role in found:
-            yield (
-                _at(file, role),
-                "not next to a master: TensorFlow 1's Estimator refuses such a TF_CONFIG",
-            )
+            text = "not next to a master: TensorFlow 1's Estimator refuses such a TF_CONFIG"
+            yield _at(file, role), text
     if found["master"] > 1:
         yield _at(file, "master"), "at most one master is allowed"
 

@@ -71,7 +71,7 @@ account; on each cloud; or on the one whose `provider` stands beside it."""
 
 @dataclass(frozen=True)
 class _Row:
-    """What a field is besides its type and meaning, kept where pydantic takes a function on its
+    """Facts on a field besides its type and meaning, kept where pydantic takes a function on its
     JSON Schema, of which it changes nothing."""
 
     change: Effect | None

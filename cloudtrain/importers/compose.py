@@ -48,7 +48,8 @@ def is_compose(values: Values) -> bool:
 
 
 def read_compose(values: Values, options: Options) -> Draft:
-    """Raises ConfigError without a service that has TF_CONFIG, or with different clusters."""
+    """Read a compose file. Raises ConfigError without a service that has TF_CONFIG, or with
+    different clusters."""
     draft = Draft(kind="a compose file with TF_CONFIG", file=values.file)
     draft.put("provider", next(row.name for row in providers() if row.on_this_machine))
     read_variables(draft, options.folder)
@@ -84,7 +85,7 @@ def read_compose(values: Values, options: Options) -> Draft:
 
 
 def _task(value: Value) -> Task:
-    """Raises ConfigError for a TF_CONFIG that TensorFlow would refuse, too."""
+    """Read a TF_CONFIG. Raises ConfigError for one that TensorFlow would refuse, too."""
     try:
         found = json.loads(value.text)
     except ValueError:

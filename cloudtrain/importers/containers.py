@@ -128,10 +128,8 @@ def _without_image_paths(draft: Draft, words: list[str], container: Container) -
     for at, word in enumerate(words[:4]):
         if word.startswith("/") and word.endswith(".py"):
             found[at] = posixpath.basename(word)
-            draft.lose(
-                container.where,
-                f"{word} is a path in the image: {found[at]} in the folder of the code runs",
-            )
+            why = f"{word} is a path in the image: {found[at]} in the folder of the code runs"
+            draft.lose(container.where, why)
     return found
 
 

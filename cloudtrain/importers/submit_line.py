@@ -53,7 +53,7 @@ class Submit:
 
 
 def read_submit(line: str) -> Submit:
-    """Raises UsageError for a line that submits no training."""
+    """Read a submit line. Raises UsageError for one that submits no training."""
     try:
         found = shell_words.words(line)
     except ValueError as error:

@@ -30,7 +30,7 @@ def is_tfjob(values: Values) -> bool:
 
 
 def read_tfjob(values: Values, options: Options) -> Draft:
-    """Raises ConfigError for a dynamic or an unknown kind of job."""
+    """Read a TFJob. Raises ConfigError for a dynamic or an unknown kind of job."""
     draft = Draft(kind="a TFJob", file=values.file)
     for key in _DROPPED:
         values.drop(key)

@@ -52,7 +52,7 @@ def is_vertex(values: Values) -> bool:
 
 
 def read_vertex(values: Values, submit: Submit | None, options: Options) -> Draft:
-    """Raises ConfigError for a job without worker pools, or with a TPU's machine."""
+    """Read a CustomJob. Raises ConfigError without worker pools, or with a TPU's machine."""
     draft = Draft(kind="a Vertex AI CustomJob", file=values.file)
     # The Python client writes `worker_pool_specs` for `workerPoolSpecs`.
     values = values.renamed(lambda key: re.sub(r"_([a-z])", lambda found: found[1].upper(), key))

@@ -42,7 +42,7 @@ _COLLECTIVE = {
 
 
 class Unreadable(Exception):
-    """This Python cannot parse the file."""
+    """A file that this Python cannot parse."""
 
     def __init__(self, text: str, line: int) -> None:
         super().__init__(text)
@@ -69,7 +69,7 @@ class ModuleFacts:
 
 
 def parse(source: bytes) -> ast.Module:
-    """Raises Unreadable: it may be Python 2, a newer Python, or too deeply nested."""
+    """Parse a file. Raises Unreadable: it may be Python 2, a newer Python, or too deeply nested."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes are the script's own
@@ -81,8 +81,8 @@ def parse(source: bytes) -> ast.Module:
 
 
 def read_module(source: bytes, file: str, *, package: str, is_main: bool) -> ModuleFacts:
-    """Raises Unreadable. `package` is the module's own package, for relative imports; what is below
-    `if __name__ == "__main__"` counts only with `is_main`."""
+    """Read one module. Raises Unreadable. `package` is the module's own package, for relative
+    imports; what is below `if __name__ == "__main__"` counts only with `is_main`."""
     tree = parse(source)
     reader = _Reader(tree, file, package, is_main)
     try:

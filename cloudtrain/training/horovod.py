@@ -32,7 +32,7 @@ def line(
 
 
 def environment(config: ClusterConfig) -> dict[str, str]:
-    """Raises Horovod's 30 s limit for ranks to find each other: some load all their data first."""
+    """Raise Horovod's 30 s limit for ranks to find each other: some load all their data first."""
     return {
         RANKS: ship.text("horovod_ranks.py"),
         "HOROVOD_GLOO_TIMEOUT_SECONDS": f"{config.train.start_timeout:.0f}",

@@ -16,10 +16,8 @@ from cloudtrain.training.strategy import Counts, Strategy, requires
 
 def _chief_or_worker(counts: Counts, named: Collection[str]) -> Iterator[tuple[str, str]]:
     if "chief" not in named:
-        yield (
-            "chief",
-            "one node must be the chief, which saves the model (`chief: false`: worker 0 does)",
-        )
+        text = "one node must be the chief, which saves the model (`chief: false`: worker 0 does)"
+        yield "chief", text
     elif not counts.get("chief") and not counts.get("worker"):
         yield "worker", "without a chief, at least one worker is needed"
 
@@ -149,7 +147,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def strategy_of(config: ClusterConfig) -> Strategy:
-    """Raises UsageError for a name that only another version of cloudtrain knows."""
+    """The config's strategy. Raises UsageError for a name that this version does not know."""
     try:
         return STRATEGIES[config.strategy]
     except KeyError:
