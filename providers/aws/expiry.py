@@ -1,5 +1,4 @@
-"""Has AWS itself end the nodes: one one-time schedule per instance, if the account has a role for
-it.
+"""Has AWS itself end the nodes: a one-time schedule each, if the account has a role for it.
 
 A node's own timer does not help if its kernel hangs. EventBridge Scheduler calls TerminateInstances
 at a given minute, using a role that it may assume:
@@ -75,8 +74,8 @@ class Schedules:
             return None
 
     def arm(self, region: str, instance: str, expires: float) -> str | None:
-        """Have AWS end this instance LATER seconds after `expires`; returns the schedule's name,
-        None without a role.
+        """Have AWS end this instance LATER after `expires`; its schedule's name, None without a
+        role.
 
         Raises CloudError on failure, and if AWS reports another schedule than the one requested: in
         an account with the role, AWS must end every node.
@@ -150,9 +149,7 @@ class Schedules:
             raise TransientError("AWS accepted the schedule but reports another", what=name)
 
     def drop_others(self, region: str, node: str, instance: str, kept: str | None) -> None:
-        """Delete the schedules that would end this instance at another time than `kept` does.
-        Raises CloudError if one stays.
-        """
+        """Delete this instance's schedules other than `kept`. Raises CloudError if one stays."""
         if self.role(region) is None:
             return
         client, prefix = self._client(region), f"{PREFIX}{instance}-"
@@ -165,8 +162,7 @@ class Schedules:
     def drop(self, region: str, names: Iterable[str]) -> None:
         """Delete these schedules, as what they guard is gone.
 
-        A leftover schedule is harmless: instance IDs are never reused, and the schedule deletes
-        itself at its time.
+        One that is left is harmless: IDs are never reused, and it deletes itself at its time.
         """
         if self.role(region) is None:
             return

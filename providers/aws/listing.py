@@ -72,9 +72,7 @@ def _state(instance: Tree) -> NodeState:
 
 
 def _provisioning(instance: Tree) -> Provisioning:
-    """Provisioning of the instance: by what it targets, as an instance on demand may be in an open
-    reservation by itself.
-    """
+    """Provisioning by what it targets: on demand, it may be in an open reservation by itself."""
     lifecycle = xml.text(instance, "instanceLifecycle")
     if lifecycle == "spot":
         return SPOT

@@ -46,9 +46,7 @@ def flat(parameters: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def filters(**wanted: str | Sequence[str]) -> dict[str, Any]:
-    """Build filters from keywords: `filters(vpc_id="vpc-1")`. `_` becomes `-`; names with a `:` are
-    passed as `**{"tag:Name": …}`.
-    """
+    """Build filters: `filters(vpc_id="vpc-1")`, or `**{"tag:Name": …}`; `_` becomes `-`."""
     return {
         "Filter": [
             {
@@ -112,8 +110,7 @@ def market_options(bought: Provisioning) -> dict[str, Any] | None:
 
 
 def reservation(bought: Provisioning) -> dict[str, Any] | None:
-    """The parameter for a reservation or block by ID, or for a resource group of reservations by
-    ARN; None if there is none.
+    """The parameter for a reservation or block (ID) or a group of them (ARN); None for none.
 
     A launch that targets an ID fails if it is full; one that targets a group runs on demand then,
     unless it demands otherwise:
@@ -130,8 +127,7 @@ def reservation(bought: Provisioning) -> dict[str, Any] | None:
 
 
 def interfaces(order: LaunchRequest[ClusterNetwork]) -> list[dict[str, Any]]:
-    """The network interfaces: the first has the node's addresses, the others only carry EFA
-    traffic.
+    """The network interfaces: the first has the node's addresses, others only carry EFA traffic.
 
     Without EFA's driver in the image, an interface of type `efa` is an ordinary one, and one of
     type `efa-only` is unused.

@@ -63,9 +63,7 @@ def delete_from_inside(ec2: Ec2Client, machines: Sequence[Vm]) -> None:
 def _terminate(
     ec2: Ec2Client, region: str, ids: Sequence[str], launched: Callable[[str], bool]
 ) -> None:
-    """Terminate instances. One unknown ID fails the whole call: that ID is skipped, or retried if
-    it may become known later.
-    """
+    """Terminate instances. An unknown ID fails the call: it is skipped, or retried if new."""
     waiting = set(ids)
 
     def ask() -> bool | None:

@@ -149,8 +149,7 @@ def _alive(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
     """The instance that an earlier `up` requested, if any.
 
-    If the answer to that request may have been lost, waits for as long as EC2 may take to list the
-    instance.
+    If that request's answer may have been lost, waits as long as EC2 may take to list it.
     """
     late = 0.0
     if order.asked is not None:

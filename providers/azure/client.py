@@ -73,9 +73,7 @@ class ArmClient:
 
     @property
     def subscription(self) -> str:
-        """The subscription ID from the config or the environment, or that of the only subscription
-        these credentials can see.
-        """
+        """The subscription ID of the config or environment, or the only one that is seen."""
         with self._lock:
             if not self._subscription:
                 self._subscription = self._only_subscription()
@@ -230,15 +228,11 @@ class ArmClient:
     # ── Long-running operations ──────────────────────────────────────────────
 
     def put(self, path: str, body: Tree) -> None:
-        """Create or update a resource and wait until it is ready. Retries for a while if its
-        dependencies are not ready.
-        """
+        """Create or update a resource and wait for it; again while what it needs is not ready."""
         self.made(path, self.call("PUT", path, body, retried=BusyError))
 
     def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
-        """Wait until the resource of a PUT is ready. Polls one list for all resources of that kind.
-        Raises the resource's error.
-        """
+        """Wait for the resource of a PUT, by one list for all of its kind. Raises its error."""
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
             pause = told_seconds(answer.headers) or 0.0

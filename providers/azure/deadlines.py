@@ -85,9 +85,7 @@ class Deadlines:
         return made
 
     def _send(self, region: str, vm: str, expires: float) -> Deadline:
-        """Submit the operation. A refusal does not fail the VM: the schedule remains as a fallback,
-        if it reaches that far.
-        """
+        """Submit the operation. A refusal does not fail the VM: the daily schedule remains."""
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
         what = f"{paths.last(vm)}: the end at Microsoft.ComputeSchedule"
         try:

@@ -1,5 +1,4 @@
-"""Has Azure itself end the VMs: by a deallocation at a date and time, with a daily schedule as a
-fallback.
+"""Has Azure itself end the VMs: at a date and time, with a daily schedule as a fallback.
 
 The deallocation is an operation of Microsoft.ComputeSchedule. The fallback is a schedule of
 Microsoft.DevTestLab, which has a time of day but no date. As operations cannot be listed, a tag of
@@ -219,9 +218,7 @@ class Expiries:
         self._tag(path, labels.with_expiry(self._arm.get(path).get("tags") or {}, None))
 
     def repair(self, group: paths.Group, cluster: str) -> None:
-        """Set the ends that Azure does not have: an interrupted creation or move did not set them,
-        or somebody removed them.
-        """
+        """Set the ends that Azure lacks, by an interrupted creation or move, or somebody's hand."""
         vms = self._arm.pages(f"{group.path}/providers/Microsoft.Compute/virtualMachines")
         now = self._arm.timing.clock.now()
         guarded = {
@@ -321,9 +318,7 @@ class Expiries:
             return []
 
     def cancel(self, schedules: Iterable[Tree]) -> bool:
-        """Cancel the operations of VMs that are gone. A refusal is not an error: what is left finds
-        no VM. Returns False after one.
-        """
+        """Cancel operations of VMs that are gone; False after a refusal, as they find none."""
         by_region: dict[str, list[str]] = {}
         for schedule in schedules:
             if operation := _Armed(schedule).operation:

@@ -281,9 +281,7 @@ _OLDER = frozenset(
 
 
 def versions(error: CloudError) -> tuple[str, ...]:
-    """The API versions that an endpoint lists as supported when it refuses ours: sovereign clouds
-    lag behind by months.
-    """
+    """API versions that an endpoint lists as it refuses ours: sovereign clouds lag by months."""
     found = re.search(r"supported (?:api-)?versions are '([^']*)'", error.message, re.IGNORECASE)
     return tuple(re.findall(r"\d{4}-\d\d-\d\d(?:-\w+)?", found[1])) if found else ()
 

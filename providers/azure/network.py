@@ -176,8 +176,7 @@ class _Site:
         return None if fresh else ours(self.arm, path, self.cluster)
 
     def create_group(self) -> bool:
-        """Create the group if it does not exist. If an old one is being deleted, wait for that
-        first.
+        """Create the group if it does not exist, once an old one is deleted.
 
         Returns True if it was created.
         """

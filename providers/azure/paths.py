@@ -46,8 +46,7 @@ def type_of(path: str) -> str:
 def newest(versions: Sequence[str], wanted: str) -> str | None:
     """The newest of the versions that a refusal lists.
 
-    A preview is chosen only if there is nothing else, and a version newer than `wanted` only if all
-    are newer.
+    A preview is chosen if there is nothing else, a version above `wanted` if all are.
     """
     ranked = sorted(versions, key=lambda one: (one <= wanted, one.count("-") == 2, one))
     return ranked[-1] if ranked else None

@@ -289,8 +289,7 @@ def with_next_boot(body: Any) -> Any:
 
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
-    """Daily schedule that deallocates the VM at the time of day of `expires` (Unix time), in UTC,
-    to the minute.
+    """Daily schedule that deallocates the VM at the minute of day of `expires` (Unix time), in UTC.
 
     https://learn.microsoft.com/rest/api/dtl/global-schedules
     """

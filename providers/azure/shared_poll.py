@@ -37,9 +37,7 @@ def interval(timing: Timing, taken: float, listed: float = 0.0) -> float:
 
 
 class SharedPoll:
-    """A shared list that is polled. `ask` fetches it; `settled` returns True for a resource that
-    needs no further waiting.
-    """
+    """A shared list that is polled. `ask` fetches it; `settled` tells what need not wait."""
 
     def __init__(
         self, ask: Callable[[], Sequence[Tree]], settled: Callable[[Tree], bool], timing: Timing

@@ -91,8 +91,7 @@ class Teardown:
         """Delete the group of the VM that runs this program, with all that is in it: Azure goes on
         when the VM is gone. It is not deallocated first, as it could not send the next call.
 
-        In a group of the user's own, the VM alone: its interface, address and disk go with it
-        (`deleteOption`).
+        In a group of the user's own, the VM alone: its parts go with it (`deleteOption`).
         """
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}

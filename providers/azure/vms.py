@@ -39,9 +39,7 @@ class Vms:
         self._ends = ends
 
     def launch(self, order: LaunchRequest[ClusterNetwork]) -> Vm:
-        """Launch a VM and wait until it is known to be allocated. If the VM is refused, delete what
-        was created for it.
-        """
+        """Launch a VM and wait for its allocation. If it is refused, delete what it had."""
         try:
             self._make(order)
         except (TransientError, RateError, NameTakenError):
@@ -127,8 +125,7 @@ class Vms:
             raise listing.stuck(within) from error
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
-        """Begin to create the VM; returns None if an earlier call, whose answer was lost, has
-        already begun.
+        """Begin to create the VM; None if an earlier call, whose answer was lost, has begun.
 
         `others`: images to try in turn if the first does not exist.
         """

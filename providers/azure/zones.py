@@ -20,8 +20,7 @@ from cloudtrain.providers.base.driver import Location
 def places(
     arm: ArmClient, skus: Skus, services: ResourceProviders, plan: Plan
 ) -> tuple[Location, ...]:
-    """The places of the placement, in its order. Raises CloudConfigError for names that do not
-    exist.
+    """The places of the placement, in its order. Raises CloudConfigError for unknown names.
 
     A region is replaced by each of its zones that have all machines, followed by the region itself,
     in which Azure chooses the zone. A region that lacks a machine is kept, as Azure's refusal gives

@@ -138,8 +138,7 @@ _FOLDER = END.rpartition("/")[0]
 
 
 def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
-    """Build the command that waits in the background until the end (wall-clock time), then shuts
-    the node down.
+    """Build the command that waits in the background for the end, then shuts the node down.
 
     `shutdown -P +minutes` does not work here: this early in a boot logind does not run yet, and
     before systemd 250 a delayed shutdown without logind becomes an immediate one (systemctl's

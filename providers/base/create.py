@@ -68,8 +68,7 @@ class Creation(Generic[NetworkT]):
         return replace(self, plan=replace(self.plan, creating_until=now + lasts))
 
     def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
-        """Create every node of the plan in `place`; on failure, roll back the nodes that this call
-        requested.
+        """Create every node of the plan in `place`; on failure, roll back those requested here.
 
         `later`: the places that may be tried next. A rollback keeps resources that they can use.
         """
@@ -196,8 +195,7 @@ class Creation(Generic[NetworkT]):
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
         """Wait until all nodes run and have an address.
 
-        Skips listing them again if all were already running when this call began and none has
-        changed.
+        Skips listing them if all were running when this call began and none has changed.
         """
         there = self._planned_there()
         if not made and not self.moved and all(_runs(machine.node) for machine in there):
@@ -339,20 +337,16 @@ def refusal_covers(error: CloudError, refused: Location, place: Location) -> boo
 
 
 def of_all(refusals: Sequence[CloudError]) -> type[CloudError]:
-    """The class of the error that lists these: a lack of room, if there is any, as it may end; else
-    that of the first.
-    """
+    """The class of the error that lists these: a lack of room, which may end, or the first's."""
     if all(isinstance(e, QuotaError) for e in refusals):
         return QuotaError
     return CapacityError if any(map(lacks_room, refusals)) else type(refusals[0])
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """Run `work` in its own thread. Ctrl-C takes effect only when `work` has ended; a third Ctrl-C,
-    immediately.
+    """Run `work` in its own thread. Ctrl-C takes effect at its end; a third one, immediately.
 
-    The cloud still executes a call that Ctrl-C cuts off, possibly after the rollback has listed the
-    existing resources.
+    The cloud executes a call that Ctrl-C cuts off, perhaps after the rollback's listing.
     """
     result: Future[T] = Future()
     worker = threading.Thread(target=copy_context().run, args=(_fulfil, result, work))

@@ -87,9 +87,7 @@ class LaunchRequest(Generic[NetworkT]):
     public_key: str = ""
     """The user's public key in OpenSSH format, also in `user_data`: Azure requires it apart."""
     token: str
-    """Idempotency token of 32 hex digits: equal requests have equal tokens, so that repeating a
-    request creates only one VM.
-    """
+    """Idempotency token of 32 hex digits: a repeated request has the same, and makes no new VM."""
     expires: float | None
     """Unix time at which the cloud ends the VM."""
     asked: float | None = None
@@ -145,9 +143,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     name: str
     ends_by_shutdown: bool
-    """True if the cloud stops billing a VM that shuts itself down, so that a timer in the user data
-    is enough to end it.
-    """
+    """True if a VM that shuts itself down is not billed: a timer in its user data ends it."""
     at_once: int
     """Maximum number of nodes requested in parallel: each holds a connection while its operation
     goes on, or shares a rate of requests with the others.
@@ -159,8 +155,7 @@ class CloudDriver(Protocol[NetworkT]):
         """Identity of these credentials; None if not reported."""
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
-        """Check credentials, permissions, machines, accelerators, images, and the quota that all
-        roles together need.
+        """Check credentials, permissions, machines, images, and the quota that all roles need.
 
         Changes nothing. If this endpoint does not report something, a finding says so.
         """
@@ -180,8 +175,7 @@ class CloudDriver(Protocol[NetworkT]):
         return PartialList()
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
-        """The places of the placement, in its order. A region is replaced by its zones that have
-        the machines.
+        """The places of the placement, in its order: of a region, its zones with the machines.
 
         Raises CloudConfigError for a zone or region that does not exist.
         """
@@ -266,8 +260,7 @@ class CloudDriver(Protocol[NetworkT]):
         return ""
 
     def delete(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
-        """Delete the VMs and resources in the order that the cloud requires, in parallel where
-        possible.
+        """Delete the VMs and resources in the cloud's order, in parallel where possible.
 
         Returns once the cloud reports that each is gone; deleting one that no longer exists is not
         an error. Retries known dependency errors. If one deletion fails, the others still proceed;

@@ -199,9 +199,7 @@ def plain(body: str) -> str:
 
 
 def seconds(headers: Mapping[str, str]) -> float | None:
-    """The seconds to wait: `Retry-After`, a number or a date (RFC 9110, 10.2.3), or Azure's own
-    headers, in milliseconds.
-    """
+    """The seconds of `Retry-After` (number or date: RFC 9110, 10.2.3) or Azure's own, in ms."""
     told = {name.lower(): value.strip() for name, value in headers.items()}
     for name in ("retry-after-ms", "x-ms-retry-after-ms"):
         if re.fullmatch(r"\d+(\.\d+)?", told.get(name, "")):

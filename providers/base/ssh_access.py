@@ -65,8 +65,7 @@ def caller_cidr(
     proxy: str = "",
     services: Sequence[str] = SERVICES,
 ) -> str:
-    """`network.ssh_from`, or for `auto` the address from which the nodes will see us connect; "" to
-    open nothing.
+    """`network.ssh_from`, or for `auto` the address that the nodes will see; "" to open nothing.
 
     `endpoint` is a custom compute endpoint, if any. With an emulator or a private cloud, the nodes
     see the address of our own interface on the route to it. `proxy`: the range from which the

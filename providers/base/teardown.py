@@ -47,8 +47,7 @@ class Teardown:
     def clear(
         self, find: Callable[[], Found], expected: Mapping[str, float], made: Sequence[Vm] = ()
     ) -> None:
-        """Delete until `find` lists nothing and every expected node has been seen once or is too
-        late to appear.
+        """Delete until `find` lists nothing and no expected node can appear any more.
 
         `expected`: node name → time of its request (Unix). While a node may still appear, the
         resources that it may use are kept. `made`: VMs that are known to exist even if they are not
@@ -113,9 +112,7 @@ class Teardown:
         return found if found is not None else self._found(find)
 
     def _found(self, find: Callable[[], Found]) -> Found:
-        """List what exists. If listing fails, delete the VMs that are known to exist, or name them
-        in the error.
-        """
+        """List what exists. If that fails, delete the VMs that are known, or name them in it."""
         gaps = moments.gaps()
         try:
             machines, resources = find()

@@ -39,8 +39,7 @@ class Timing:
         also: type[CloudError] | None = None,
         unless: Callable[[CloudError], bool] | None = None,
     ) -> T:
-        """Run `work`. Retries TransientError and RateError (and `also`), never sooner than the
-        cloud allows.
+        """Run `work`, again after TransientError, RateError and `also`, once the cloud allows it.
 
         Only for idempotent calls.
         """

@@ -62,8 +62,7 @@ BUSY = 120.0
 
 
 class GcpClient:
-    """Client for one project. Paths are relative to it (`zones/…`), or start with `projects/`, or
-    with a bucket's `b/`.
+    """Client for one project. Paths are relative to it, or start with `projects/` or `b/`.
 
     Every error is one of `errors`, with `what` and Google's own words. TransientError and RateError
     are raised only after many retries.
@@ -134,8 +133,7 @@ class GcpClient:
             wanted = {**wanted, "pageToken": str(token)}
 
     def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
-        """Fetch one page with `returnPartialSuccess`: without it, one unreachable zone fails the
-        whole list.
+        """Fetch one page with `returnPartialSuccess`: else one unreachable zone fails the list.
 
         Not every version of the API supports the parameter:
         https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
@@ -224,11 +222,9 @@ class GcpClient:
         return done
 
     def _progress(self, what: str, path: str) -> Json:
-        """Wait for an operation. Google answers `wait` when the operation is done, or after two
-        minutes.
+        """Wait for an operation. Google answers `wait` when it is done, or after two minutes.
 
-        The rate quota allows one such call per node, but not polling:
-        /compute/docs/api/best-practices.
+        The rate quota allows one such call a node, not polling: /compute/docs/api/best-practices.
         """
         if self._waits:
             try:

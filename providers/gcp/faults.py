@@ -316,9 +316,7 @@ def of_error(
     facts: Mapping[str, str] | None = None,
     retry_after: float | None = None,
 ) -> CloudError:
-    """The error for Google's `{"code", "message", "details"}`, or a message. `text` counts without
-    one.
-    """
+    """The error for Google's `{"code", "message", "details"}`, a message, or else `text`."""
     given = error if isinstance(error, dict) else {}
     message = str(given.get("message") or (error if isinstance(error, str) else "") or text)
     reasons = [*_reasons(given)]
@@ -430,9 +428,7 @@ def _place(path: str) -> str:
 
 
 def _asked(path: str, told: Mapping[str, str]) -> Scope:
-    """Scope of a refusal whose code does not say it: the location that the refusal names, or the
-    zone or region of the request.
-    """
+    """Scope where no code says it: the location that the refusal names, or the request's place."""
     place = told.get("location") or _place(path)
     if re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z]+\d?[a-z]?", place):
         return "zone"

@@ -56,9 +56,7 @@ class GcpDriver(CloudDriver[ClusterNetwork]):
 
     name = "gcp"
     ends_by_shutdown = False
-    """False: a VM that shuts itself down is only stopped, and its disk is still billed. Google ends
-    VMs by `maxRunDuration` instead.
-    """
+    """A VM that shuts itself down is stopped, its disk billed. `maxRunDuration` ends it."""
     at_once = 512
     """Each waits for its operation. Its three calls count towards three quotas of 1,500 a minute,
     for changes, reads and operations: https://cloud.google.com/compute/api-quota (2026-11).

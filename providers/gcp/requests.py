@@ -235,8 +235,7 @@ def _encryption(order: LaunchRequest[ClusterNetwork]) -> Json:
 
 
 def service_accounts(identity: str | None) -> list[Json]:
-    """The service account of a VM; none without `identity`, so that an intruder on the node has no
-    access to the project.
+    """The service account of a VM; none without `identity`: an intruder has no access then.
 
     Its IAM roles decide what it may do; the scope only admits all of them, as Google recommends:
     https://cloud.google.com/compute/docs/access/service-accounts#scopes_best_practice

@@ -27,17 +27,13 @@ from cloudtrain.providers.gcp.tpus import Tpus
 T = TypeVar("T")
 
 ZONES = 4
-"""Number of zones that are also listed one by one: a zone's list shows a new VM earlier than the
-project's.
-"""
+"""Zones that are also listed one by one: such a list shows a new VM before the project's."""
 
 
 def machines(
     api: GcpClient, tpus: Tpus, cluster: str | None, place: Location | None, places: Sequence[str]
 ) -> PartialList[Vm]:
-    """List the VMs and TPU hosts of one place, or of the whole project and, separately, of the
-    first zones among `places`.
-    """
+    """List VMs and TPU hosts of one place, or of the project and the first zones of `places`."""
     listed = partial(vms, api, cluster, place, places)
     if not tpus.may_hold(cluster):
         return listed()
@@ -131,8 +127,7 @@ def _joined(answers: Sequence[PartialList[T]]) -> PartialList[T]:
 
 
 def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> PartialList[Json]:
-    """The items of all pages. An aggregated list groups them by zone or region, under the
-    collection's name.
+    """The items of all pages; an aggregated list has them by zone or region.
 
     `cluster` only shortens the response; callers still match items by their labels.
     """

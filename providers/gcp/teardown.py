@@ -101,8 +101,7 @@ def delete_from_inside(
 ) -> None:
     """Delete the firewall rules, then the VM that runs this program.
 
-    Its subnetwork and network, which have no price, cannot be deleted before it. The disk goes with
-    it (`autoDelete`).
+    Its subnetwork and network, without a price, stay. The disk goes with it (`autoDelete`).
     """
     rules = [r for r in resources if r.kind == "firewall"]
     failures: dict[str, BaseException] = {}  # what stays has no price, the VM has

@@ -16,8 +16,7 @@ from cloudtrain.providers.gcp.machine_types import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
-    """The places of the placement, in its order. A region is replaced by its zones that offer the
-    machines.
+    """The places of the placement, in its order: of a region, its zones with the machines.
 
     Raises CloudConfigError for a place that does not exist or lacks what the plan needs.
     """
