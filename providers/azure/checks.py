@@ -18,7 +18,6 @@ from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
 from cloudtrain.money import node_parts
 from cloudtrain.providers.azure import (
-    bastions,
     blobs,
     images,
     network,
@@ -92,7 +91,7 @@ def _of_resources(arm: ArmClient, plan: Plan, regions: Sequence[str]) -> Iterato
     yield from blobs.retention(arm, plan.config.artifacts.store)
     wanted = plan.config.network
     if wanted.ssh_proxy is not None and wanted.ssh_proxy.bastion:
-        yield finding("bastion", lambda: bastions.described(arm, wanted))
+        yield finding("bastion", lambda: network.describe_bastion(arm, wanted))
     if wanted.subnet is not None:
         yield finding("subnet", partial(_subnet, arm, wanted.subnet))
     if plan.config.disk_key is not None:

@@ -18,7 +18,7 @@ from typing import Any
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.azure import bastions, images, network, paths, requests, reservations
+from cloudtrain.providers.azure import images, network, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.faults import refuses_boot
 from cloudtrain.providers.azure.machine_types import Sku, Skus
@@ -159,7 +159,7 @@ def _inside(
         firewall = next(iter(wanted.firewall), None)
     elif firewall is not None:
         inside = () if subnet is None else network.ranges(arm, subnet)
-        callers = bastions.callers(arm, wanted, CALLER)
+        callers = network.ssh_sources(arm, wanted, CALLER)
         yield _resource(arm, firewall, requests.firewall(region, tags, callers, inside))
         shared.append(firewall)
     if subnet is None:

@@ -1,4 +1,6 @@
-"""Creates or adopts what the VMs of a region share: resource group, network and firewall."""
+"""Creates or adopts what the VMs of a region share: resource group, network and firewall; and reads
+the Bastion of `network.ssh_proxy`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from cloudtrain.core.errors import (
     PermissionsError,
 )
 from cloudtrain.core.events import ResourceRequested
-from cloudtrain.core.model import Plan
+from cloudtrain.core.model import Network, Plan
 from cloudtrain.core.protocols import Journal
 from cloudtrain.providers.azure import faults, images, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side, state_of
@@ -295,3 +297,51 @@ def _rules(properties: Tree) -> dict[str, tuple[str, ...]]:
         words += [fields.get("destinationPortRange"), *sorted(map(str, sources))]
         rules[str(rule.get("name"))] = tuple(str(word).lower() for word in words)
     return rules
+
+
+# Properties of a Bastion: `BastionHost` of azure-mgmt-network; what a tunnel needs:
+# https://learn.microsoft.com/azure/bastion/native-client, read 2026-11-24, not tried.
+FIT = ("standard", "premium")
+"""SKUs with native client support."""
+
+
+def bastion_ranges(arm: ArmClient, network: Network) -> tuple[str, ...]:
+    """The address ranges from which the Bastion connects: those of its AzureBastionSubnet.
+
+    Raises CloudConfigError for a Bastion that cannot open tunnels.
+    """
+    bastion = _fit_bastion(arm, network)
+    found = (bastion.get("properties") or {}).get("ipConfigurations") or ()
+    subnets = [(each.get("properties") or {}).get("subnet") or {} for each in found]
+    return tuple(p for subnet in subnets for p in ranges(arm, str(subnet.get("id"))))
+
+
+def ssh_sources(arm: ArmClient, network: Network, caller: str) -> tuple[str, ...]:
+    """The sources that the firewall lets in: `caller`, or the Bastion's ranges."""
+    if network.ssh_proxy is not None and network.ssh_proxy.bastion:
+        return bastion_ranges(arm, network)
+    return (caller,) if caller else ()
+
+
+def describe_bastion(arm: ArmClient, network: Network) -> str:
+    """Text on the Bastion. Raises CloudConfigError as `ranges` does."""
+    bastion, sources = _fit_bastion(arm, network), bastion_ranges(arm, network)
+    sku = str((bastion.get("sku") or {}).get("name"))
+    return f"{bastion.get('name')} ({sku}) opens tunnels from {', '.join(sources)}"
+
+
+def _fit_bastion(arm: ArmClient, network: Network) -> Tree:
+    proxy = network.ssh_proxy
+    id = paths.bastion(arm.subscription, (proxy and proxy.bastion) or "")
+    found = arm.find(id)
+    if found is None:
+        raise CloudConfigError(f"no Bastion {id}", hint="check network.ssh_proxy.bastion")
+    sku = str((found.get("sku") or {}).get("name"))
+    tunnels = (found.get("properties") or {}).get("enableTunneling") is True
+    if sku.lower() not in FIT or not tunnels:
+        raise CloudConfigError(
+            f"the Bastion {paths.last(id)} ({sku}) has no native client support",
+            hint="it needs the Standard or Premium SKU, and `az network bastion update "
+            "--enable-tunneling true`",
+        )
+    return found

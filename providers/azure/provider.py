@@ -15,7 +15,6 @@ from cloudtrain.core.partial_list import PartialList, SpotEvidence
 from cloudtrain.core.protocols import Allowance, Finding, Journal, MachineFacts, Principal
 from cloudtrain.identities.azure import principal
 from cloudtrain.providers.azure import (
-    bastions,
     checks,
     network,
     paths,
@@ -135,7 +134,7 @@ class AzureDriver(CloudDriver[ClusterNetwork]):
         self, plan: Plan, place: Location, caller: str, journal: Journal
     ) -> ClusterNetwork:
         repair = self._ends.repair
-        callers = bastions.callers(self._arm, plan.config.network, caller)
+        callers = network.ssh_sources(self._arm, plan.config.network, caller)
         return network.make(
             self._arm, self._skus, self._services, plan, place, callers, journal, repair
         )

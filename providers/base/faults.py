@@ -148,7 +148,7 @@ class Table:
         except Exception as error:
             raise self.of_exception(what, error) from error
 
-    def of_exception(self, what: str, error: BaseException, **facts: str) -> CloudError:
+    def of_exception(self, what: str, error: BaseException) -> CloudError:
         """The error for an exception, by the first row with one of its classes."""
         if isinstance(error, CloudError):
             return error
@@ -162,7 +162,7 @@ class Table:
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
         row = Row(TransientError) if getattr(error, "retryable", False) else row
         code = f"HTTP {status}" if status else type(error).__name__
-        return _error(row, what, redacted(_words_of(error)), code, "account", facts)
+        return _error(row, what, redacted(_words_of(error)), code, "account", {})
 
 
 def _error(

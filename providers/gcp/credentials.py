@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cloudtrain.core.errors import CloudConfigError, CloudError, CredentialsError
@@ -57,10 +59,8 @@ class Credentials:
         if renew or found is None or not found[0].valid:
             found = self._signed_in(ended, renew)
         headers: dict[str, str] = {}
-        try:
+        with _mapped("signing in to Google"):
             found[0].apply(headers)
-        except Exception as error:
-            raise _mapped("signing in to Google", error) from error
         return headers
 
     def _signed_in(self, ended: int, renew: bool) -> tuple[Any, str | None]:
@@ -81,22 +81,18 @@ class Credentials:
 
     def _refresh(self, renew: bool) -> None:
         credentials, _ = self._default()
-        try:
+        with _mapped("signing in to Google"):
             if renew or not credentials.valid:
                 _require_network(credentials)
                 credentials.refresh(_direct())
-        except Exception as error:
-            raise _mapped("signing in to Google", error) from error
 
     def principal(self) -> Principal | None:
         """Identify the account by its e-mail address. Raises CredentialsError, TransientError."""
         with self._lock:
             credentials, _ = self._default()
             _require_network(credentials)
-            try:
+            with _mapped("asking Google for the account's e-mail address"):
                 email = _email(credentials)
-            except Exception as error:
-                raise _mapped("asking Google for the account's e-mail address", error) from error
         return Principal(id=email, name=email.partition("@")[0]) if email else None
 
     def _default(self) -> tuple[Any, str | None]:
@@ -185,6 +181,10 @@ def _email(credentials: Any) -> str | None:
     return str(claims["email"]) if claims.get("email") else None
 
 
-def _mapped(what: str, error: Exception) -> CloudError:
-    """A CredentialsError with its cure, or a TransientError for a lost connection."""
-    return faults.of_exception(what, google.explained(what, error))
+@contextmanager
+def _mapped(what: str) -> Iterator[None]:
+    """Raise CredentialsError with its cure, or TransientError for a lost connection."""
+    try:
+        yield
+    except Exception as error:
+        raise faults.of_exception(what, google.explained(what, error)) from error

@@ -70,7 +70,6 @@ RULES = ("-ssh", "-inside")
 def network(cluster: str) -> Json:
     return {
         "name": labels.group_name(cluster),
-        "description": description(cluster),
         "autoCreateSubnetworks": False,
         "mtu": 8896,  # the maximum, for gradients between nodes
         "routingConfig": {"routingMode": "REGIONAL"},
@@ -80,7 +79,6 @@ def network(cluster: str) -> Json:
 def subnetwork(cluster: str, region: str, network: str) -> Json:
     return {
         "name": labels.group_name(cluster),
-        "description": description(cluster),
         "network": network,
         "ipCidrRange": cidr(region),
         "privateIpGoogleAccess": True,  # to reach buckets without a public address
@@ -114,7 +112,6 @@ def inside_rule(cluster: str, network: str) -> Json:
 def _rule(cluster: str, ending: str, network: str) -> Json:
     return {
         "name": f"{labels.group_name(cluster)}{ending}",
-        "description": description(cluster),
         "network": network,
         "direction": "INGRESS",
         "targetTags": [labels.group_name(cluster)],
@@ -124,7 +121,6 @@ def _rule(cluster: str, ending: str, network: str) -> Json:
 def policy(cluster: str) -> Json:
     return {
         "name": labels.group_name(cluster),
-        "description": description(cluster),
         "groupPlacementPolicy": {"collocation": "COLLOCATED"},
     }
 
