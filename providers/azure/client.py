@@ -28,7 +28,6 @@ from cloudtrain.identities.azure import AzureIdentity, identity
 from cloudtrain.providers.azure import faults, paths
 from cloudtrain.providers.azure.shared_poll import NOT_DONE, SharedPoll
 from cloudtrain.providers.base.answers import objects
-from cloudtrain.providers.base.faults import seconds as told_seconds
 from cloudtrain.providers.base.http import Answer, HttpClient, Tree
 from cloudtrain.providers.base.timing import Timing, require_network
 
@@ -235,7 +234,7 @@ class ArmClient:
         """Wait for the resource of a PUT, by one list for all of its kind. Raises its error."""
         if not _is_ready(answer):
             kind = path.rpartition("/")[0]
-            pause = told_seconds(answer.headers) or 0.0
+            pause = answer.retry_after
             if "/providers/" in kind and self._is_settled(kind, path, within, pause):
                 return
             self.finish("PUT", path, answer, within=within)
@@ -394,7 +393,7 @@ class _Polled:
         self.heard(begun)
 
     def heard(self, answer: Answer) -> Answer:
-        self.wait = told_seconds(answer.headers) or 0.0
+        self.wait = answer.retry_after
         return answer
 
 

@@ -35,6 +35,7 @@ from cloudtrain.providers.base.faults import (
     seconds,
     wrong,
 )
+from cloudtrain.providers.base.http import error_in
 
 _ELSEWHERE = "add zones or regions to `placement`, or choose another machine"
 ATTACH = "assign Managed Identity Operator on the identity to yourself (docs/azure.md)"
@@ -311,10 +312,7 @@ def of_answer(
     """The error for an HTTP error response; `reach`: how far the request went."""
     wait = seconds(headers)
     facts = _challenge(headers.get("www-authenticate", ""))
-    try:
-        error = json.loads(body)["error"] or body
-    except (ValueError, KeyError, TypeError):
-        error = body
+    error = error_in(body)
     if isinstance(error, dict):
         return of_error(asked, error, status=status, retry_after=wait, reach=reach, facts=facts)
     words = plain(body) or f"HTTP {status} without a message"

@@ -16,7 +16,7 @@ from libcloud.common.base import Connection, Response
 
 from cloudtrain.core import moments, recorder
 from cloudtrain.core.errors import CloudConfigError, TransientError
-from cloudtrain.providers.base.faults import Table
+from cloudtrain.providers.base.faults import Table, seconds
 from cloudtrain.providers.base.timing import require_network
 
 TIMEOUT = 60.0
@@ -45,6 +45,11 @@ class Answer:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
+    @property
+    def retry_after(self) -> float:
+        """Seconds to wait, by its headers."""
+        return seconds(self.headers) or 0.0
+
 
 def user_authorities() -> str | None:
     """The user's own file of CA certificates, as google-auth and azure-identity take it; libcloud
@@ -59,6 +64,14 @@ def parse_json(text: str) -> Any:
         return json.loads(text) if text else None
     except ValueError as error:
         raise ValueError(f"the response is truncated or not JSON: {error}") from error
+
+
+def error_in(text: str) -> Any:
+    """The `error` of an answer in JSON; None without one."""
+    try:
+        return parse_json(text)["error"]
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def require_url(url: str, hint: str) -> str:

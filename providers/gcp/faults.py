@@ -20,7 +20,6 @@ from cloudtrain.core.errors import (
     TransientError,
 )
 from cloudtrain.identities.google import LOGIN
-from cloudtrain.providers.base import http
 from cloudtrain.providers.base.faults import (
     Row,
     Table,
@@ -32,6 +31,7 @@ from cloudtrain.providers.base.faults import (
     seconds,
     wrong,
 )
+from cloudtrain.providers.base.http import error_in
 
 ENABLE = "run `gcloud services enable {api} --project {consumer}`, then wait a minute"
 BILLING = (
@@ -291,13 +291,9 @@ def of_answer(
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
     """The error for an HTTP error response. `path`: the request's; `facts`: what hints may name."""
-    try:
-        error = http.parse_json(body)["error"]
-    except (ValueError, LookupError, TypeError):
-        error = None
     return of_error(
         what,
-        error,
+        error_in(body),
         status=status,
         text=plain(body),
         path=path,
