@@ -132,7 +132,7 @@ class HttpClient:
         with self._table.mapped(asked), self._connection(url) as connection:
             connection.sign = sign
             send: Any = connection.request
-            got = send(path, dict(params or {}), data, headers, method)
+            got = send(path, dict(params or {}), data, headers, method, retry_failed=False)
         parsed = None
         if 200 <= got.status < 300:
             try:
