@@ -126,30 +126,38 @@ class CloudProvider(Generic[NetworkT]):
         places = list({machine.place for machine in there.values()}) or list(
             spot_order.by_evidence(self._account, plan, self._account.places(plan), journal)
         )
-        refusals: list[tuple[Location, CloudError]] = []
-        while places:
-            place, *places = places
-            if any(refusal_covers(error, refused, place) for refused, error in refusals):
-                continue
-            try:
-                made = self._fill(creation, place, places, journal)
-                return tuple(made[node.name] for node in plan.nodes)
-            except (CloudError, NodesError) as error:
-                if isinstance(error, NodesError) or not goes_on(error):
-                    # Its requests came to nothing: a later `down` need not wait for any.
-                    kind = type(error).__name__
-                    journal(PlacementRefused(placement=str(place), error=kind))
-                    raise
-                _journal_refusal(journal, place, error)
-                refusals.append((place, error))
-                roomy = getattr(error, "elsewhere", ())  # zones that the cloud says have room
-                places.sort(key=lambda place: place.zone not in roomy)
+        made, refusals = self._first_filled(creation, places)
+        if made is not None:
+            return tuple(made[node.name] for node in plan.nodes)
         failure = _no_placement(refusals)
         if not there:
             finder = self._finder(self._search(plan.config.name), owner=plan.owner)
             teardown = Teardown(self._account, self._timing, journal)
             failure = roll_back(failure, lambda: teardown.clear(finder.near, {}), journal)
         raise failure
+
+    def _first_filled(
+        self, creation: Creation[NetworkT], places: list[Location]
+    ) -> tuple[dict[str, Node] | None, list[tuple[Location, CloudError]]]:
+        """The nodes in the first place that takes them, None if none does, and the refusals."""
+        refusals: list[tuple[Location, CloudError]] = []
+        while places:
+            place, *places = places
+            if any(refusal_covers(error, refused, place) for refused, error in refusals):
+                continue
+            try:
+                return self._fill(creation, place, places), refusals
+            except (CloudError, NodesError) as error:
+                if isinstance(error, NodesError) or not goes_on(error):
+                    # Its requests came to nothing: a later `down` need not wait for any.
+                    kind = type(error).__name__
+                    creation.journal(PlacementRefused(placement=str(place), error=kind))
+                    raise
+                _journal_refusal(creation.journal, place, error)
+                refusals.append((place, error))
+                roomy = getattr(error, "elsewhere", ())  # zones that the cloud says have room
+                places.sort(key=lambda place: place.zone not in roomy)
+        return None, refusals
 
     def nodes(self, cluster: str) -> PartialList[Node]:
         found = self._search(cluster).machines()
@@ -257,11 +265,7 @@ class CloudProvider(Generic[NetworkT]):
             )
 
     def _fill(
-        self,
-        creation: Creation[NetworkT],
-        place: Location,
-        later: Sequence[Location],
-        journal: Journal,
+        self, creation: Creation[NetworkT], place: Location, later: Sequence[Location]
     ) -> dict[str, Node]:
         """Create the nodes in one place; once more without the placement group if that is full."""
         fence.confirm()
@@ -271,8 +275,8 @@ class CloudProvider(Generic[NetworkT]):
         except CapacityError as error:
             if not can_retry_without_placement_group(error):
                 raise
-            _journal_refusal(journal, place, error)
-            journal(TriedApart(placement=str(place)))
+            _journal_refusal(creation.journal, place, error)
+            creation.journal(TriedApart(placement=str(place)))
         return creation.apart().fill(place, later=later)
 
     def _search(self, cluster: str) -> ClusterSearch:

@@ -180,20 +180,7 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
         "machineType": f"{zone}/machineTypes/{wanted.machine}",
         "labels": order.labels,
         **({"tags": {"items": list(network.tags)}} if network.tags else {}),
-        "disks": [
-            {
-                "boot": True,
-                "autoDelete": True,
-                "initializeParams": {
-                    "diskName": node.name,
-                    "sourceImage": image.source,
-                    "diskSizeGb": str(least_disk(node, image)),
-                    "diskType": f"{zone}/diskTypes/{wanted.disk_type}",
-                    "labels": order.labels,
-                },
-                **_encryption(order),
-            }
-        ],
+        "disks": [_boot_disk(order, image, f"{zone}/diskTypes/{wanted.disk_type}")],
         "networkInterfaces": [_interface(order, image)],
         **scheduling.bought(
             node,
@@ -224,10 +211,21 @@ def instance(order: LaunchRequest[ClusterNetwork], project: str, *, now: float) 
     return body
 
 
-def _encryption(order: LaunchRequest[ClusterNetwork]) -> Json:
-    """The disk's key, if it is the user's: AttachedDisk.diskEncryptionKey."""
+def _boot_disk(order: LaunchRequest[ClusterNetwork], image: GcpImage, kind: str) -> Json:
+    """The disk, with its key if that is the user's: AttachedDisk.diskEncryptionKey."""
     key = order.plan.config.disk_key_in(order.place.region)
-    return {"diskEncryptionKey": {"kmsKeyName": key}} if key else {}
+    return {
+        "boot": True,
+        "autoDelete": True,
+        "initializeParams": {
+            "diskName": order.node.name,
+            "sourceImage": image.source,
+            "diskSizeGb": str(least_disk(order.node, image)),
+            "diskType": kind,
+            "labels": order.labels,
+        },
+        **({"diskEncryptionKey": {"kmsKeyName": key}} if key else {}),
+    }
 
 
 def service_accounts(identity: str | None) -> list[Json]:
