@@ -63,11 +63,8 @@ def check(
     found += in_each("network", where, lambda region: _network(ec2, first[region], plan))
     if reservations.of_plan(plan):
         found += in_each("reservation", where, lambda region: _reserved(ec2, region, plan))
-    found += in_each(
-        "quota",
-        where,
-        lambda region: if_told(lambda: _quota(ec2, region, plan, types[region]), unless_short),
-    )
+    ask_quota = partial(_quota, ec2, plan, types)
+    found += in_each("quota", where, lambda region: unless_short(partial(ask_quota, region)))
     found += account_checks.disk_keys(ec2, where, plan)
     wanted = sorted({node.machine for node in plan.nodes if node.spot and node.machine})
     for region in sorted(where) if wanted else ():
@@ -200,8 +197,10 @@ def _ends_early(ec2: Ec2Client, found: reservations.Reservation, plan: Plan) -> 
     return ", before its nodes end: they run on then, on demand"
 
 
-def _quota(ec2: Ec2Client, region: str, plan: Plan, types: Mapping[str, Ec2MachineType]) -> str:
-    needs, unknown = quota.needs(ec2, region, plan, types)
+def _quota(
+    ec2: Ec2Client, plan: Plan, types: Mapping[str, Mapping[str, Ec2MachineType]], region: str
+) -> str:
+    needs, unknown = quota.needs(ec2, region, plan, types[region])
     lines = [f"{', '.join(unknown)}: {NOT_REPORTED}"] if unknown else []
     short = []
     for need in needs:

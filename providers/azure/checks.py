@@ -12,7 +12,6 @@ from cloudtrain.core.errors import (
     CloudError,
     PermissionsError,
     QuotaError,
-    if_told,
 )
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
@@ -76,11 +75,8 @@ def check(
     found += in_each("image", regions, lambda region: _image(arm, skus, region, plan))
     if reservations.of_plan(plan):
         found.append(finding("reservation", lambda: _reserved(arm, plan, there)))
-    found += in_each(
-        "quota",
-        regions,
-        lambda region: if_told(lambda: _quota(arm, skus, region, plan, missing), unless_short),
-    )
+    ask_quota = partial(_quota, arm, skus, plan, missing)
+    found += in_each("quota", regions, lambda region: unless_short(partial(ask_quota, region)))
     found += policies(arm, skus, plan, there)
     return (*found, *_of_resources(arm, plan, regions))
 
@@ -306,7 +302,7 @@ def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> str:
     return words
 
 
-def _quota(arm: ArmClient, skus: Skus, region: str, plan: Plan, nodes: Sequence[NodePlan]) -> str:
+def _quota(arm: ArmClient, skus: Skus, plan: Plan, nodes: Sequence[NodePlan], region: str) -> str:
     needs, unknown = quota.need(
         nodes, skus.of(region) or {}, public=not plan.config.network.private
     )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from cloudtrain.core.errors import CloudtrainError, QuotaError, RateError, TransientError
+from cloudtrain.core.errors import (
+    CloudtrainError,
+    QuotaError,
+    RateError,
+    TransientError,
+    if_told,
+)
 from cloudtrain.core.model import MachineType
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.partial_list import NotAsked, PartialList
@@ -16,11 +22,15 @@ Quotas = Mapping[str, tuple[float, float]]
 """Name → limit and usage. The limit is infinite if there is none."""
 
 
-def unless_short(error: CloudtrainError) -> str:
-    """Text on a quota that could not be asked. Raises QuotaError, which is an answer."""
-    if isinstance(error, QuotaError):
-        raise error
-    return f"{NOT_REPORTED}: {error.message}"
+def unless_short(ask: Callable[[], str]) -> str:
+    """Text of `ask`, also where the quota could not be asked. Raises QuotaError, an answer."""
+
+    def text(error: CloudtrainError) -> str:
+        if isinstance(error, QuotaError):
+            raise error
+        return f"{NOT_REPORTED}: {error.message}"
+
+    return if_told(ask, text)
 
 
 def allowances_in(

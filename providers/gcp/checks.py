@@ -35,13 +35,11 @@ from cloudtrain.providers.gcp.images import GcpImage, Images
 from cloudtrain.providers.gcp.machine_types import shape
 from cloudtrain.providers.gcp.network import existing
 from cloudtrain.providers.gcp.permissions import (
-    BY_MARKET,
+    EVIDENCE,
     ON_SUBNET,
     ON_SUBNET_PUBLIC,
-    TPU_MORE,
-    WITH_IDENTITY,
+    least,
     missing,
-    unneeded,
 )
 
 
@@ -51,11 +49,7 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     found: dict[str, tuple[Location, ...]] = {}
     images: dict[str, GcpImage] = {}
 
-    def project() -> str:
-        details.update(api.get(f"project {api.project}", f"projects/{api.project}"))
-        return f"{api.project}, credentials accepted"
-
-    first = finding("project", project)
+    first = of_project(api, details)
     if not first.ok:
         return (first,)
 
@@ -84,8 +78,18 @@ def check(api: GcpClient, plan: Plan) -> tuple[Finding, ...]:
     findings += of_disk_key(plan, list(found))
     if found and images:
         ask = partial(_quota, api, plan, found, images, details)
-        findings.append(finding("quota", lambda: if_told(ask, unless_short)))
+        findings.append(finding("quota", partial(unless_short, ask)))
     return tuple(findings)
+
+
+def of_project(api: GcpClient, details: Json) -> Finding:
+    """Finding on the project; puts what Google says of it in `details`."""
+
+    def ask() -> str:
+        details.update(api.get(f"project {api.project}", f"projects/{api.project}"))
+        return f"{api.project}, credentials accepted"
+
+    return finding("project", ask)
 
 
 def finding(what: str, ask: Callable[[], str]) -> Finding:
@@ -119,18 +123,15 @@ def os_login(project: Json) -> str:
     return TWO_STEPS if asked else "on; nodes keep our own user besides"
 
 
-def permissions(api: GcpClient, plan: Plan, *, tpus: bool = False) -> str:
-    markets = dict.fromkeys(node.provisioning.market for node in plan.nodes)
-    bought = [each for market in markets for each in BY_MARKET.get(market, ())]
-    more = (*bought, *(WITH_IDENTITY if plan.config.identity else ()), *(TPU_MORE if tpus else ()))
-    proxy = plan.config.network.ssh_proxy
-    by_iap = ssh_service.PERMISSIONS if proxy is not None and proxy.iap else ()
-    lacking = missing(api, (*more, *by_iap), unneeded(plan.config.network))
+def permissions(api: GcpClient, plan: Plan) -> str:
+    wanted = [each for each in least(plan.config) if each not in EVIDENCE]
+    lacking = missing(api, wanted)
     if isinstance(lacking, str):
         return lacking
     if lacking:
         of_tpus = all(each.startswith("tpu.") for each in lacking)
-        hint = IAP_ROLE if lacking == by_iap else faults.role(api.project, tpus=of_tpus)
+        of_iap = set(lacking) <= set(ssh_service.PERMISSIONS)
+        hint = IAP_ROLE if of_iap else faults.role(api.project, tpus=of_tpus)
         raise PermissionsError(f"missing: {', '.join(lacking)}", hint=hint)
     return "all that up and down need"
 

@@ -6,7 +6,7 @@ permissions.csv has their sources; this exact role has not been tried on a real 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cloudtrain.core.errors import CloudError
 from cloudtrain.core.model import ClusterConfig, Market, Network
@@ -136,15 +136,11 @@ STOPPING = ("BILLING_DISABLED", "CONSUMER_SUSPENDED", "USER_PROJECT_DENIED")
 """Reasons for which every other service refuses, too."""
 
 
-def missing(
-    api: GcpClient, more: tuple[str, ...] = (), less: frozenset[str] = frozenset()
-) -> tuple[str, ...] | str:
-    """Permissions that are missing of NEEDED and `more` without `less`, or the reason why they
-    cannot be queried.
+def missing(api: GcpClient, wanted: Sequence[str]) -> tuple[str, ...] | str:
+    """The permissions that the credentials lack, or the reason why they cannot be queried.
 
     A custom endpoint has no Resource Manager, and that API may be disabled for the project.
     """
-    wanted = [each for each in (*NEEDED, *more) if each not in less]
     url = os.environ.get(OVERRIDE) or (None if api.endpoint else GOOGLE)
     if url is None:
         return NOT_REPORTED
@@ -154,7 +150,7 @@ def missing(
             "permissions",
             "POST",
             f"projects/{api.project}:testIamPermissions",
-            body={"permissions": wanted},
+            body={"permissions": list(wanted)},
         )
     except CloudError as error:
         if error.code in ("SERVICE_DISABLED", "accessNotConfigured"):

@@ -47,10 +47,6 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
     """One finding per subject; only one in all if the project cannot be reached."""
     found: list[Location] = []
 
-    def project() -> str:
-        api.get(f"project {api.project}", f"projects/{api.project}")
-        return f"{api.project}, credentials accepted"
-
     def listed() -> str:
         return f"enabled; {len(tpus.listed())} TPUs in the project"
 
@@ -60,15 +56,12 @@ def check(api: GcpClient, tpus: Tpus, plan: Plan) -> tuple[Finding, ...]:
         what = f"1 × {plan.nodes[0].machine} with {hosts} host{'s' if hosts > 1 else ''}"
         return f"{what} in {', '.join(map(str, found))}"
 
-    first = checks.finding("project", project)
+    first = checks.of_project(api, {})
     if not first.ok:
         return (first,)
     service = checks.finding("Cloud TPU API", listed)
     identity = node_identity.check(api, plan)
-    findings = [
-        first,
-        checks.finding("permissions", partial(checks.permissions, api, plan, tpus=True)),
-    ]
+    findings = [first, checks.finding("permissions", partial(checks.permissions, api, plan))]
     if not service.ok:
         return (*findings, service)
     findings += [*identity, service, checks.finding("machines", machines)]

@@ -203,7 +203,7 @@ def test_an_older_name_of_the_address_quota_counts_too(azure: Cloud, plan: Plan)
     assert "ipv4standardskupublicipaddresses" not in left
     arm.pages = lambda path, **query: [*pages(path, **query), name]
     with pytest.raises(QuotaError, match="StandardSkuPublicIPAddresses: 3 needed, 2 of 2 left"):
-        checks._quota(arm, Skus(arm), "eastus", plan, plan.nodes)
+        checks._quota(arm, Skus(arm), plan, plan.nodes, "eastus")
 
 
 def test_services_that_up_may_register_are_no_trouble(azure: Cloud, plan: Plan) -> None:
