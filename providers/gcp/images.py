@@ -107,24 +107,24 @@ class Images:
         return self._newest
 
     def _find_deep_learning(self) -> GcpImage | None:
-        best: tuple[tuple[bool, int, int], Json] | None = None
+        path = f"projects/{DEEP_LEARNING}/global/images"
         try:
-            path = f"projects/{DEEP_LEARNING}/global/images"
-            for page in self._api.pages("deep learning images", path, filter=_FAMILIES):
-                for image in page.get("items") or ():
-                    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
-                    if match is None or _is_deprecated(image):
-                        continue
-                    first = match["ubuntu"] == "2204"
-                    rank = (first, int(match["cuda"]), int(match["driver"] or 0))
-                    if best is None or rank > best[0]:
-                        best = rank, image
+            pages = list(self._api.pages("deep learning images", path, filter=_FAMILIES))
         except (NotFoundError, CloudConfigError, PermissionsError):
             return None  # the endpoint lacks them or the filter, or the organization forbids them
-        if best is None:
+        listed = [image for page in pages for image in page.get("items") or ()]
+        best: Json = max(listed, key=_rank, default={})
+        if not any(_rank(best)):
             return None
-        family = f"projects/{DEEP_LEARNING}/global/images/family/{best[1]['family']}"
-        return _image(family, best[1], installs_driver=True)
+        return _image(f"{path}/family/{best['family']}", best, installs_driver=True)
+
+
+def _rank(image: Json) -> tuple[bool, int, int]:
+    """Rank of a Deep Learning VM image; all zero for one that is not taken."""
+    match = _WITH_DRIVER.fullmatch(str(image.get("family", "")))
+    if match is None or _is_deprecated(image):
+        return False, 0, 0
+    return match["ubuntu"] == "2204", int(match["cuda"]), int(match["driver"] or 0)
 
 
 def _is_deprecated(image: Json) -> bool:

@@ -63,7 +63,10 @@ def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
             return read(folder / "node.json"), None
         with (
             listen(order["places"]) as listener,
-            contextlib.closing(keep_ports(order["task_port"], folder)) as kept,
+            # If possible the same as before; the forked server inherits the sockets.
+            contextlib.closing(
+                ReservedPorts(order["task_port"], NodeFolder(folder).task_ports())
+            ) as kept,
         ):
             address, port = listener.getsockname()
             meta = {**order["meta"], "address": address, "port": port, "task_ports": kept.ports}
@@ -106,13 +109,6 @@ def fork_server(
     return refusal
 
 
-def keep_ports(first: int | None, folder: Path) -> ReservedPorts:
-    """Reserve ports, if possible the same as before; the forked server inherits them."""
-    if first is None:
-        return ReservedPorts(None)
-    return ReservedPorts(first, NodeFolder(folder).task_ports())
-
-
 def symlink_datasets(path: Path, target: str) -> None:
     """By the server, where the node's own links lead no further than the node sees."""
     with contextlib.suppress(OSError):  # what a task has put there stays
@@ -138,7 +134,8 @@ def take(lock: IO[bytes]) -> bool:
 def listen(places: list[tuple[str, int]]) -> socket.socket:
     """Listen on the first free place."""
     failure: OSError | None = None
-    for listener, place in _sockets(places):
+    for place in places:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(tuple(place))
@@ -149,10 +146,6 @@ def listen(places: list[tuple[str, int]]) -> socket.socket:
         else:
             return listener
     raise failure or OSError("no address to listen on")
-
-
-def _sockets(places: list[tuple[str, int]]) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
-    return ((socket.socket(socket.AF_INET, socket.SOCK_STREAM), place) for place in places)
 
 
 def read(path: Path) -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
@@ -77,9 +76,9 @@ def _family(matches: Callable[[str], bool], known: dict[int, str]) -> dict[int, 
         return {}
     children: dict[int, list[int]] = {}
     for pid in _all():
-        stat = _stat(pid)
-        if stat is not None and stat.alive:
-            children.setdefault(stat.parent, []).append(pid)
+        above = _parent(pid)
+        if above is not None:
+            children.setdefault(above, []).append(pid)
     while pending:
         parent = pending.pop()
         for pid in children.get(parent, ()):
@@ -112,25 +111,19 @@ def _tag(pid: int) -> str | None:
 
 
 def _alive(pid: int) -> bool:
-    stat = _stat(pid)
-    return stat is not None and stat.alive
+    return _parent(pid) is not None
 
 
-@dataclass(frozen=True)
-class _Stat:
-    parent: int
-    alive: bool
-    """False for a zombie, unless it still has other threads: until they end, it keeps its files,
-    locks and ports.
+def _parent(pid: int) -> int | None:
+    """The parent of a process that is alive: None for a zombie, unless it still has other threads.
+    Until they end, it keeps its files, locks and ports.
+
+    Fields of proc(5)'s stat, counted after the command name: it may have spaces and brackets.
     """
-
-
-def _stat(pid: int) -> _Stat | None:
-    """Fields of proc(5)'s stat, counted after the command name: it may have spaces and brackets."""
     try:
         text = (PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
     fields = text.rpartition(b")")[2].split()
     state, parent, threads = fields[0], int(fields[1]), int(fields[17])
-    return _Stat(parent, alive=state not in (b"Z", b"X") or threads > 1)
+    return parent if state not in (b"Z", b"X") or threads > 1 else None
