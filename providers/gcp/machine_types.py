@@ -11,9 +11,10 @@ from cloudtrain.catalog import availability
 from cloudtrain.core.errors import CloudConfigError
 from cloudtrain.core.model import Accelerator, NodePlan, canonical_name, is_same_accelerator
 from cloudtrain.core.protocols import MachineFacts
+from cloudtrain.providers.base import fact_tables
 from cloudtrain.providers.base.driver import Location
 from cloudtrain.providers.gcp.client import GcpClient, Json
-from cloudtrain.providers.gcp.facts import FACTS
+from cloudtrain.providers.gcp.facts import FACTS, FOLDER
 
 
 def facts(
@@ -86,50 +87,14 @@ def _accelerator(answer: Json) -> Accelerator | None:
     return None
 
 
-ATTACHABLE = {
-    # https://cloud.google.com/compute/docs/gpus#n1-gpus
-    "T4": "nvidia-tesla-t4",
-    "V100": "nvidia-tesla-v100",
-    "P100": "nvidia-tesla-p100",
-    "P4": "nvidia-tesla-p4",
-}
-
-COMPACT = frozenset({"a2", "a3", "a4", "c2", "c2d", "c3", "c3d", "g2", "h3", "n2", "n2d"})
-"""Families that a compact placement policy accepts; n1 and e2 are not among them:
-https://cloud.google.com/compute/docs/instances/placement-policies-overview"""
-
-FAST = frozenset({"a2", "a3", "a4", "h3"})
-"""Families of COMPACT with at least 100 Gbit/s between VMs:
-https://cloud.google.com/compute/docs/network-bandwidth, read 2026-11-22.
-"""
-
-PERSISTENT_DISK = frozenset(
-    {
-        *{"a2", "c2", "c2d", "c3", "c3d", "e2", "f1", "g1", "g2", "h3", "m1", "m2", "m3"},
-        *{"n1", "n2", "n2d", "t2a", "t2d", "z3"},
-    }
-)
-"""Families that support Persistent Disk; all later ones support Hyperdisk only:
-https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support (2026-11-22)"""
-
-QUOTAS = {
-    "T4": "NVIDIA_T4_GPUS",
-    "V100": "NVIDIA_V100_GPUS",
-    "P100": "NVIDIA_P100_GPUS",
-    "P4": "NVIDIA_P4_GPUS",
-    "A100": "NVIDIA_A100_GPUS",
-    "A100-80GB": "NVIDIA_A100_80GB_GPUS",
-    "H100": "NVIDIA_H100_GPUS",
-    "L4": "NVIDIA_L4_GPUS",
-}
-"""Regional quota by GPU. Later GPUs have quotas that this API does not report."""
-
-CPU_QUOTAS = frozenset({"c2", "c2d", "c3", "m1", "m2", "m3", "n2", "n2d", "t2a", "t2d"})
-"""Families whose `<family>_CPUS` is among the metrics of the API (`Quota.metric` of its discovery
-document, 2026-11-22). The metric of any other family is inferred from these."""
-
-SHARED_CPU_QUOTA = frozenset({"n1", "e2", "f1", "g1"})
-"""Families whose vCPUs count against the quota CPUS; all others count against `<family>_CPUS`."""
+_GPUS, _FAMILIES = fact_tables.rows(FOLDER, "gpus"), fact_tables.rows(FOLDER, "machine_families")
+ATTACHABLE = {row["kind"]: row["attached_as"] for row in _GPUS if row["attached_as"]}
+QUOTAS = {row["kind"]: row["quota"] for row in _GPUS if row["quota"]}
+COMPACT = frozenset(row["family"] for row in _FAMILIES if row["compact"])
+FAST = frozenset(row["family"] for row in _FAMILIES if row["compact"] == "fast")
+PERSISTENT_DISK = frozenset(row["family"] for row in _FAMILIES if row["persistent_disk"])
+CPU_QUOTAS = frozenset(row["family"] for row in _FAMILIES if row["cpu_quota"] == "own")
+SHARED_CPU_QUOTA = frozenset(row["family"] for row in _FAMILIES if row["cpu_quota"] == "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
