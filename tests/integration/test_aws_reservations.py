@@ -93,7 +93,8 @@ def test_a_cluster_goes_up_in_its_reservation_and_down_makes_that_free(
     nodes = up(plan, tmp_path)
     assert {(node.placement, node.provisioning.name) for node in nodes} == {("us-east-1b", name)}
     assert not drift(plan, nodes, ()).changes
-    assert "0 of 3" in reservations.told(reservations.find(account_of(plan)._ec2, "us-east-1", CR))  # type: ignore[arg-type]
+    left = reservations.find(account_of(plan)._ec2, "us-east-1", CR)
+    assert "0 of 3" in reservations.described(left)  # type: ignore[arg-type]
     aws.forget_calls()
     assert up(plan, tmp_path) == nodes
     assert "RunInstances" not in actions(aws)
