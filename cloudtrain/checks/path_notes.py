@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from cloudtrain.config.location import place_in_file
 from cloudtrain.config.requirements import lines
-from cloudtrain.core.bucket_uris import BucketUri, uris_of
 from cloudtrain.core.cloud import Cloud, cloud_of, clouds, facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.store_kinds import BucketUri, uris_of
 
 SYSTEM = frozenset(
     (

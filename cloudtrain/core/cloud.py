@@ -285,12 +285,16 @@ class Cloud(ProviderFacts):
     """A provider that rents machines over an account and an API. Patterns are matched against the
     whole name; those of machines without regard to case."""
 
+    # ── An account, and who may do what ──
+
     title: str
     vendor: str
     project_word: str
     """The cloud's word for what `project:` names."""
     project_variable: str
     """Environment variable that is the default of `project:`."""
+    project_is_local: bool = False
+    """Whether `project:` names something on this machine, which another one does not have."""
     store_scheme: str
     """URI scheme of its own artifact store."""
     identity: NodeIdentity | None = None
@@ -299,39 +303,8 @@ class Cloud(ProviderFacts):
     """What `resource_group:` takes; None: the cloud has no such groups."""
     disk_key: ResourceName | None = None
     """What `disk_key:` takes; `{region}` in a value is the region of the node."""
-    vpc: ResourceName | None = None
-    """What `network.vpc` takes; None: `network.subnet` names the subnet itself."""
-    firewall: ResourceName | None = None
-    """What `network.firewall` takes for an existing one."""
-    most_firewalls: int = 1
-    """Maximum number of these on a node."""
-    firewalls_of_subnets: bool = False
-    """True if the rules of a network or subnet can hold for nodes to which nothing is attached."""
     tags: TagRules | None = None
     """None: its resources have no tags."""
-    ssh_proxy: SshService | None = None
-    """Its own service for nodes without a public address."""
-    os_login: bool = False
-    """Whether `network.os_login` is for it."""
-    machines: Path
-    """Dated table of its machine types and prices, written by tools/catalog.py."""
-    gpuhunt: str = ""
-    """Its name in gpuhunt's catalog, the source of newer prices; "": not in it."""
-    default_machine: str
-    """Machine type of a node with neither `machine` nor `accelerator`: 4 vCPUs, 16 GiB."""
-    markets: tuple[Market, ...] = EVERYWHERE
-    """Values of `provisioning:` that its driver can request."""
-    usual_markets: tuple[Market, ...] = EVERYWHERE
-    """How machines without GPUs are sold, and those with GPUs that no row of `families` names."""
-    run_times: Mapping[Market, tuple[float, float]] = field(default_factory=dict)
-    """Seconds between which `limits.max_lifetime` must be for machines of that market."""
-    reservations: Mapping[Market, ReservationName] = field(default_factory=dict)
-    """Names of its reservations, by the market that needs one; without a row any text is taken."""
-    desk_machine: str
-    """Machine type that attends to `run --away`: 2 vCPUs and at least 4 GiB, for this program, SSH
-    to all nodes and what is uploaded through it."""
-    project_is_local: bool = False
-    """Whether `project:` names something on this machine, which another one does not have."""
     address_variables: tuple[str, ...] = ()
     """Environment variables with addresses of its services, without credentials, for a desk."""
     desk_variables: Mapping[str, str] = field(default_factory=dict)
@@ -342,13 +315,26 @@ class Cloud(ProviderFacts):
     signs_by_host: bool = False
     """True if credentials only sign requests, and a signature holds for the host that it was made
     for: another host learns nothing that it could use elsewhere."""
-    gpu_machines: str
-    """Pattern of the machines with GPUs, including those that the table lacks."""
-    attaches: str = ""
-    """Prefix of the machines to which accelerators are attached; "": they are built in."""
-    families: tuple[Family, ...] = ()
-    first_region: str
-    """Region in which prices are compared if there is no placement."""
+
+    # ── Networks ──
+
+    vpc: ResourceName | None = None
+    """What `network.vpc` takes; None: `network.subnet` names the subnet itself."""
+    firewall: ResourceName | None = None
+    """What `network.firewall` takes for an existing one."""
+    most_firewalls: int = 1
+    """Maximum number of these on a node."""
+    firewalls_of_subnets: bool = False
+    """True if the rules of a network or subnet can hold for nodes to which nothing is attached."""
+    ssh_proxy: SshService | None = None
+    """Its own service for nodes without a public address."""
+    os_login: bool = False
+    """Whether `network.os_login` is for it."""
+    infiniband: str = ""
+    """Pattern of the machines whose InfiniBand does not connect single VMs."""
+
+    # ── Places and machines ──
+
     zone: str
     """Pattern of its zones; the first group is the region."""
     zone_names: str = ""
@@ -357,34 +343,59 @@ class Cloud(ProviderFacts):
     """Pattern of its regions, including those that the table lacks; "": none."""
     region_likeness: float
     """Minimum similarity (0 to 1) to a known region's name for a "did you mean"."""
+    first_region: str
+    """Region in which prices are compared if there is no placement."""
+    machines: Path
+    """Dated table of its machine types and prices, written by tools/catalog.py."""
+    gpuhunt: str = ""
+    """Its name in gpuhunt's catalog, the source of newer prices; "": not in it."""
+    default_machine: str
+    """Machine type of a node with neither `machine` nor `accelerator`: 4 vCPUs, 16 GiB."""
+    desk_machine: str
+    """Machine type that attends to `run --away`: 2 vCPUs and at least 4 GiB, for this program, SSH
+    to all nodes and what is uploaded through it."""
+    gpu_machines: str
+    """Pattern of the machines with GPUs, including those that the table lacks."""
+    attaches: str = ""
+    """Prefix of the machines to which accelerators are attached; "": they are built in."""
+    families: tuple[Family, ...] = ()
+    tpus: tuple[TpuFamily, ...] = ()
+    """Its TPUs; empty: none."""
+    markets: tuple[Market, ...] = EVERYWHERE
+    """Values of `provisioning:` that its driver can request."""
+    usual_markets: tuple[Market, ...] = EVERYWHERE
+    """How machines without GPUs are sold, and those with GPUs that no row of `families` names."""
+    run_times: Mapping[Market, tuple[float, float]] = field(default_factory=dict)
+    """Seconds between which `limits.max_lifetime` must be for machines of that market."""
+    reservations: Mapping[Market, ReservationName] = field(default_factory=dict)
+    """Names of its reservations, by the market that needs one; without a row any text is taken."""
     preemption: Preemption | None = None
     """None: nodes get no notice before a preemption."""
-    fixed_end: str = ""
-    """Why the expiry of a running node cannot be changed; "": it can."""
-    stopped_keeps_address: bool = False
-    """Whether a stopped node's public address is billed."""
-    parts: NodeParts
-    """Prices of disks and addresses."""
-    keeps_parts: bool = False
-    """Whether an expired node's disk and address stay, billed until `down`."""
-    end_takes: float
-    """Seconds at most from a node's expiry until nothing of its machine is billed any more."""
-    soonest_end: float = 60.0
-    """Least seconds between now and an expiry that the cloud can hold."""
-    egress: Egress | None = None
-    """None: not known."""
+    no_driver: Mapping[str, str] = field(default_factory=dict)
+    """Accelerators that the data centre driver does not support: kind → why."""
     disk_gb: int = 0
     """Size in GB of a root disk without `disk_gb`, 0 if not known; images may make it larger."""
     gpu_disk_gb: int = 0
     """The same of a node with GPUs."""
     scratch_machines: str = ""
     """Pattern of machines that may have local disks: images or playbooks/base mount them."""
-    infiniband: str = ""
-    """Pattern of the machines whose InfiniBand does not connect single VMs."""
-    no_driver: Mapping[str, str] = field(default_factory=dict)
-    """Accelerators that the data centre driver does not support: kind → why."""
-    tpus: tuple[TpuFamily, ...] = ()
-    """Its TPUs; empty: none."""
+
+    # ── Money and ends ──
+
+    parts: NodeParts
+    """Prices of disks and addresses."""
+    keeps_parts: bool = False
+    """Whether an expired node's disk and address stay, billed until `down`."""
+    stopped_keeps_address: bool = False
+    """Whether a stopped node's public address is billed."""
+    egress: Egress | None = None
+    """None: not known."""
+    end_takes: float
+    """Seconds at most from a node's expiry until nothing of its machine is billed any more."""
+    soonest_end: float = 60.0
+    """Least seconds between now and an expiry that the cloud can hold."""
+    fixed_end: str = ""
+    """Why the expiry of a running node cannot be changed; "": it can."""
     tpu_end: str = ""
     """Why a TPU does not end by itself at `limits.max_lifetime`; "": it does."""
 

@@ -170,7 +170,6 @@ class Sharing:
         self._stop = Stop()
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
-        self._packed: list[OnNode] = []
         self._servers: list[Server] = []
         self._uploads: list[threading.Thread] = []
 
@@ -213,8 +212,7 @@ class Sharing:
             thread.join()
         for server in self._servers:
             server.close()
-        for packed in self._packed:
-            programs.remove(packed, self._session.transport)
+            programs.remove(server.packed, self._session.transport)
 
     def _key(self, node: Node, folder: str) -> str | None:
         try:
@@ -258,7 +256,7 @@ class Sharing:
             return None
         group.looked = True
         archive = stored.archive_for(group.key, self._place)
-        if archive is None or not all(part.object for part in archive.parts):
+        if archive is None:
             return None
         try:
             signer = stored.StoreSigner(archive, stored.archive_data(self._place, archive))
@@ -313,7 +311,6 @@ class Sharing:
             self._session.console.warn(f"{error}: other nodes create {group.label} themselves")
             return None
         server = Server(packed=packed, transport=transport, stop=self._stop)
-        self._packed.append(packed)
         self._servers.append(server)
         if self._stores():
             thread = threading.Thread(target=self._store, args=(packed,), daemon=True)
@@ -327,12 +324,13 @@ class Sharing:
         return store.presigner is not None and not is_on_this_machine(store.uri)
 
     def _store(self, packed: OnNode) -> None:
-        session, label = self._session, packed.archive.label
+        session, place = self._session, self._place
         try:
-            store, transport = session.store, session.transport
-            stored.store_archive(packed, self._place, store, transport, self._stop)
+            stored.store_archive(packed, place, session.store, session.transport, self._stop)
         except CloudtrainError as error:
-            session.console.warn(f"{label} is not stored for later clusters: {error}")
+            session.console.warn(
+                f"{packed.archive.label} is not stored for later clusters: {error}"
+            )
 
     @property
     def _place(self) -> StorePlace:

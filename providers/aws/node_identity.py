@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cloudtrain.core.bucket_uris import BucketUri, own_uris
 from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import BucketUri, own_uris
 from cloudtrain.providers.aws import quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.facts import FACTS

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from cloudtrain.core.bucket_uris import own_uris
 from cloudtrain.core.errors import CloudError, NotFoundError, PermissionsError, if_told
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.azure import blobs, faults, paths, permissions
 from cloudtrain.providers.azure.client import ArmClient
 from cloudtrain.providers.azure.facts import FACTS

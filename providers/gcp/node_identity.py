@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from functools import partial
 from urllib.parse import quote, urlsplit
 
-from cloudtrain.core.bucket_uris import own_uris
 from cloudtrain.core.errors import NotFoundError, PermissionsError, if_told
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.base.findings import NotChecked, finding, not_checked
 from cloudtrain.providers.base.words import NOT_REPORTED
 from cloudtrain.providers.gcp import faults

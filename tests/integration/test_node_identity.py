@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 import requests
 
-from cloudtrain.core.bucket_uris import own_uris
 from cloudtrain.core.errors import PermissionsError
 from cloudtrain.core.model import Train
 from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.aws import permissions as aws_permissions
 from cloudtrain.providers.azure import node_identity as azure_identity
 from cloudtrain.providers.azure import paths

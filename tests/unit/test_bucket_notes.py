@@ -11,9 +11,9 @@ from cloudtrain.checks.check import buckets, noted
 from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, unusable
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report
-from cloudtrain.core.bucket_uris import uris_of
 from cloudtrain.core.errors import UsageError
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.store_kinds import uris_of
 from tests.support.offline_checks_parts import written
 
 PLACES = {"gcp": "us-east4-c", "aws": "us-east-1a", "azure": "eastus"}

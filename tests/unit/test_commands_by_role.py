@@ -16,11 +16,11 @@ from cloudtrain.cluster.plan import deciding_tasks, make_plan, tasks
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.commands.train import with_arguments
 from cloudtrain.config import from_json, load, to_json
-from cloudtrain.core.bucket_uris import uris_of
 from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError, UsageError
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.run_record import Run
+from cloudtrain.core.store_kinds import uris_of
 from tests.support.offline_checks_parts import written
 
 PS = {"chief": {}, "worker": {"count": 2}, "ps": {}}
