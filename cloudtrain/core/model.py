@@ -37,7 +37,7 @@ class Problem:
         return f"{place}: {self.field}: {self.text}" if self.field else f"{place}: {self.text}"
 
 
-# ── ClusterConfig: what the user requested ───────────────────────────────────
+# ── ClusterConfig: what the user requested; config/sections.py describes each field ──────────
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,36 +117,25 @@ class SshProxy:
     """Proxy for SSH connections to the nodes; exactly one field is set."""
 
     jump: str | None = None
-    """Jump hosts as for `ssh -J`: `[user@]host[:port]`, separated by commas."""
     iap: bool = False
-    """GCP's Identity-Aware Proxy, over the gcloud CLI."""
     ssm: bool = False
-    """AWS' Session Manager, over the aws CLI and its plugin."""
     bastion: str | None = None
-    """Azure Bastion, over the az CLI: `GROUP/NAME` or its resource ID."""
     command: str | None = None
-    """A command whose stdin and stdout are the connection, with placeholders; no shell runs it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
     subnet: str | None = None
     vpc: str | None = None
-    """Existing network whose subnet in each place is used; None with `subnet`."""
     firewall: tuple[str, ...] | None = None
-    """Existing firewalls that nodes get, never changed or deleted: `Cloud.firewall` says in which
-    form. Empty: nodes get none, as those of their subnet hold. None: our own."""
+    """(): nodes get none, as those of their subnet hold. None: our own."""
     http_proxy: str | None = None
-    """Proxy by which rented nodes reach the internet, without credentials."""
     no_proxy: tuple[str, ...] = ()
-    """Hosts that nodes reach without it, besides each other and the metadata service."""
     ssh_from: str = "auto"
     ssh_proxy: SshProxy | None = None
     os_login: bool = False
-    """Whether the nodes have GCP's OS Login, besides our own user."""
     private: bool = False
     close: Literal["auto", "on", "off"] = "auto"
-    """Whether nodes are placed close together, in the cloud's placement group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +147,11 @@ class Setup:
     keras: Literal["auto", "3", "legacy"] = "auto"
     packages: tuple[str, ...] = ()
     requirements: str | None = None
-    """A file of this machine, or `code:FILE` in the delivered code."""
     install: tuple[str, ...] = ()
-    """Folders of the delivered code that pip installs."""
     run: tuple[str, ...] = ()
     timeout: float = 1800.0
-    """Seconds for each line of `run`."""
     cache: Literal["auto", "off"] = "auto"
-    """Whether nodes get environments from each other and from the store of the artifacts."""
     prove: Literal["auto", "off"] = "auto"
-    """Whether nodes compute before a run, to prove that they can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,14 +203,11 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactRules:
-    """The `artifacts:` section. `paths` are globs relative to a task's work folder; `auto` among
-    them is all that a task made or changed. `limit` in bytes, for what lands by `auto` of a task.
-    """
+    """The `artifacts:` section; `limit` in bytes, `every` in seconds."""
 
     store: str | None = None
     create: bool = False
     encryption: str | None = None
-    """Server-side encryption that uploads ask for: `AES256`, `aws:kms` or `aws:kms:KEY`."""
     paths: tuple[str, ...] = (AUTO,)
     limit: int = 5_000_000_000
     require: tuple[str, ...] = ()
@@ -235,14 +216,11 @@ class ArtifactRules:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Input data that every node downloads before the first attempt. `source` is a URI: gs://,
-    s3://, az://, file:// (a prefix, a folder, or one object) or https:// (one object). `shard`:
-    rank i of n gets every n-th file, in equal counts."""
+    """Input data that every node downloads before the first attempt; `source` is its URI."""
 
     source: str
     shard: bool = False
     rest: Literal["refuse", "drop"] = "refuse"
-    """With `shard`: what happens to files beyond the largest equal count for each node."""
     role: str | None = None
     """Role whose nodes get it; None: all, with `shard` the chief and the workers."""
     requester_pays: bool = False
@@ -264,9 +242,7 @@ class Limits:
     max_price: float | None = None
     budget: float | None = None
     wait: float | None = 1800.0
-    """Time to wait for capacity for a lost node; `up` does not wait."""
     give_back: float | Literal["auto"] | None = "auto"
-    """How long the other nodes are kept meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +250,6 @@ class Away:
     """The `away:` section: the small machine (the desk) that attends to `run --away`."""
 
     identity: str | None = None
-    """An existing identity of the account for the desk alone, in the form of `identity`."""
     machine: str | None = None
     """Machine type; None: `Cloud.desk_machine`."""
     mark: str = ""
@@ -324,14 +299,10 @@ class ClusterConfig:
     placement: tuple[str, ...] = ()
     network: Network = field(default_factory=Network)
     identity: str | None = None
-    """An existing identity of the account for every node; its form: `Cloud.identity`."""
     resource_group: str | None = None
-    """An existing resource group (Azure) for everything that is created, which is never changed or
-    deleted; None: one of our own for each cluster and region."""
+    """None: one of our own for each cluster and region."""
     disk_key: str | None = None
-    """An existing key for the nodes' disks; its form: `Cloud.disk_key`. None: the cloud's own."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """The user's own tags for every resource that is created; what is accepted: `Cloud.tags`."""
     image: str = "auto"
     setup: Setup = field(default_factory=Setup)
     code: Code = field(default_factory=Code)
