@@ -416,10 +416,10 @@ class Cloud(ProviderFacts):
         """Families of the machine types that were asked for (`availability.family`)."""
         return {}
 
-    def region_of(self, place: str) -> str:
+    def region_of(self, zone: str) -> str:
         """Region of a zone; a region is returned unchanged."""
-        found = re.fullmatch(self.zone, place)
-        return found[1] if found else place
+        found = re.fullmatch(self.zone, zone)
+        return found[1] if found else zone
 
 
 def providers() -> tuple[ProviderFacts, ...]:

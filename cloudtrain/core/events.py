@@ -446,22 +446,22 @@ def nodes_requested(lines: Iterable[Line]) -> dict[str, Made]:
 def nodes_standing(lines: Iterable[Line]) -> dict[str, Made]:
     """The nodes that exist according to the record, with their creation facts."""
     found: dict[str, Made] = {}
-    asked: set[str] = set()
+    requested: set[str] = set()
     for event in _of_this_cluster(lines):
         if isinstance(event, NodeRequested):
             found[event.node] = event.made or {}
-            asked.add(event.node)
+            requested.add(event.node)
         elif isinstance(event, NodeDeletionBegun):
             found.pop(event.node, None)
         elif isinstance(event, PlacementRefused):
-            found = {name: made for name, made in found.items() if name not in asked}
+            found = {name: made for name, made in found.items() if name not in requested}
         elif isinstance(event, NodesPlaced):
             for name in event.places.keys() & found.keys():
                 found[name] = {**found[name], "placement": event.places[name]}
         elif isinstance(event, DownBegun):
             found.clear()
         if isinstance(event, UpBegun | UpCompleted | PlacementRefused):
-            asked.clear()
+            requested.clear()
     return found
 
 

@@ -64,9 +64,9 @@ def _packages(found: Installed, extra: str) -> list[str]:
 def _installed() -> Installed:
     owner, environment = _owner(Path(sys.prefix))
     try:
-        there = importlib.metadata.distribution(PACKAGE)
-        direct = json.loads(there.read_text("direct_url.json") or "{}")
-        requires = tuple(there.requires or ())
+        distribution = importlib.metadata.distribution(PACKAGE)
+        direct = json.loads(distribution.read_text("direct_url.json") or "{}")
+        requires = tuple(distribution.requires or ())
     except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
         direct, requires = {}, ()
     checkout = PROJECT if (PROJECT / "pyproject.toml").is_file() else None

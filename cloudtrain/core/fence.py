@@ -29,9 +29,9 @@ def confirmed_by(confirm: Check) -> AbstractContextManager[None]:
 
 def confirm() -> None:
     """Ask whether creations and deletions may go on. Raises LeasedError."""
-    asked = _confirm.get(None)
-    if asked is not None:
-        asked()
+    check = _confirm.get(None)
+    if check is not None:
+        check()
 
 
 def deleting_what_was_seen(before: int) -> AbstractContextManager[None]:

@@ -33,8 +33,8 @@ class Problem:
     def __str__(self) -> str:
         if self.file == "--set":
             return f"--set {self.field}: {self.text}"
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}: {self.field}: {self.text}" if self.field else f"{place}: {self.text}"
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.field}: {self.text}" if self.field else f"{where}: {self.text}"
 
 
 # ── ClusterConfig: what the user requested; config/sections.py describes each field ──────────
@@ -89,8 +89,8 @@ class Provisioning:
         return "" if self.market == "on-demand" else str(self)
 
     def __str__(self) -> str:
-        words = self.market if self.market == "flex-start" else self.market.replace("-", " ")
-        return f"{words} {self.name}".rstrip()
+        text = self.market if self.market == "flex-start" else self.market.replace("-", " ")
+        return f"{text} {self.name}".rstrip()
 
 
 ON_DEMAND = Provisioning()

@@ -35,11 +35,11 @@ def owner_of(principal: Principal | None, machine: str) -> Owner:
     return Owner(id=digest(principal.id), name=label(principal.name), machine=machine)
 
 
-def matches_owner(owner: Owner, words: str) -> bool:
+def matches_owner(owner: Owner, text: str) -> bool:
     """True if `--owner WORDS` means this one: by its name, its id, or the principal itself."""
-    if "@" in words or ":" in words:  # an e-mail or an ARN, which is unique
-        return owner.id == digest(words)
-    return words.lower() == owner.id or label(words) == owner.name
+    if "@" in text or ":" in text:  # an e-mail or an ARN, which is unique
+        return owner.id == digest(text)
+    return text.lower() == owner.id or label(text) == owner.name
 
 
 def digest(principal: str) -> str:
@@ -55,8 +55,8 @@ def machine_id(home: Path) -> str:
         boots = Path("/etc/machine-id").read_text("utf-8")
     except OSError:
         boots = ""
-    place = hashlib.sha256(f"{boots}\n{host}\n{home.resolve()}".encode()).hexdigest()[:8]
-    path = home / f"machine-{place}"
+    folder_hash = hashlib.sha256(f"{boots}\n{host}\n{home.resolve()}".encode()).hexdigest()[:8]
+    path = home / f"machine-{folder_hash}"
     name = label(host)[:40]
     try:
         return path.read_text("utf-8")
@@ -66,7 +66,7 @@ def machine_id(home: Path) -> str:
         _keep(path, f"{name}-{secrets.token_hex(4)}")
         return path.read_text("utf-8")
     except OSError:  # a full disk must not prevent `down`
-        return f"{name}-{place}"
+        return f"{name}-{folder_hash}"
 
 
 def _keep(path: Path, text: str) -> None:

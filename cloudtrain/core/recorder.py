@@ -192,11 +192,11 @@ def of_botocore(
         )
 
 
-def _note(told: Callable[[], dict[str, Any]]) -> None:
+def _note(record: Callable[[], dict[str, Any]]) -> None:
     """Add what this returns, if a recorder is there. Raises nothing."""
     if _recorder is not None:
         with _recorder.said():
-            _recorder.add(**told())
+            _recorder.add(**record())
 
 
 def _asked(cloud: str, request: Any) -> dict[str, Any]:
@@ -341,8 +341,8 @@ class Masks:
             self._known.setdefault(form, made)
         self._read.clear()
         longest = sorted(self._known, key=len, reverse=True)
-        words = "|".join(map(re.escape, longest))
-        self._names = re.compile(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])", re.IGNORECASE)
+        names = "|".join(map(re.escape, longest))
+        self._names = re.compile(rf"(?<![a-z0-9])(?:{names})(?![a-z0-9])", re.IGNORECASE)
 
     def notice(self, text: str) -> None:
         """Learn the names that a text tells."""

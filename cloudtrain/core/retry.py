@@ -110,8 +110,8 @@ class Retry:
         pause = self.pause_after(failures)
         if self.jitter:
             pause *= 1 - self.jitter * (1 - clock.chance())
-        asked: float | None = getattr(error, "retry_after", None)
-        return max(min(pause, max(0.0, left)), asked or 0.0)
+        retry_after: float | None = getattr(error, "retry_after", None)
+        return max(min(pause, max(0.0, left)), retry_after or 0.0)
 
 
 class _NotYet(Exception):

@@ -62,8 +62,8 @@ class Reading:
     def read(self, offset: int, length: int) -> bytes:
         """Read bytes; missing ones become zeros, and the file then counts as incomplete."""
         data = b""
-        place = client.plain(self.file.source)
-        with contextlib.suppress(OSError), open(place, "rb", buffering=0) as file:
+        path = client.plain(self.file.source)
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
             data = os.pread(file.fileno(), length, offset)
             if offset <= self.hashed:
                 self.sha256.update(data[self.hashed - offset :])

@@ -75,18 +75,18 @@ def begin_home(task: bytes, home: bytes) -> None:
     if before == own:
         link(own, latest)
         return
-    there = os.path.join(runs, before)
-    link(os.path.relpath(record, there), os.path.join(there, HOME_AFTER.encode()))
+    earlier = os.path.join(runs, before)
+    link(os.path.relpath(record, earlier), os.path.join(earlier, HOME_AFTER.encode()))
     link(own, latest)
 
 
-def link(target: bytes, place: bytes) -> None:
+def link(target: bytes, path: bytes) -> None:
     """Create or replace a link."""
-    new = place + b".new"
+    new = path + b".new"
     if os.path.lexists(new):
         os.unlink(new)
     os.symlink(target, new)
-    os.replace(new, place)
+    os.replace(new, path)
 
 
 def keep(

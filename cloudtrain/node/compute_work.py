@@ -37,8 +37,8 @@ def main() -> None:
             prove_between(tensorflow, order)
         tell(done=True)
     except BaseException as error:  # noqa: BLE001 - also an exit that a library asks for
-        words = "".join(traceback.format_exception_only(type(error), error)).strip()
-        tell(failed=words[:4000])
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        tell(failed=text[:4000])
         os._exit(1)
     if order["part"] != "node":
         time.sleep(600)  # peers still read from this process: `follow` ends it

@@ -104,19 +104,19 @@ class Folder:
 
     def unchanged(self, entry: Entry, trusted: bool) -> "Entry | None":
         """The entry with the file's present times; None if its content is another."""
-        place = self.place(entry.path)
+        path = self.place(entry.path)
         try:
-            seen = os.lstat(place)
+            seen = os.lstat(path)
         except OSError:
             return None
         now = entry_of(entry.number, entry.path, seen, entry.digest)
         if trusted and now == entry:
             return entry
         is_file = stat.S_ISREG(seen.st_mode) and now.size == entry.size
-        if not is_file or file_digest(place, entry.digest) != entry.digest:
+        if not is_file or file_digest(path, entry.digest) != entry.digest:
             return None
-        os.chmod(place, 0o444)
-        return entry_of(entry.number, entry.path, os.lstat(place), entry.digest)
+        os.chmod(path, 0o444)
+        return entry_of(entry.number, entry.path, os.lstat(path), entry.digest)
 
     def has_part(self, line: "list[typing.Any]", trusted: bool) -> bool:
         number, offset, length = line[1:4]
@@ -142,7 +142,7 @@ class Folder:
         lines = [["boot", client.boot_id()]]  # type: list[list[object]]
         lines.extend(["file", *entry] for entry in self.whole.values())
         for number, pieces in self.pieces.items():
-            lines.extend(["part", number, *place, digest] for place, digest in pieces.items())
+            lines.extend(["part", number, *part, digest] for part, digest in pieces.items())
         text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         replace(self.record, text)
 

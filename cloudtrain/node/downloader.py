@@ -134,9 +134,9 @@ class Pool:
                     take(json.loads(line.decode()))
             fail({"error": "process", "text": "a process of the download was ended"})
 
-        place = [client.text(folder.root), client.text(os.path.basename(folder.top))]
+        first = [client.text(folder.root), client.text(os.path.basename(folder.top))]
         for process in self.processes:
-            process.give(json.dumps(place).encode() + b"\n")
+            process.give(json.dumps(first).encode() + b"\n")
             threading.Thread(target=hear, args=(process,), daemon=True).start()
 
     def hand(self, job: "fetcher.Job", line: bytes = b"") -> None:
@@ -215,13 +215,13 @@ class Download:
     def read(self) -> None:
         try:
             for line in iter(sys.stdin.buffer.readline, b""):
-                told = json.loads(line.decode())
-                dataset_folder.safe(told["path"])
-                if "offset" in told:
-                    part = int(told.pop("offset")), int(told.pop("length"))
-                    self.receive(fetcher.Job(**told), part)
+                order = json.loads(line.decode())
+                dataset_folder.safe(order["path"])
+                if "offset" in order:
+                    part = int(order.pop("offset")), int(order.pop("length"))
+                    self.receive(fetcher.Job(**order), part)
                 else:
-                    self.take(fetcher.Job(**told), line)
+                    self.take(fetcher.Job(**order), line)
         except (OSError, ValueError, TypeError, LookupError) as error:
             self.fail({"error": "order", "text": str(error)})
 
@@ -292,9 +292,9 @@ class Download:
             os.close(file)
         self.part_done(job.n, part, digest.hexdigest())
 
-    def hear(self, told: "list[Any]") -> None:
+    def hear(self, result: "list[Any]") -> None:
         """Take a result of a process."""
-        kind, rest = told[0], told[1:]
+        kind, rest = result[0], result[1:]
         if kind == "file":
             self.file_done(dataset_folder.Entry(*rest))
         elif kind == "part":

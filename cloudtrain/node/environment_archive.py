@@ -100,8 +100,8 @@ def packed(folder: bytes, archive: bytes) -> "dict[str, Any]":
 
 def python_of(folder: bytes) -> "tuple[bytes, str]":
     """The real folder of the Python that the environment was created from, and its version."""
-    asked = [folder + b"/bin/python", b"-I", b"-S", b"-c", BASE.encode()]
-    lines = subprocess.run(asked, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    command = [folder + b"/bin/python", b"-I", b"-S", b"-c", BASE.encode()]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()
     return os.path.realpath(lines[0]), lines[1].decode()
 
 
@@ -184,11 +184,11 @@ def part(top: bytes, paths: "list[bytes]", folder: bytes, number: int) -> "dict[
                 md5.update(data)
                 size += len(data)
                 file.write(data)
-        words = tar.stderr.read().decode("utf-8", "replace").strip()
+        text = tar.stderr.read().decode("utf-8", "replace").strip()
         codes = tar.wait(), tool.wait()
     os.unlink(os.path.join(folder, name.encode() + b".list"))
     if any(codes):
-        raise Unfit(words.splitlines()[0] if words else "tar failed: exit {}, {}".format(*codes))
+        raise Unfit(text.splitlines()[0] if text else "tar failed: exit {}, {}".format(*codes))
     return {"name": name, "size": size, "sha256": sha256.hexdigest(), "md5": md5.hexdigest()}
 
 
@@ -250,8 +250,8 @@ def extract(files: bytes, part: "tuple[str, str]", new: bytes) -> None:
     assert unzip.stdout is not None
     unzip.stdout.close()
     if unzip.wait() or done.returncode:
-        words = done.stderr.decode("utf-8", "replace").strip()
-        raise Unfit(words.splitlines()[0] if words else f"{name}: cannot be unpacked")
+        message = done.stderr.decode("utf-8", "replace").strip()
+        raise Unfit(message.splitlines()[0] if message else f"{name}: cannot be unpacked")
 
 
 def place(new: bytes, top: bytes, name: bytes) -> None:

@@ -33,14 +33,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         with open(os.path.join(Server.folder, found.group(2).encode()), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            asked = re.match(r"bytes=(\d+)-(\d+)\Z", self.headers.get("Range") or "")
-            first, last = (int(asked.group(1)), int(asked.group(2))) if asked else (0, size - 1)
+            wanted = re.match(r"bytes=(\d+)-(\d+)\Z", self.headers.get("Range") or "")
+            first, last = (int(wanted.group(1)), int(wanted.group(2))) if wanted else (0, size - 1)
             last = min(last, size - 1)
             if first > last:
                 self.send_error(416)
                 return
-            self.send_response(206 if asked else 200)
-            if asked:
+            self.send_response(206 if wanted else 200)
+            if wanted:
                 self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
             self.send_header("Content-Length", str(last - first + 1))
             self.end_headers()

@@ -32,19 +32,19 @@ def download(url: str, path: str) -> str:
 
 def fetch(url: str, wanted: str, path: str) -> "str | None":
     """Download to `path` as an executable; returns what went wrong, or None."""
-    new, words = path + ".new", ""
+    new, why = path + ".new", ""
     for attempt in range(TRIES):
         if attempt:
             time.sleep(2**attempt / 2)
         try:
             found = download(url, new)
         except urllib.error.HTTPError as error:
-            words = f"{url}: {error}"
+            why = f"{url}: {error}"
             if error.code < 500 and error.code not in (408, 429):
-                return words
+                return why
             continue
         except (OSError, http.client.HTTPException) as error:
-            words = f"{url}: {error}"
+            why = f"{url}: {error}"
             continue
         if found != wanted:
             os.unlink(new)
@@ -52,13 +52,13 @@ def fetch(url: str, wanted: str, path: str) -> "str | None":
         os.chmod(new, 0o755)
         os.rename(new, path)
         return None
-    return words
+    return why
 
 
 def main() -> None:
-    words = fetch(*sys.argv[1:4])
-    if words is not None:
-        sys.exit(words)
+    why = fetch(*sys.argv[1:4])
+    if why is not None:
+        sys.exit(why)
 
 
 if __name__ == "__main__":

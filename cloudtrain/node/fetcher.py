@@ -149,7 +149,7 @@ class Fetcher:
         while offset < end:
             before = offset
             try:
-                answer, place, connection = self.answer(job, offset, end)
+                answer, server, connection = self.answer(job, offset, end)
                 try:
                     while offset < end:
                         count = answer.readinto(buffer[: min(len(buffer), end - offset)])
@@ -160,7 +160,7 @@ class Fetcher:
                         offset += count
                 finally:
                     if not answer.isclosed() or answer.will_close:
-                        self.web.forget(place, connection)
+                        self.web.forget(server, connection)
             except Failure:
                 raise
             except web.Unreachable as error:
@@ -182,10 +182,10 @@ class Fetcher:
         if offset or end < job.size:
             headers["Range"] = f"bytes={offset}-{end - 1}"
         for _ in range(REDIRECTS):
-            answer, place, connection = self.sent(url, headers)
+            answer, server, connection = self.sent(url, headers)
             if answer.status not in (301, 302, 303, 307, 308):
                 break
-            self.web.forget(place, connection)
+            self.web.forget(server, connection)
             old, url = url, urllib.parse.urljoin(url, answer.getheader("Location") or "")
             if url[:6] != "https:" and old[:6] == "https:":
                 raise web.Refused("the server redirects to an address without https")
@@ -196,22 +196,22 @@ class Fetcher:
                 raise refusal(answer, answer.read(web.MOST_WORDS), request)
             check(answer, job.size, offset, end)
         except BaseException:
-            self.web.forget(place, connection)
+            self.web.forget(server, connection)
             raise
-        return answer, place, connection
+        return answer, server, connection
 
     def sent(
         self, url: str, headers: "dict[str, str]"
     ) -> "tuple[Answer | http.client.HTTPResponse, str, http.client.HTTPConnection]":
         target = urllib.parse.urlsplit(url)
-        place = f"{target.scheme}://{target.netloc}"
+        server = f"{target.scheme}://{target.netloc}"
         path = (target.path or "/") + ("?" + target.query if target.query else "")
         while True:
-            connection, is_new = self.web.connection(place, target)
+            connection, is_new = self.web.connection(server, target)
             try:
-                return get(connection.sock, target, path, headers), place, connection
+                return get(connection.sock, target, path, headers), server, connection
             except (OSError, http.client.HTTPException) as error:
-                self.web.forget(place, connection)
+                self.web.forget(server, connection)
                 if is_new:  # else the server may have closed the kept connection: no error
                     text = f"{target.netloc}: {error or type(error).__name__}"
                     if isinstance(error, ssl.CertificateError):
@@ -238,18 +238,18 @@ def check(answer: "Answer | http.client.HTTPResponse", size: int, offset: int, e
 def refusal(
     answer: "http.client.HTTPResponse", body: bytes, request: "dict[str, Any]"
 ) -> Exception:
-    words = web.words(
+    text = web.words(
         answer, body, web.Part(dict(request, method="GET", before="", after=""), 0, 0, 0)
     )
     if answer.status in web.TRANSIENT:
-        return web.Transient(words, web.seconds(answer))
+        return web.Transient(text, web.seconds(answer))
     if answer.status in (412, 416):
         return Failure("changed")
     if answer.status in (404, 410):
         return Failure("gone")
     if answer.status in (400, 401, 403):
-        return Failure("again", words)
-    return Failure("refused", words)
+        return Failure("again", text)
+    return Failure("refused", text)
 
 
 def copied(job: Job, made: int, digest: "hashlib._Hash", buffer: memoryview) -> None:
@@ -293,15 +293,15 @@ def placed(
     folder: "dataset_folder.Folder", number: int, path: str, digest: str, made: "set[bytes]"
 ) -> "dataset_folder.Entry":
     """Move a whole file to its place, read-only; returns its entry of the record."""
-    place, part = folder.place(path), folder.part(number)
-    parent = os.path.dirname(place)
+    target, part = folder.place(path), folder.part(number)
+    parent = os.path.dirname(target)
     try:
         if parent not in made:
             os.makedirs(parent, exist_ok=True)
             made.add(parent)
         os.chmod(part, 0o444)
-        os.replace(part, place)
-        seen = os.stat(place)
+        os.replace(part, target)
+        seen = os.stat(target)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise Failure("name", "the listing has a file and a folder of this name") from None
     except OSError as error:

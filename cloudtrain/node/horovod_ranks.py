@@ -45,7 +45,7 @@ def main() -> int:
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
     }
     ranks = [start(line, {**environment, **create_slot_env_vars(slot)}) for slot in mine]
-    copiers = [copier(mine[place], rank) for place, rank in enumerate(ranks) if len(ranks) > 1]
+    copiers = [copier(mine[index], rank) for index, rank in enumerate(ranks) if len(ranks) > 1]
     code = outcome(ranks)
     for thread in copiers:
         thread.join()

@@ -110,24 +110,24 @@ def create(folder: str, below: str) -> None:
 def add_program(name: str, new: str, old: str, folder: str) -> None:
     """Whatever is in `bin` of the environment below: console scripts must run with the layer's
     Python, or `pip` would install below; anything else is a link to what is there."""
-    made, there = os.path.join(new, name), os.path.join(old, name)
-    if os.path.islink(there):
-        target = os.readlink(there)
-        os.symlink(target if os.path.isabs(target) or "/" not in target else there, made)
+    made, original = os.path.join(new, name), os.path.join(old, name)
+    if os.path.islink(original):
+        target = os.readlink(original)
+        os.symlink(target if os.path.isabs(target) or "/" not in target else original, made)
         return
     if name == "__pycache__":  # of installed .py programs; the layer's own are written beside it
         return
-    text = script_of(there)
+    text = script_of(original)
     if name.lower().startswith("activate"):
         text = text.replace(os.fsencode(os.path.dirname(old)), os.fsencode(folder))
     else:
         text = with_interpreter(text, old, os.path.join(folder, "bin")) or b""
     if not text:
-        os.symlink(there, made)
+        os.symlink(original, made)
         return
     with open(made, "wb") as file:
         file.write(text)
-    os.chmod(made, os.stat(there).st_mode)
+    os.chmod(made, os.stat(original).st_mode)
 
 
 def script_of(path: str) -> bytes:
@@ -155,8 +155,8 @@ def with_interpreter(text: bytes, old: str, new: str) -> "bytes | None":
     found = SCRIPT.match(text)
     if not found:
         return None
-    place, name = found["short"] or found["long"], found["name"] or found["other"]
-    if os.path.realpath(unquoted(place)) != os.fsencode(os.path.realpath(old)):
+    folder, name = found["short"] or found["long"], found["name"] or found["other"]
+    if os.path.realpath(unquoted(folder)) != os.fsencode(os.path.realpath(old)):
         return None
     python = os.fsencode(new) + b"/" + name
     if len(python) + 3 <= LONGEST and not re.search(rb"[\s\"']", python):
@@ -167,8 +167,8 @@ def with_interpreter(text: bytes, old: str, new: str) -> "bytes | None":
     return line + text[found.end() :]
 
 
-def unquoted(place: bytes) -> bytes:
-    return re.sub(rb'\\([\\"$`])', rb"\1", place)
+def unquoted(path: bytes) -> bytes:
+    return re.sub(rb'\\([\\"$`])', rb"\1", path)
 
 
 def name_tensorflow(own: str, below: "list[str]") -> None:
@@ -176,8 +176,8 @@ def name_tensorflow(own: str, below: "list[str]") -> None:
     requires `tensorflow` would otherwise bring a second one, over `tensorflow-cpu`."""
     found: dict[str, str] = {}
     for name in TENSORFLOW:
-        for place in below:
-            for path in glob.glob(os.path.join(glob.escape(place), name + "-*.dist-info")):
+        for folder in below:
+            for path in glob.glob(os.path.join(glob.escape(folder), name + "-*.dist-info")):
                 found.setdefault(name, os.path.basename(path)[len(name) + 1 : -len(".dist-info")])
     for name in TENSORFLOW:
         if found and name not in found:

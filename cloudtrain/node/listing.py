@@ -354,26 +354,26 @@ def _parts(path: str) -> "list[str]":
 def _reached(parts: "list[str]", pattern: "list[str]") -> "set[int]":
     """Positions in the pattern that the parts can lead to; once at its end, they stay there."""
     end = len(pattern)
-    places = _past_stars({0}, pattern)
+    positions = _past_stars({0}, pattern)
     for part in parts:
-        if end in places:
+        if end in positions:
             return {end}
-        after = {there for place in places for there in _step(place, part, pattern)}
-        places = _past_stars(after, pattern)
-    return places
+        after = {next_one for position in positions for next_one in _step(position, part, pattern)}
+        positions = _past_stars(after, pattern)
+    return positions
 
 
-def _step(place: int, part: str, pattern: "list[str]") -> "collections.abc.Iterable[int]":
-    if pattern[place] == "**":
-        return (place,)
-    return (place + 1,) if fnmatchcase(part, pattern[place]) else ()
+def _step(position: int, part: str, pattern: "list[str]") -> "collections.abc.Iterable[int]":
+    if pattern[position] == "**":
+        return (position,)
+    return (position + 1,) if fnmatchcase(part, pattern[position]) else ()
 
 
-def _past_stars(places: "set[int]", pattern: "list[str]") -> "set[int]":
+def _past_stars(positions: "set[int]", pattern: "list[str]") -> "set[int]":
     """Positions after `**`, which can also match nothing."""
-    found = set(places)
-    for place in places:
-        while place < len(pattern) and pattern[place] == "**":
-            place += 1
-            found.add(place)
+    found = set(positions)
+    for position in positions:
+        while position < len(pattern) and pattern[position] == "**":
+            position += 1
+            found.add(position)
     return found

@@ -53,8 +53,8 @@ def tried(how: "dict[str, Any]") -> str:
         if not answer.get(how["key"]):
             # AWS says so with status 200:
             # https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_iam-ec2.html
-            words = " ".join(str(answer.get(name, "")) for name in ("Code", "Message")).strip()
-            return words or "the answer has no {}".format(how["key"])
+            text = " ".join(str(answer.get(name, "")) for name in ("Code", "Message")).strip()
+            return text or "the answer has no {}".format(how["key"])
         scope = how["scope"]
         if scope and scope not in asked(how, "GET", how["scopes_path"], headers).split():
             return f"this VM was not created with the scope {scope}"
@@ -98,6 +98,6 @@ def asked(
     finally:
         connection.close()
     if answer.status != 200:
-        words = " ".join(body.split())[:200]
-        raise Refused(f"HTTP {answer.status} for {path} {words}".strip())
+        text = " ".join(body.split())[:200]
+        raise Refused(f"HTTP {answer.status} for {path} {text}".strip())
     return body

@@ -50,9 +50,9 @@ def begin(package: str, python: str, pre: bool) -> "subprocess.Popen[str]":
     )
 
 
-def listed(asked: "subprocess.Popen[str]") -> "tuple[list[str], str]":
+def listed(query: "subprocess.Popen[str]") -> "tuple[list[str], str]":
     """All versions, and what pip said instead if there are none."""
-    out, err = asked.communicate(timeout=SECONDS)
+    out, err = query.communicate(timeout=SECONDS)
     found = re.search(r"^Available versions: (.*)$", out, re.MULTILINE)
     lines = [line for line in err.splitlines() if line.strip()]
     telling = [line for line in lines if "experimental command" not in line]
@@ -71,10 +71,10 @@ def main() -> None:
     pre = "rc" in version
     pythons = [f"3.{each}" for each in reversed(MINORS)]
     begun = [(python, begin(package, python, pre)) for python in pythons]
-    answers = [(python, *listed(asked)) for python, asked in begun]
+    answers = [(python, *listed(query)) for python, query in begun]
     versions = sorted({each for _, found, _ in answers for each in found}, key=number)
     if not versions:
-        why = next((words for _, _, words in answers if words), "no answer")
+        why = next((message for _, _, message in answers if message), "no answer")
         refuse(
             f"TensorFlow {version} is not known, and the package index has no {package}: {why}",
             "can the node reach the index? set another setup.tensorflow otherwise",
@@ -95,8 +95,8 @@ def main() -> None:
         )
     print(" ".join(wanted))
     asks = [(name, begin(name, wanted[0], pre)) for name in sys.argv[5:]]
-    for name, asked in asks:
-        found, _ = listed(asked)
+    for name, query in asks:
+        found, _ = listed(query)
         if not any(fits(each, minor(version)) for each in found):
             print(f"without {name}<{following(version)}")
 

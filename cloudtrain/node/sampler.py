@@ -37,8 +37,8 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.nice(10)
-    place = folder + "/metrics"
-    file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    path = folder + "/metrics"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     gpus, before = Gpus(), counters()
     while os.getppid() == watcher:
         time.sleep(interval(os.fstat(file).st_size))

@@ -173,10 +173,10 @@ class Stream:
         answer = made.getresponse()
         if answer.status == (206 if self.at else 200):
             return answer
-        told = web.words(answer, answer.read(web.MOST_WORDS), part)
+        text = web.words(answer, answer.read(web.MOST_WORDS), part)
         if answer.status in web.TRANSIENT:
-            raise web.Transient(told)
-        raise web.Refused(told)
+            raise web.Transient(text)
+        raise web.Refused(text)
 
     def host(self) -> str:
         return urllib.parse.urlsplit(str(self.request["url"])).netloc

@@ -55,27 +55,27 @@ class Uploader:
 
     def store(self, file: "dict[str, Any]") -> "dict[str, Any]":
         """Upload one file; returns its digests and receipts, or the reason of the failure."""
-        told = {"n": file["n"]}  # type: dict[str, Any]
+        answer = {"n": file["n"]}  # type: dict[str, Any]
         if self.refusals >= GIVE_UP:
-            return dict(told, why="refused", text=self.refusal)
+            return dict(answer, why="refused", text=self.refusal)
         try:
             with open(client.plain(file["source"]), "rb", buffering=0) as source:
                 before = stamp(source.fileno())
-                told.update(self.sent(file, source.fileno(), before[0]))
-                if stamp(source.fileno()) != before or told["size"] != before[0]:
-                    told["why"] = "changed"
+                answer.update(self.sent(file, source.fileno(), before[0]))
+                if stamp(source.fileno()) != before or answer["size"] != before[0]:
+                    answer["why"] = "changed"
             self.refusals = 0
         except web.Changed:
-            told.update(why="changed")
+            answer.update(why="changed")
         except web.Refused as error:
             self.refusals += 1
             self.refusal = str(error)
-            told.update(why="refused", text=self.refusal)
+            answer.update(why="refused", text=self.refusal)
         except web.Unreachable as error:
-            told.update(why="unreachable", text=str(error))
+            answer.update(why="unreachable", text=str(error))
         except OSError as error:
-            told.update(why="unread", text=str(error))
-        return told
+            answer.update(why="unread", text=str(error))
+        return answer
 
     def sent(self, file: "dict[str, Any]", source: int, size: int) -> "dict[str, Any]":
         if file["piece"]:
@@ -174,15 +174,15 @@ class Uploader:
     def piece(self, part: "web.Part", size: int) -> "http.client.HTTPResponse":
         """Send a piece; if the connection breaks, ask the service how many bytes it received."""
         whole = {"Content-Range": f"bytes */{size}"}
-        asked = web.Part(part.request, part.source, 0, 0, headers=whole)
-        asked.stored = part.stored
+        question = web.Part(part.request, part.source, 0, 0, headers=whole)
+        question.stored = part.stored
         sent = []  # type: list[bool]
 
         def once() -> "http.client.HTTPResponse":
             if not sent:
                 sent.append(True)
                 return self.web.send(part)
-            answer = self.web.send(asked)
+            answer = self.web.send(question)
             if answer.status == 308 and persisted(answer, size) == part.offset:
                 return self.web.send(part)
             return answer
@@ -202,8 +202,8 @@ def content_range(at: int, length: int, size: int) -> str:
 def persisted(answer: "http.client.HTTPResponse", size: int) -> int:
     """The number of bytes that the service has stored, rounded down to a multiple of 256 KiB
     unless complete. Without a Range header, it has stored none yet."""
-    told = answer.getheader("Range") or ""
-    end = min(size, int(told.rpartition("-")[2]) + 1) if told else 0
+    header = answer.getheader("Range") or ""
+    end = min(size, int(header.rpartition("-")[2]) + 1) if header else 0
     return end if end == size else end - end % (1 << 18)
 
 

@@ -111,9 +111,9 @@ def patiently(
     raise AssertionError("the last try returns or raises")
 
 
-def pause(tries: int, asked: float) -> None:
+def pause(tries: int, least: float) -> None:
     """Before another try, which the service may have asked to be later."""
-    time.sleep(min(60.0, max(asked, random.uniform(0.5, 1.0) * PAUSE * 2**tries)))
+    time.sleep(min(60.0, max(least, random.uniform(0.5, 1.0) * PAUSE * 2**tries)))
 
 
 class Web:
@@ -131,8 +131,8 @@ class Web:
     def send(self, part: Part) -> "http.client.HTTPResponse":
         """Send a part; returns a 2xx, or 308 to a Content-Range. Raises the errors above."""
         target = urllib.parse.urlsplit(part.url)
-        place = f"{target.scheme}://{target.netloc}"
-        connection, is_new = self.connection(place, target)
+        server = f"{target.scheme}://{target.netloc}"
+        connection, is_new = self.connection(server, target)
         path = target.path + ("?" + target.query if target.query else "")
         is_piece = "Content-Range" in part.headers
         keep = False
@@ -146,35 +146,35 @@ class Web:
             # The server may have closed a kept connection meanwhile: not an error.
             if is_new or is_piece:
                 raise Transient(f"{target.netloc}: {error or type(error).__name__}") from None
-            self.forget(place, connection)
+            self.forget(server, connection)
             return self.send(part)
         finally:
             if not keep:
-                self.forget(place, connection)
+                self.forget(server, connection)
         if answer.status in TRANSIENT:
             raise Transient(words(answer, body, part), seconds(answer))
         if 200 <= answer.status < 300:
-            told = parsed(body).get("md5Hash")
-            if told and part.stored and told != part.stored:
+            md5 = parsed(body).get("md5Hash")
+            if md5 and part.stored and md5 != part.stored:
                 raise Refused("the service stored other bytes than were sent")
             return answer
         if answer.status == 308 and is_piece:
             return answer
         raise Refused(words(answer, body, part))
 
-    def forget(self, place: str, connection: "http.client.HTTPConnection") -> None:
+    def forget(self, server: str, connection: "http.client.HTTPConnection") -> None:
         connection.close()
-        if self.open.__dict__.get(place) is connection:
-            del self.open.__dict__[place]
+        if self.open.__dict__.get(server) is connection:
+            del self.open.__dict__[server]
 
     def connection(
-        self, place: str, target: "urllib.parse.SplitResult"
+        self, server: str, target: "urllib.parse.SplitResult"
     ) -> "tuple[http.client.HTTPConnection, bool]":
-        kept = self.open.__dict__.get(place)
+        kept = self.open.__dict__.get(server)
         if kept is not None:
             return kept, False
-        if place in self.unreachable and place not in self.reached:
-            raise Unreachable(self.unreachable[place])
+        if server in self.unreachable and server not in self.reached:
+            raise Unreachable(self.unreachable[server])
         host = target.hostname or ""
         made = self.made(target.scheme, host, target.port)
         with self.lock:
@@ -191,14 +191,14 @@ class Web:
                 is_hope = self.misses < MISSES or self.connecting > 0
             text = f"{target.netloc}: {error or type(error).__name__}"
             is_stranger = isinstance(error, ssl.CertificateError)
-            if place in self.reached or (is_hope and not is_stranger):
+            if server in self.reached or (is_hope and not is_stranger):
                 raise Transient(text) from None
-            self.unreachable[place] = text
+            self.unreachable[server] = text
             raise Unreachable(text) from None
-        self.reached.add(place)
+        self.reached.add(server)
         with self.lock:
             self.connecting -= 1
-        self.open.__dict__[place] = made
+        self.open.__dict__[server] = made
         return made, True
 
     def made(self, scheme: str, host: str, port: "int | None") -> "http.client.HTTPConnection":
@@ -264,17 +264,17 @@ def exchange(
 def parsed(body: bytes) -> "dict[str, Any]":
     """Parse the answer of a Google service; empty for others."""
     try:
-        told = json.loads(body.decode())
+        document = json.loads(body.decode())
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {}
+        document = None
+    return document if isinstance(document, dict) else {}
 
 
 def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
     """The answer's text, without the request's secrets, which some proxies repeat."""
     error = parsed(body).get("error")
-    told = error.get("message") if isinstance(error, dict) else None
-    text = str(told or body[:2000].decode("utf-8", "replace"))
+    message = error.get("message") if isinstance(error, dict) else None
+    text = str(message or body[:2000].decode("utf-8", "replace"))
     query = urllib.parse.urlsplit(part.url).query
     for value in [*dict(urllib.parse.parse_qsl(query)).values(), *part.headers.values()]:
         if len(value) >= 16:
@@ -283,5 +283,5 @@ def words(answer: "http.client.HTTPResponse", body: bytes, part: Part) -> str:
 
 
 def seconds(answer: "http.client.HTTPResponse") -> float:
-    told = answer.getheader("Retry-After") or ""
-    return float(told) if told.isdigit() else 0.0
+    header = answer.getheader("Retry-After") or ""
+    return float(header) if header.isdigit() else 0.0

@@ -45,21 +45,21 @@ def pack(
     """Pack the environment in a folder of the node. Raises NodeError."""
     folder = folder_on(node, key)
 
-    def progress(told: Mapping[str, Any]) -> None:
-        say(f"packed {told['at']} of {told['of']} parts")
+    def progress(answer: Mapping[str, Any]) -> None:
+        say(f"packed {answer['at']} of {answer['of']} parts")
 
     order = {"folder": environment, "archive": folder}
-    told = _answer(node, "pack", order, transport, stop, progress)["packed"]
+    answer = _answer(node, "pack", order, transport, stop, progress)["packed"]
     parts = [
         Part(name=str(each["name"]), size=int(each["size"]), sha256=str(each["sha256"]))
-        for each in told["parts"]
+        for each in answer["parts"]
     ]
     archive = Archive(
         key=key,
         label=label,
         parts=tuple(parts),
-        python=str(told["python"]),
-        bases=tuple(str(each) for each in told["bases"]),
+        python=str(answer["python"]),
+        bases=tuple(str(each) for each in answer["bases"]),
     )
     return OnNode(node=node, folder=folder, archive=archive)
 
@@ -138,8 +138,8 @@ class Server:
 
     def sign(self, file: DataFile, *, expires_in: float) -> PresignedRequest | None:
         """A GET of one part from the builder's address inside the cluster."""
-        place = f"{self.packed.node.internal}:{self._port}"
-        return PresignedRequest(url=Secret(f"http://{place}/{self._token}/{file.path}"))
+        server = f"{self.packed.node.internal}:{self._port}"
+        return PresignedRequest(url=Secret(f"http://{server}/{self._token}/{file.path}"))
 
     def read(self, file: DataFile, offset: int = 0) -> Iterator[bytes]:
         raise NodeError(self.packed.node.name, "its archives are not read from here")
@@ -161,11 +161,11 @@ class Server:
         finally:
             self._started.set()
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if "error" in told:
-            self._fault = str(told["error"])
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "error" in answer:
+            self._fault = str(answer["error"])
         else:
-            self._port = int(told["port"])
+            self._port = int(answer["port"])
         self._started.set()
 
 
@@ -180,11 +180,11 @@ def _answer(
     """The last answer of `environment_archive` on the node. Raises NodeError with its own words."""
     found: dict[str, Any] = {}
 
-    def take(told: dict[str, Any]) -> None:
-        if "at" in told:
-            progress(told)
+    def take(answer: dict[str, Any]) -> None:
+        if "at" in answer:
+            progress(answer)
         else:
-            found.update(told)
+            found.update(answer)
 
     answers = AnswerLines(take, stop)
     exit_code = answers.run(node, "environment_archive", json_line(order), transport, verb)
@@ -280,6 +280,6 @@ def key_of(facts: Sequence[str], folder: str) -> str:
     that unpacks. Whether its Python is there is tried on each node once it is unpacked.
     """
     *system, home = facts
-    place = folder if folder.startswith("/") else f"{home}/{folder}"
-    text = json.dumps([FORMAT, place, *system])
+    path = folder if folder.startswith("/") else f"{home}/{folder}"
+    text = json.dumps([FORMAT, path, *system])
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -34,9 +34,9 @@ def create_identity(folder: Path, nodes: Sequence[str]) -> Identity:
     only. Existing keys are kept; a missing or damaged key is created again, so a second call after
     a kill repairs the first one's work."""
     hosts = folder / "host_keys"
-    for place in (folder, hosts):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.chmod(0o700)
+    for each in (folder, hosts):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        each.chmod(0o700)
     public = _public(_adopt_or_make(folder / "key"))
     _write(folder / "key.pub", f"{public} cloudtrain\n")
     for node in nodes:
@@ -225,9 +225,9 @@ def _known_as(node: Node) -> str:
     return node.address if node.ssh_port == 22 else f"[{node.address}]:{node.ssh_port}"
 
 
-def _proxy_command(words: Sequence[str]) -> str:
+def _proxy_command(argv: Sequence[str]) -> str:
     """Quote the words for the shell by which ssh starts it, and `%` for ssh itself."""
-    line = shlex.join(words)
+    line = shlex.join(argv)
     if any(letter in line for letter in "\n\r\0"):
         raise UsageError(f"{line!r} is not allowed in an ssh_config")
     return line.replace("%", "%%")

@@ -33,9 +33,9 @@ class ProxySocket(BufferedSocket):
     of a socket pair is the program's stdin and stdout, so that nothing is copied here. paramiko's
     own ProxyCommand reads a pipe byte by byte with a select before each."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str]) -> None:
         """Start the program. Raises ProxyFailed if it cannot be started."""
-        self._words = tuple(words)
+        self._words = tuple(argv)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the socket
         ours, its = socket.socketpair()
         with its:
@@ -148,10 +148,10 @@ class Turn:
         _starting.release()
 
 
-def connect(words: Sequence[str]) -> ProxySocket:
+def connect(argv: Sequence[str]) -> ProxySocket:
     """Open a connection. Raises ProxyFailed."""
     with Turn():
-        opened = ProxySocket(words)
+        opened = ProxySocket(argv)
         try:
             opened.await_answer()
         except BaseException:

@@ -34,15 +34,15 @@ def jump_command(jump: str, address: str, port: int) -> tuple[str, ...]:
     pass on the config file in which it stands (`-F`), and so hide the user's own:
     https://github.com/openssh/openssh-portable/blob/V_9_2_P1/ssh.c#L1301 (read)."""
     *before, last = jump.split(",")
-    user, _, place = last.rpartition("@")
-    host, colon, given = place.rpartition(":")
+    user, _, target = last.rpartition("@")
+    host, colon, given = target.rpartition(":")
     if not colon or given.endswith("]"):
-        host, given = place, ""
-    words = ["ssh", *JUMP_OPTIONS]
-    words += ["-J", ",".join(before)] if before else []
-    words += ["-l", user] if user else []
-    words += ["-p", given] if given else []
-    return (*words, "-W", f"[{address}]:{port}", "--", host.strip("[]"))
+        host, given = target, ""
+    argv = ["ssh", *JUMP_OPTIONS]
+    argv += ["-J", ",".join(before)] if before else []
+    argv += ["-l", user] if user else []
+    argv += ["-p", given] if given else []
+    return (*argv, "-W", f"[{address}]:{port}", "--", host.strip("[]"))
 
 
 def own_command(template: str, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,20 +69,20 @@ class ProxyFailed(Exception):
         self.text, self.hint, self.lasting = text, hint, lasting
 
 
-def program_of(words: Sequence[str]) -> str:
+def program_of(argv: Sequence[str]) -> str:
     """Name of the program and what it was asked to do, such as `gcloud compute start-iap-tunnel`. A
     wrapper of ours is passed over: the words after its `--` count."""
-    words = words[words.index("--") + 1 :] if "--" in words and words[0] != "ssh" else words
-    named = [words[0].rpartition("/")[2]]
-    for word in words[1:]:
+    argv = argv[argv.index("--") + 1 :] if "--" in argv and argv[0] != "ssh" else argv
+    named = [argv[0].rpartition("/")[2]]
+    for word in argv[1:]:
         if not re.fullmatch(r"[a-z][a-z-]*", word):
             break
         named.append(word)
     return " ".join(named)
 
 
-def not_started(words: Sequence[str], error: OSError) -> ProxyFailed:
-    name = words[0]
+def not_started(argv: Sequence[str], error: OSError) -> ProxyFailed:
+    name = argv[0]
     if isinstance(error, FileNotFoundError):
         hint = where_to_get(name)
         return ProxyFailed(f"{name}: command not found", hint=hint, lasting=True)

@@ -108,7 +108,7 @@ class SshTransport:
         """Same as HostKeys.trust."""
         with self._lock:
             self._pins[node] = host_keys
-            changed = [self._links.pop(place) for place in tuple(self._links) if place[0] == node]
+            changed = [self._links.pop(key) for key in tuple(self._links) if key[0] == node]
         for link in changed:
             link.close()
 
@@ -121,14 +121,14 @@ class SshTransport:
             link.close()
 
     def _link(self, node: Node) -> ConnectionPool:
-        place = (node.name, node.address, node.ssh_port, node.user, node.ssh_proxy)
+        key = (node.name, node.address, node.ssh_port, node.user, node.ssh_proxy)
         with self._lock:
             if self._closed:
                 raise NodeUnreachable(node.name, "the connections were closed")
-            link = self._links.get(place)
+            link = self._links.get(key)
             if link is None:
                 pinned = node.host_keys or self._pins.get(node.name, ())
-                link = self._links[place] = ConnectionPool(
+                link = self._links[key] = ConnectionPool(
                     node, pinned, self._key, self._connect_timeout
                 )
             return link
@@ -335,16 +335,16 @@ class ConnectionPool:
         if self._node.ssh_proxy:
             return self._through_proxy()
         node = self._node
-        place = f"{node.address}:{node.ssh_port}"
+        target = f"{node.address}:{node.ssh_port}"
         try:
             return tcp.connect(node.address, node.ssh_port, self._timeout)
         except ConnectionRefusedError as error:
             raise self._unreachable(
-                f"nothing listens for SSH at {place} (connection refused)", _GONE_HINT
+                f"nothing listens for SSH at {target} (connection refused)", _GONE_HINT
             ) from error
         except TimeoutError as error:
             raise self._unreachable(
-                f"no answer from {place} within {self._timeout:g} s",
+                f"no answer from {target} within {self._timeout:g} s",
                 "a firewall, a VPN or `network.ssh_from` may block it, or the node is gone: "
                 "check with `cloudtrain status`",
             ) from error
@@ -354,7 +354,7 @@ class ConnectionPool:
             ) from error
         except OSError as error:
             raise self._unreachable(
-                f"no connection to {place}: {error.strerror or error}", _GONE_HINT
+                f"no connection to {target}: {error.strerror or error}", _GONE_HINT
             ) from error
 
     def _unreachable(self, what: str, hint: str | None) -> NodeUnreachable:
