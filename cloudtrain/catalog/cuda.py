@@ -1,6 +1,6 @@
 """CUDA toolkit, oldest driver and libraries of each TensorFlow release.
 
-One row each, with its source and the date on which that was read; docs/playbooks.md shows them
+One row each, with its source and the date on which that was read; docs/machines.md shows them
 (tools/generate_docs.py). Compute capabilities of the GPUs are in gpus.py."""
 
 from __future__ import annotations

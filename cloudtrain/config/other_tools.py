@@ -17,7 +17,7 @@ Tree = Mapping[str, Any]
 _OWN = ("strategy", "train", "artifacts", "placement")
 """Keys of a config of ours: one with mistakes is no other tool's file."""
 _INIT = "`cloudtrain init` writes a config to start from"
-_TABLE = f"`cloudtrain docs import` has a table of what goes where; {_INIT}"
+_TABLE = f"`cloudtrain docs import` says what goes where; {_INIT}"
 
 
 @dataclass(frozen=True, kw_only=True)
