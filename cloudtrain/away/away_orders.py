@@ -28,8 +28,6 @@ from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import ORDER_DONE, ORDER_RECEIVED, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.state import Records
-from cloudtrain.core.wait_limits import ORDER_DONE, ORDER_RECEIVED
 from cloudtrain.state import Records, known_clusters
 from cloudtrain.state.folder import ORDER_KEY
 

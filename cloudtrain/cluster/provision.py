@@ -41,9 +41,8 @@ from cloudtrain.core.events import (
 from cloudtrain.core.model import ClusterConfig, Identity, Node, NodePlan, Plan
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Journal, Stage
-from cloudtrain.core.retry import NODE_KNOWN, NODE_STARTS, Retry, poll_until
+from cloudtrain.core.retry import NODE_KNOWN, NODE_STARTS, NODE_TAKEN, Retry, poll_until
 from cloudtrain.core.task_id import TaskId
-from cloudtrain.core.wait_limits import NODE_KNOWN, NODE_STARTS, NODE_TAKEN
 from cloudtrain.money.estimate import price_of
 from cloudtrain.ssh.keys import create_identity, load_identity, renew_host_key
 

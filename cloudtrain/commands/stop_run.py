@@ -14,11 +14,6 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, STOP_HANDED_OVER, Clock, Retry, poll_until
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs.background import starting_idle_process
-from cloudtrain.runs.cluster_seen import record_seen
-from cloudtrain.runs.landing_steps import LandingSteps
-from cloudtrain.runs.pending_artifacts import unknown_run
-from cloudtrain.core.wait_limits import STOP_HANDED_OVER
 from cloudtrain.runs.idle import starting_idle_process
 from cloudtrain.runs.landing_steps import LandingSteps, record_seen
 from cloudtrain.runs.state_table import Seen, next_step, run_recorded

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from cloudtrain.cluster import lease
 from cloudtrain.cluster.session import Handle, open_session
 from cloudtrain.console.quiet import QuietConsole
-from cloudtrain.core import wait_limits
+from cloudtrain.core import retry
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Train
 from cloudtrain.core.paths import attempt_folder, tag
@@ -72,7 +72,7 @@ def inject_client(fault: str, train: Train, over: threading.Event) -> None:
 
 def longest_silence(train: Train) -> float:
     """Seconds beyond a lease and every limit of a running attempt that counts silence."""
-    limits = (wait_limits.LOST_AFTER, wait_limits.ALONE_LOST_AFTER, wait_limits.NODE_SILENT)
+    limits = (retry.LOST_AFTER, retry.ALONE_LOST_AFTER, retry.NODE_SILENT)
     return max(lease.LASTS, *limits, train.stall_timeout or 0.0) + BEYOND
 
 

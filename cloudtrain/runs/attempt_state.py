@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from cloudtrain.cluster.plan import serving_tasks
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Cause, Collectives, Task
-from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.task_commands import OutOfMemory, PortState, Process
 from cloudtrain.training.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
 

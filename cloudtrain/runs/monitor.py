@@ -8,12 +8,8 @@ from queue import Empty
 from cloudtrain.cluster.session import Session
 from cloudtrain.core.events import TasksJoined
 from cloudtrain.core.model import Node
-from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.retry import ALONE_LOST_AFTER, LAST_WORDS, LOST_AFTER, PROVIDER_SILENT, Clock
+from cloudtrain.core.retry import LAST_WORDS, Clock
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.core.retry import Clock
-from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.core.wait_limits import LAST_WORDS
 from cloudtrain.runs import root_cause as causes
 from cloudtrain.runs.attempt_state import (
     TAIL,

@@ -16,8 +16,8 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.model import Artifact
 from cloudtrain.core.parallel import fan_out
+from cloudtrain.core.retry import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.core.run_record import Run
-from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, LOST_AFTER, PROVIDER_SILENT
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_agents import last_sync, start_agents, task_stop
 from cloudtrain.runs.tail import listening_ports

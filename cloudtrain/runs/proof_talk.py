@@ -15,8 +15,6 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.retry import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.core.ship import Program, program, text
-from cloudtrain.runs.proof_verdict import Failure
-from cloudtrain.core.wait_limits import PROOF_ANSWER, PROOF_SILENT
 
 NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""

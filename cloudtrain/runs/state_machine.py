@@ -11,8 +11,7 @@ from cloudtrain.cluster.plan import deciding_tasks, first_task
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
-from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW
-from cloudtrain.core.retry import Retry
+from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW, Retry
 from cloudtrain.core.run_record import Cause, Task
 from cloudtrain.runs.attempt_state import (
     AttemptState,

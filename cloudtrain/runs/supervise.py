@@ -35,9 +35,8 @@ from cloudtrain.core.errors import (
 from cloudtrain.core.events import DownFailed
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
-from cloudtrain.core.retry import CLOCK, Clock, Retry
+from cloudtrain.core.retry import CLOCK, OUTAGE, Clock, Retry
 from cloudtrain.core.run_record import Cause, Run
-from cloudtrain.core.wait_limits import OUTAGE
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.prices import dollars
 from cloudtrain.runs import root_cause as causes

@@ -45,8 +45,6 @@ from cloudtrain.core.partial_list import NotAsked
 from cloudtrain.core.protocols import StoreBackend
 from cloudtrain.core.retry import ORDER_RECEIVED, Clock
 from cloudtrain.core.run_record import Run, Task
-from cloudtrain.runs import spools
-from cloudtrain.core.wait_limits import ORDER_RECEIVED
 from cloudtrain.runs import find_run
 from cloudtrain.runs.idle import idle_limit
 from cloudtrain.runs.tail import LineView, LogLine

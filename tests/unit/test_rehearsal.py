@@ -34,14 +34,6 @@ from cloudtrain.core.metrics import (
 from cloudtrain.core.model import Artifact, ClusterConfig, NodeGroup, Setup, Train
 from cloudtrain.core.retry import ALONE_LOST_AFTER, NODE_SILENT, Clock
 from cloudtrain.core.run_record import Cause, Doubt, Run, RunAttempt, Task
-from cloudtrain.rehearsal.checkpoints import Saving, saving_in
-from cloudtrain.rehearsal.client_faults import CLIENT, JUMPS, jumping_clock, longest_silence
-from cloudtrain.rehearsal.fault_trial import Trial
-from cloudtrain.rehearsal.faults import FAULTS, LocalNodes, free_disk, given_up
-from cloudtrain.rehearsal.landed import Compared, compared
-from cloudtrain.rehearsal.local_config import local_config, name_of_rehearsal, not_rehearsed
-from cloudtrain.rehearsal.report import Fault, Outcome, Rehearsal, judged, table
-from cloudtrain.core.wait_limits import ALONE_LOST_AFTER, NODE_SILENT
 from cloudtrain.rehearsal.fault_trial import Trial, local_config, name_of_rehearsal, not_rehearsed
 from cloudtrain.rehearsal.faults import (
     CLIENT,

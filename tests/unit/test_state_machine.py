@@ -8,9 +8,6 @@ from typing import Any
 from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Task
-from cloudtrain.runs.attempt_state import AttemptState, TaskView
-from cloudtrain.runs.cluster_formation import (
-from cloudtrain.core.wait_limits import JOINED_LATE
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,

@@ -24,14 +24,9 @@ from cloudtrain.core.run_record import Run, RunAttempt, Task
 from cloudtrain.core.shell import command
 from cloudtrain.runs import node_replacement
 from cloudtrain.runs.attempt_state import AttemptState, TaskView
-from cloudtrain.runs.monitor import Probes
-from cloudtrain.runs.tasks import task_statuses
-from cloudtrain.ssh.transport import RetryingTransport
-from cloudtrain.runs.observers import Probes
-from cloudtrain.runs.tasks import Watched, task_statuses
 from cloudtrain.runs.observers import Probes, Watched
 from cloudtrain.runs.tasks import task_statuses
-from cloudtrain.ssh.retrying import RetryingTransport
+from cloudtrain.ssh.transport import RetryingTransport
 from cloudtrain.state import Records
 from cloudtrain.state.lock import ATTEND, PASSING
 from tests.support.fakes import FakeProvider, make_plan
