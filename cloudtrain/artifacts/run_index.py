@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cloudtrain.artifacts.download import verified
@@ -149,7 +149,8 @@ def stored_run(run: str, text: bytes) -> StoredRun:
     head, found = decode(_RecordHead, facts), decode(Run, facts)
     if found.id != run:
         raise ValueError(f"it is the record of run {found.id!r}")
-    return StoredRun(run=found, as_of=head.as_of)
+    own = replace(found, written={})  # a published record has none
+    return StoredRun(run=own, as_of=head.as_of)
 
 
 class LandedLogs:
