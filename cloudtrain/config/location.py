@@ -65,10 +65,13 @@ def _shown(path: Path) -> str:
 
 def _is_current(config: ClusterConfig) -> bool:
     """True if the file still says what this config holds."""
+    from cloudtrain.config.section import rows
+    from cloudtrain.config.sections import ConfigFile
+
     try:
         now = load_again(config)
     except (CloudtrainError, OSError):
         return False
-    more = ("resource_group", "disk_key", "tags")
-    shown = ("nodes", "network", "placement", "image", "limits", "identity")
-    return all(getattr(now, name) == getattr(config, name) for name in (*shown, *more))
+    fields = (row.name for row in rows(ConfigFile) if row.change.kind == "replace")
+    shown = {name.partition(".")[0] for name in fields} | {"limits", "resource_group"}
+    return all(getattr(now, name) == getattr(config, name) for name in shown)
