@@ -274,14 +274,9 @@ def unavailable_reason(provider: str, node: NodePlan, *, own_image: bool = False
 def _problems(cloud: Cloud, node: NodePlan, own_image: bool) -> Iterator[str]:
     provider, machine = cloud.name, node.machine
     if machine:
-        yield from filter(
-            None,
-            [
-                availability.unavailable_reason(
-                    cloud, machine, market=node.provisioning.market, own_image=own_image
-                )
-            ],
-        )
+        market = node.provisioning.market
+        why = availability.unavailable_reason(cloud, machine, market=market, own_image=own_image)
+        yield from [why] if why else []
     known = machine_type(provider, machine) if machine else None
     if known is not None and known.arm:
         yield f"{known.name} is an ARM machine, but cloudtrain's images are x86-64"
