@@ -207,14 +207,10 @@ class Web:
         with self.lock:  # the machine's certificates are read once
             self.tls = self.tls or ssl.create_default_context()
         proxy = proxy_for(host)
-        if proxy is None:
-            return http.client.HTTPSConnection(
-                host, port, timeout=CONNECT_SECONDS, context=self.tls
-            )
-        made = http.client.HTTPSConnection(
-            proxy[0], proxy[1], timeout=CONNECT_SECONDS, context=self.tls
-        )
-        made.set_tunnel(host, port or 443)
+        first, at = proxy or (host, port)
+        made = http.client.HTTPSConnection(first, at, timeout=CONNECT_SECONDS, context=self.tls)
+        if proxy is not None:
+            made.set_tunnel(host, port or 443)
         return made
 
 

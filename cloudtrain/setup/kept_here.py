@@ -49,7 +49,8 @@ def kept_here() -> tuple[Kept, ...]:
     """All of it, largest first."""
     users = _Users()
     found = []
-    for each in (*_in_cache(cache_folder()), *_nodes(home() / "local")):
+    nodes = (Kept(kind="nodes", name=p.name, path=p) for p in _folders(home() / "local"))
+    for each in (*_in_cache(cache_folder()), *nodes):
         with _locked(each.lock) as is_free:
             locked = "" if is_free else "another process has it locked"
         found.append(replace(_measured(each), used_by=locked or users.of(each)))
@@ -104,11 +105,6 @@ def _in_cache(folder: Path) -> Iterator[Kept]:
         yield Kept(kind="wheels", name="wheels", path=folder / "wheels")
     for own in _folders(folder / "own"):  # of local nodes, by their config's folder
         yield from _in_cache(own)
-
-
-def _nodes(folder: Path) -> Iterator[Kept]:
-    for path in _folders(folder):
-        yield Kept(kind="nodes", name=path.name, path=path)
 
 
 def _folders(folder: Path) -> list[Path]:
