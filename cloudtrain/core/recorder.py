@@ -34,15 +34,11 @@ HEADERS = frozenset(
 )
 """Headers that drivers read, in lower case."""
 _OF_CLOUDS = (
-    ".googleapis.com",
-    ".amazonaws.com",
-    ".amazonaws.com.cn",
-    ".amazonaws.eu",
-    ".azure.com",
+    *(".googleapis.com", ".azure.com"),
+    *(".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu"),
 )
 _SIGNED = frozenset({"t", "c", "s", "h", "sig"})
 """Parameters that sign the URL of one of Azure's operations."""
-_STORES = frozenset({"s3"})
 _HAND_OUT = frozenset({"sts", "sso", "sso-oidc", "signin"})
 """Services of AWS that answer with credentials."""
 
@@ -173,23 +169,22 @@ def of_botocore(
     cloud: str, *, http_response: Any, model: Any, context: Any = None, **_: Any
 ) -> None:
     """Record an answer to botocore, from its event `after-call`."""
-    service = model.service_model.service_name
+    service, status = model.service_model.service_name, http_response.status_code
     region = (context or {}).get("client_region", "")
-    is_secret = service in _HAND_OUT and http_response.status_code < 300
-    if service not in _STORES:
-        _note(
-            lambda: {
-                "cloud": cloud,
-                "method": str(model.http.get("method", "")),
-                "url": http_response.url,
-                "action": f"{service}:{model.name} in {region}",
-                "status": http_response.status_code,
-                "headers": http_response.headers,
-                "body": None
-                if is_secret or model.has_streaming_output
-                else _text(http_response.content),
-            }
-        )
+    is_left_out = (service in _HAND_OUT and status < 300) or model.has_streaming_output
+    if service == "s3":  # a store
+        return
+    _note(
+        lambda: {
+            "cloud": cloud,
+            "method": str(model.http.get("method", "")),
+            "url": http_response.url,
+            "action": f"{service}:{model.name} in {region}",
+            "status": status,
+            "headers": http_response.headers,
+            "body": None if is_left_out else _text(http_response.content),
+        }
+    )
 
 
 def _note(record: Callable[[], dict[str, Any]]) -> None:
@@ -340,8 +335,7 @@ class Masks:
         for form in {word, re.sub(r"[^a-z0-9_-]+", "-", word)}:  # as in a label: owner.py
             self._known.setdefault(form, made)
         self._read.clear()
-        longest = sorted(self._known, key=len, reverse=True)
-        names = "|".join(map(re.escape, longest))
+        names = "|".join(map(re.escape, sorted(self._known, key=len, reverse=True)))
         self._names = re.compile(rf"(?<![a-z0-9])(?:{names})(?![a-z0-9])", re.IGNORECASE)
 
     def notice(self, text: str) -> None:
