@@ -134,8 +134,7 @@ class Ec2Client:
     @contextmanager
     def mapped(self, asked: str) -> Iterator[None]:
         """Map exceptions that libcloud, requests and botocore raise inside to CloudError; refused
-        credentials come with the command that renews these.
-        """
+        credentials come with the command that renews these."""
         try:
             yield
         except CloudError:
@@ -175,8 +174,7 @@ class Ec2Client:
 
     def _ca_bundle(self) -> str | None:
         """The file of authorities that botocore uses (botocore.endpoint); libcloud by itself reads
-        SSL_CERT_FILE as it is imported, and certifi.
-        """
+        SSL_CERT_FILE as it is imported, and certifi."""
         core = self.session()._session  # boto3 does not expose botocore's settings
         return core.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
 

@@ -33,8 +33,7 @@ from cloudtrain.providers.base.driver import Vm
 ROLE = "cloudtrain-terminate"
 LATER = 180.0
 """Seconds between the node's own timer, which reports what has landed, and AWS's schedule, which
-then ends the node only if it still exists. A schedule is precise to the minute.
-"""
+then ends the node only if it still exists. A schedule is precise to the minute."""
 TARGET = "arn:{partition}:scheduler:::aws-sdk:ec2:terminateInstances"
 
 
@@ -75,11 +74,8 @@ class Schedules:
 
     def arm(self, region: str, instance: str, expires: float) -> str | None:
         """Have AWS end this instance LATER after `expires`; its schedule's name, None without a
-        role.
-
-        Raises CloudError on failure, and if AWS reports another schedule than the one requested: in
-        an account with the role, AWS must end every node.
-        """
+        role. Raises CloudError on failure, and if AWS reports another schedule than the one
+        requested: in an account with the role, AWS must end every node."""
         role = self.role(region)
         if role is None:
             return None
@@ -116,8 +112,7 @@ class Schedules:
 
     def refuse_hidden(self, region: str, instance: str) -> None:
         """Raise PermissionsError if AWS has a schedule for this instance while this user may not
-        see the role: its end could not be moved, and would come at the old time.
-        """
+        see the role: its end could not be moved, and would come at the old time."""
         if self.role(region) is not None or not self._hidden:
             return
         try:
@@ -160,10 +155,8 @@ class Schedules:
             self._delete(client, name)
 
     def drop(self, region: str, names: Iterable[str]) -> None:
-        """Delete these schedules, as what they guard is gone.
-
-        One that is left is harmless: IDs are never reused, and it deletes itself at its time.
-        """
+        """Delete these schedules, as what they guard is gone. One that is left is harmless: IDs are
+        never reused, and it deletes itself at its time."""
         if self.role(region) is None:
             return
         client = self._client(region)
@@ -173,9 +166,7 @@ class Schedules:
 
     def missing(self, region: str, machines: Iterable[tuple[str, str, float]]) -> dict[str, str]:
         """Reasons for which AWS does not end instances, by ID. `machines`: (node, instance, end).
-
-        Empty without a role, and where the user may not ask: then the node's own timer counts.
-        """
+        Empty without a role, and where the user may not ask: then the node's own timer counts."""
         if self.role(region) is None:
             return {}
         client = self._client(region)
@@ -227,8 +218,7 @@ PREFIX = "cloudtrain-"
 
 def name_of(instance: str, expires: float) -> str:
     """Name of the schedule that ends an instance at `expires`. Both are in it, so that two nodes of
-    one name have two, and a moved end is made before the old one is deleted.
-    """
+    one name have two, and a moved end is made before the old one is deleted."""
     return f"{PREFIX}{instance}-{int(expires)}"
 
 

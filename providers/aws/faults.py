@@ -231,8 +231,7 @@ TABLE = Table(
 
 NOT_HERE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Error codes with which a region that is not enabled for this account rejects valid credentials:
-https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html
-"""
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_temp_enable-regions.html"""
 UNKNOWN_ACTION = frozenset(
     {"InvalidAction", "UnsupportedOperation", "NotImplemented", "UnknownOperationException"}
 )
@@ -307,5 +306,4 @@ def _with_command(error: CloudError, message: str) -> CloudError:
 
 _ENCODED = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 """Matches the encoded statement and policy that denied a call; decoding it needs a permission:
-https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html
-"""
+https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html"""

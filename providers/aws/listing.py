@@ -19,8 +19,7 @@ STATES: dict[str, NodeState] = {
     "terminated": "gone",
 }
 """EC2's instance states → ours. An instance that is shutting down is not billed:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html
-"""
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html"""
 
 
 def to_vm(instance: Tree, region: str, *, private: bool) -> Vm | None:
@@ -33,8 +32,7 @@ def listed_vm(
     instance: Tree, region: str, *, private: bool, of: str | None = None
 ) -> Vm | NotAsked | None:
     """Convert an instance, `of` one cluster alone; NotAsked if its labels cannot be ours. Its name
-    is that of its labels: anyone may have changed the tag `Name`.
-    """
+    is that of its labels: anyone may have changed the tag `Name`."""
     ours = labels.read(xml.tags(instance), of=of)
     id = xml.text(instance, "instanceId")
     if isinstance(ours, labels.NotOurs):

@@ -30,8 +30,7 @@ _BLOCKED = (
 def subnet(ec2: Ec2Client, place: Location, wanted: Network, *, nodes: int = 1) -> Subnet:
     """The config's subnet, or else a public subnet of the config's VPC or the default VPC (any
     subnet for private nodes), if possible with room for so many nodes. One without is returned if
-    there is no other: the nodes may be in it already. Raises CloudConfigError.
-    """
+    there is no other: the nodes may be in it already. Raises CloudConfigError."""
     if wanted.subnet:
         return _given_subnet(ec2, place, wanted.subnet, private=wanted.private)
     vpc = wanted.vpc or default_vpc(ec2, place.region)
@@ -155,8 +154,7 @@ def _subnet(found: Tree) -> Subnet:
 
 class SecurityGroup:
     """Security group of a cluster in a VPC: allows all traffic between its members and SSH from the
-    caller, if there is one, nothing else.
-    """
+    caller, if there is one, nothing else."""
 
     def __init__(self, ec2: Ec2Client, region: str, vpc: str, plan: Plan) -> None:
         self._ec2 = ec2
@@ -217,8 +215,7 @@ class SecurityGroup:
 
     def _repaired(self, id: str, caller: str, efa: bool) -> bool | None:
         """Remove SSH rules for other addresses and add missing rules. Returns None while a new
-        group is not yet known everywhere in EC2.
-        """
+        group is not yet known everywhere in EC2."""
         group = self._described(id)
         if group is None:
             return None
@@ -269,8 +266,7 @@ def placement_group_name(cluster: str, zone: str) -> str:
 
 def placement_group(ec2: Ec2Client, place: Location, plan: Plan, journal: Journal) -> str:
     """Create or adopt the group that places the nodes close together. Returns its name; "" if the
-    endpoint has no placement groups.
-    """
+    endpoint has no placement groups."""
     cluster = plan.config.name
     name = placement_group_name(cluster, place.zone)
     there = placement_groups(ec2, place.region)
@@ -354,10 +350,8 @@ def existing_groups(ec2: Ec2Client, region: str, vpc: str, wanted: Sequence[str]
 
 def describe_groups(groups: Sequence[Tree], names: Sequence[str]) -> str:
     """Text on who may use SSH by these groups. Raises CloudConfigError if nodes could not reach
-    each other, or nobody could reach them.
-
-    Rules with prefix lists are passed over: what they contain takes further calls.
-    """
+    each other, or nobody could reach them. Rules with prefix lists are passed over: what they
+    contain takes further calls."""
     rules = [rule for group in groups for rule in xml.items(group, "ipPermissions")]
     listed = any(xml.items(rule, "prefixListIds") for rule in rules)
     words = ", ".join(names)

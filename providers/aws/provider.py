@@ -72,8 +72,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
     ends_by_shutdown = True
     at_once = 128
     """RunInstances is answered in a second or two, and EC2 takes 2 a second from an account: more
-    in parallel would only use up their tries (`vms.THROTTLED`).
-    """
+    in parallel would only use up their tries (`vms.THROTTLED`)."""
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:
@@ -231,8 +230,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
 
     def start(self, machine: Vm, expires: float | None) -> None:
         """Start a stopped instance. Its own timer is stored on its disk, so its end is moved first:
-        one that has passed would terminate the instance, with its disk, as it boots.
-        """
+        one that has passed would terminate the instance, with its disk, as it boots."""
         if expires is not None:
             expiry.move_stopped(self._ec2, self._schedules, machine, expires)
         asked = {"InstanceId": [machine.id]}
@@ -272,8 +270,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
 
     def _move_end(self, machine: Vm, expires: float | None, tell: Tell) -> None:
         """Move one end: AWS's new schedule, the node's timer, the tag, and then the old schedule
-        goes. On failure, all are put back.
-        """
+        goes. On failure, all are put back."""
         region = machine.place.region
         self._schedules.refuse_hidden(region, machine.id)
         made = self._schedules.arm(region, machine.id, expires) if expires is not None else None
@@ -300,8 +297,7 @@ class AwsDriver(CloudDriver[ClusterNetwork]):
 
     def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
         """Asks for AWS's own schedules. Without a role for them the node's timer alone ends it,
-        which only the node could be asked about.
-        """
+        which only the node could be asked about."""
         found: dict[str, str] = {}
         for region in sorted({machine.place.region for machine in machines}):
             asked = [

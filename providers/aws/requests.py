@@ -18,13 +18,11 @@ from cloudtrain.providers.base.driver import LaunchRequest
 VERSION = "2016-11-15"
 USER_DATA = 16 * 1024
 """Maximum size of user data in bytes, before base64:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html
-"""
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html"""
 FASTER = {"Iops": 3000, "Throughput": 500}
 """Volume throughput in MiB/s for $0.02 per hour; the default is 125. Nodes read CUDA's libraries at
 each start, from volumes that fetch an image's blocks at first use.
-https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type
-"""
+https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html#gp3-ebs-volume-type"""
 ALL = "-1"
 """Stands for any protocol and port."""
 
@@ -66,8 +64,7 @@ def tagged(kinds: Sequence[str], labels: Mapping[str, str]) -> dict[str, Any]:
 
 def run_instances(order: LaunchRequest[ClusterNetwork], token: str) -> dict[str, Any]:
     """Build the request for one instance, which is deleted when it shuts down, has no instance
-    profile unless `identity` names one, and requires IMDSv2 from the instance itself (one hop).
-    """
+    profile unless `identity` names one, and requires IMDSv2 from the instance itself (one hop)."""
     node, network = order.node, order.network
     image = network.images[node.name]
     kinds = ["instance", "volume", "network-interface", *(["spot-instances-request"] * node.spot)]
@@ -165,10 +162,8 @@ def instance_profile(identity: str | None) -> dict[str, str] | None:
 
 
 def disk_gb(wanted: int | None, image: AwsImage, *, gpus: bool = False) -> int:
-    """The disk size in GB: at least the image's; with GPUs, 50 GB more.
-
-    CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
-    """
+    """The disk size in GB: at least the image's; with GPUs, 50 GB more. CUDA's libraries for
+    TensorFlow take 7 GB, and their downloads another 3 GB during installation."""
     default = image.size_gb + 50 if gpus else DISK_GB
     return max(wanted or default, image.size_gb)
 

@@ -61,8 +61,7 @@ def of_kind(
     ec2: Ec2Client, region: str, *, kind: ResourceKind, cluster: str | None = None
 ) -> list[Resource | NotAsked]:
     """List the resources of this kind in that region, of all clusters, and what cannot be ours; of
-    the latter, with `cluster`, only what has its label.
-    """
+    the latter, with `cluster`, only what has its label."""
     if kind is BY_WORD["placement group"]:
         found = network.placement_groups(ec2, region) or []
     else:

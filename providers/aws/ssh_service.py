@@ -21,8 +21,7 @@ getting-started-add-permissions-to-existing-profile.html"""
 def command(instance: str, region: str, profile: str | None) -> tuple[str, ...]:
     """AWS' own ProxyCommand, with the instance's id:
     https://docs.aws.amazon.com/systems-manager/latest/userguide/
-    session-manager-getting-started-enable-ssh-connections.html
-    """
+    session-manager-getting-started-enable-ssh-connections.html"""
     words = ["aws", "ssm", "start-session", "--target", instance, "--document-name", DOCUMENT]
     words += ["--parameters", "portNumber=22", "--region", region]
     words += ["--profile", profile] if profile else []

@@ -26,11 +26,8 @@ def delete_all(
     *,
     launched: Callable[[str], bool],
 ) -> None:
-    """Delete these machines and resources.
-
-    `launched` returns True for the ID of an instance that this process has just launched and that
-    EC2 may not know everywhere yet.
-    """
+    """Delete these machines and resources. `launched` returns True for the ID of an instance that
+    this process has just launched and that EC2 may not know everywhere yet."""
     regions = sorted({machine.place.region for machine in gone})
     failures: dict[str, BaseException] = {}
     living = set(regions)
@@ -51,11 +48,9 @@ def delete_all(
 
 
 def delete_from_inside(ec2: Ec2Client, machines: Sequence[Vm]) -> None:
-    """Terminate the instance that runs this program; its volume goes with it.
-
-    Its security group, which has no price, cannot be deleted before it. AWS's own schedule of its
-    end stays, in case that this fails; it deletes itself once it was due.
-    """
+    """Terminate the instance that runs this program; its volume goes with it. Its security group,
+    which has no price, cannot be deleted before it. AWS's own schedule of its end stays, in case
+    that this fails; it deletes itself once it was due."""
     for machine in machines:
         _terminate(ec2, machine.place.region, [machine.id], lambda id: False)
 

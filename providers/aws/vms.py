@@ -30,8 +30,7 @@ TOKENS = 32
 THROTTLED = 2
 """Factor by which the number of tries of a throttled call is multiplied. After the first 5, EC2
 lets an account create 2 instances a second, so 128 at once are throttled for a minute:
-https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
-"""
+https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html"""
 
 
 def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
@@ -147,10 +146,8 @@ def _alive(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
 
 
 def _earlier(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm | None:
-    """The instance that an earlier `up` requested, if any.
-
-    If that request's answer may have been lost, waits as long as EC2 may take to list it.
-    """
+    """The instance that an earlier `up` requested, if any. If that request's answer may have been
+    lost, waits as long as EC2 may take to list it."""
     late = 0.0
     if order.asked is not None:
         late = max(0.0, order.asked + ec2.timing.listing - ec2.timing.clock.now())
@@ -180,8 +177,7 @@ def _listed(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> list[tuple[
 
 def serial_log(ec2: Ec2Client, machine: Vm) -> str:
     """The latest serial output; instances other than Nitro's only have that of their boot:
-    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
-    """
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html"""
     asked = {"InstanceId": machine.id}
     try:
         answer = ec2.ask(machine.place.region, "GetConsoleOutput", {**asked, "Latest": True})

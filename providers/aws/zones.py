@@ -144,8 +144,7 @@ class Regions:
 
     def _of(self, places: Sequence[str]) -> tuple[str, ...]:
         """The regions of these zones and regions; invalid names are reported by `places`. What
-        botocore knows needs no list of regions first.
-        """
+        botocore knows needs no list of regions first."""
         matches = [_REGION.match(place) for place in places]
         found = dict.fromkeys(match[1] for match in matches if match)
         if not self._names and found.keys() <= _real():
@@ -153,12 +152,9 @@ class Regions:
         return tuple(region for region in found if region in self.names())
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
-        """The placement's zones, in its order.
-
-        A region is replaced by its zones that have the machines and the subnet, or by all its zones
-        if EC2 reports none, so that the launch gives the reason. Raises CloudConfigError for names
-        that do not exist.
-        """
+        """The placement's zones, in its order. A region is replaced by its zones that have the
+        machines and the subnet, or by all its zones if EC2 reports none, so that the launch gives
+        the reason. Raises CloudConfigError for names that do not exist."""
         found: list[Location] = []
         subnet, somewhere = plan.config.network.subnet, False
         for entry in plan.config.placement:

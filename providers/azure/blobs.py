@@ -12,8 +12,7 @@ from cloudtrain.providers.base.http import Tree
 
 def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
     """Report soft delete and versioning; the finding never fails. Yields nothing if these
-    credentials cannot see the account.
-    """
+    credentials cannot see the account."""
     if store is None or not store.startswith("az://"):
         return
     account = store.removeprefix("az://").partition("/")[0]

@@ -48,10 +48,8 @@ def endpoint_of(config: ClusterConfig) -> str | None:
 
 
 class ArmClient:
-    """Resource Manager client for one subscription. Thread-safe.
-
-    Every method raises CloudError. All calls are idempotent.
-    """
+    """Resource Manager client for one subscription. Thread-safe. Every method raises CloudError.
+    All calls are idempotent."""
 
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
@@ -114,10 +112,8 @@ class ArmClient:
         query: Mapping[str, str] | None = None,
         retried: type[CloudError] | None = None,
     ) -> Answer:
-        """Send one request, retried while it is throttled, unanswered or raises `retried`.
-
-        Falls back to an older API version if this endpoint does not support ours yet.
-        """
+        """Send one request, retried while it is throttled, unanswered or raises `retried`. Falls
+        back to an older API version if this endpoint does not support ours yet."""
         wanted = None if "api-version=" in path else paths.version(path)
         if wanted is None:
             return self._call(method, path, body, query or {}, retried)
@@ -241,8 +237,7 @@ class ArmClient:
 
     def _is_settled(self, kind: str, path: str, within: float, pause: float) -> bool:
         """Wait for the resource in the shared list; True once it is ready. Returns False if the
-        list does not report its state, or reports a failure without a reason.
-        """
+        list does not report its state, or reports a failure without a reason."""
         with self._lock:
             if kind not in self._watches:
                 self._watches[kind] = SharedPoll(
@@ -254,8 +249,7 @@ class ArmClient:
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Delete a resource and wait until it is gone. Deleting one that no longer exists is not an
-        error; one that is still in use is retried for a while.
-        """
+        error; one that is still in use is retried for a while."""
         try:
             begun = self.call("DELETE", path, retried=BusyError)
             self.finish("DELETE", path, begun, within=within)
@@ -263,11 +257,9 @@ class ArmClient:
             return
 
     def finish(self, method: str, path: str, answer: Answer, *, within: float = OPERATION) -> None:
-        """Wait for the operation that `answer` belongs to. Raises the operation's error.
-
-        Azure reports operations in three ways:
-        https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
-        """
+        """Wait for the operation that `answer` belongs to. Raises the operation's error. Azure
+        reports operations in three ways:
+        https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations"""
         asked = f"{method} {_short(path)}"
         if _is_ready(answer):
             return
@@ -316,8 +308,7 @@ class ArmClient:
 
     def _operation(self, asked: str, url: str, reach: Scope, polled: _Polled) -> bool | None:
         """Query an operation once: True when it has succeeded, None while it runs, False if Azure
-        no longer knows it, or does not tell it to a role on one resource group.
-        """
+        no longer knows it, or does not tell it to a role on one resource group."""
         answer = self._hear(url, polled)
         if answer is None:
             return False
@@ -345,8 +336,7 @@ class ArmClient:
         self, asked: str, ask: Callable[[], T | None], within: float, polled: _Polled | None = None
     ) -> T:
         """Poll `ask` until it returns something other than None, and return that; no sooner than
-        the last answer told. Raises TransientError on a timeout.
-        """
+        the last answer told. Raises TransientError on a timeout."""
         clock, polls = self.timing.clock, self.timing.polls
 
         def sleep(seconds: float) -> object:
@@ -385,8 +375,7 @@ class ArmClient:
 
 class _Polled:
     """Time until an operation may be asked for again, as the answers told:
-    https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations
-    """
+    https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations"""
 
     def __init__(self, begun: Answer) -> None:
         self.wait = 0.0
@@ -399,8 +388,7 @@ class _Polled:
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:
     """Run these calls in parallel and return their results. If several fail, raises only the first
-    failure: they usually have the same cause.
-    """
+    failure: they usually have the same cause."""
     numbers = list(range(len(questions)))
     try:
         return fan_out(numbers, lambda number: questions[number](), name=str)

@@ -124,8 +124,7 @@ class Deadlines:
 
     def withdraw(self, region: str, operation: str) -> None:
         """Cancel an operation that another replaces. Raises TransientError if it still stands: it
-        would end the VM at the old time.
-        """
+        would end the VM at the old time."""
         self.cancel(region, [operation])
         found = self.reported(region, [operation]).get(operation)
         if found is not None and found.state in PENDING:

@@ -35,12 +35,10 @@ from cloudtrain.providers.base.words import lasting
 SOONEST = 35 * 60.0
 """Minimum lead time in seconds. According to Microsoft's support, a schedule runs on its first day
 only if it was created 31 minutes ahead; for a changed schedule the documentation says 30:
-https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown
-"""
+https://learn.microsoft.com/azure/devtest-labs/devtest-lab-auto-shutdown"""
 CHANGED_LATE = 31 * 60.0
 """Minimum seconds before a schedule's old time for a change to take effect on the same day; a later
-change takes effect the next day.
-"""
+change takes effect the next day."""
 LONGEST = 24 * 3600.0
 """Maximum lead time of an end that a schedule can hold, in seconds."""
 FARTHEST = 14 * 86400.0
@@ -53,10 +51,8 @@ OPERATION = "cloudtrain-deadline"
 
 
 def refuse_lifetime(seconds: float | None, *, far: bool) -> None:
-    """Raise CloudConfigError for a lifetime that Azure cannot end in time.
-
-    `far`: True if Microsoft.ComputeSchedule is available, which can end a VM more than a day ahead.
-    """
+    """Raise CloudConfigError for a lifetime that Azure cannot end in time. `far`: True if
+    Microsoft.ComputeSchedule is available, which can end a VM more than a day ahead."""
     if seconds is None:
         return
     words = f"limits.max_lifetime of {lasting(seconds)}: on Azure, an end"
@@ -138,10 +134,8 @@ class Expiries:
         self, group: paths.Group, name: str, region: str, tags: requests.Tags, expires: float
     ) -> bool:
         """Have Azure end the VM at `expires`, by both services if both are available. An earlier
-        end is withdrawn once Azure reports this one; if that fails, the earlier end stays.
-
-        Returns False if Microsoft.ComputeSchedule refused, perhaps because the VM is not ready.
-        """
+        end is withdrawn once Azure reports this one; if that fails, the earlier end stays. Returns
+        False if Microsoft.ComputeSchedule refused, perhaps because the VM is not ready."""
         ahead = expires - self._arm.timing.clock.now()
         known = _Armed(self._arm.find(group.schedule(name)))
         made = self._deadlines.submit(group.vm(name), region, expires, known.operation)
@@ -207,8 +201,7 @@ class Expiries:
 
     def _drop(self, machine: Vm) -> None:
         """Remove a VM's end, as the user wants none. The tag is removed last: `repair` would
-        otherwise set the end in the tag again.
-        """
+        otherwise set the end in the tag again."""
         group, name = where(machine)
         path, found = group.vm(name), self._arm.find(group.schedule(name))
         if found is not None:
@@ -253,10 +246,8 @@ class Expiries:
         self, group: paths.Group, guarded: Mapping[str, _Guarded], *, both: bool
     ) -> dict[str, str]:
         """Messages on what VMs of one group lack, by name. `both`: also those that one of the two
-        services ends, and the other could.
-
-        One call for the schedules; another for the operations, if schedules do not reach that far.
-        """
+        services ends, and the other could. One call for the schedules; another for the operations,
+        if schedules do not reach that far."""
         if not guarded:
             return {}
         schedules = self._schedules(group)

@@ -67,11 +67,9 @@ def make(
     journal: Journal,
     repair: Callable[[paths.Group, str], None],
 ) -> ClusterNetwork:
-    """Create the group, then the firewall, network and placement group in parallel.
-
-    The firewall is updated if a caller's address has changed. `repair` completes what an
-    interrupted creation has left in the group.
-    """
+    """Create the group, then the firewall, network and placement group in parallel. The firewall is
+    updated if a caller's address has changed. `repair` completes what an interrupted creation has
+    left in the group."""
     cluster = plan.config.name
     group = arm.group_for(cluster, place.region)
     reserved = reservations.find(arm, plan)
@@ -111,8 +109,7 @@ def make(
 
 def register(services: ResourceProviders, lifetime: float | None, journal: Journal) -> None:
     """Register the resource providers that the subscription lacks. Raises PermissionsError if an
-    essential one cannot be registered.
-    """
+    essential one cannot be registered."""
     for namespace in services.missing(*needed(lifetime)):
         services.register(namespace, journal)
     if lifetime is not None and services.missing(DEADLINES):
@@ -125,10 +122,8 @@ def register(services: ResourceProviders, lifetime: float | None, journal: Journ
 
 def uses_placement_group(plan: Plan) -> bool:
     """True if the nodes are placed in a proximity placement group, depending on `network.close`.
-
     With `auto`, that is so if all machines have a fast network and none is spot, whose capacity is
-    scarce anyway. Never with a capacity reservation: `reservations.refuse_close`.
-    """
+    scarce anyway. Never with a capacity reservation: `reservations.refuse_close`."""
     nodes, close = plan.nodes, plan.config.network.close
     if len(nodes) < 2 or close == "off" or reservations.of_plan(plan):
         return False
@@ -178,10 +173,8 @@ class _Site:
         return None if fresh else ours(self.arm, path, self.cluster)
 
     def create_group(self) -> bool:
-        """Create the group if it does not exist, once an old one is deleted.
-
-        Returns True if it was created.
-        """
+        """Create the group if it does not exist, once an old one is deleted. Returns True if it was
+        created."""
         found = self._alive()
         if found is not None:
             parsed = labels.read(typed(found, "tags", dict, null=True))
@@ -232,9 +225,8 @@ class _Site:
 
     def proximity(self, *, fresh: bool) -> str | None:
         """Create a placement group for this place alone, as its first VM binds it to a data centre.
-
-        Returns None if this endpoint does not support placement groups: training works without one.
-        """
+        Returns None if this endpoint does not support placement groups: training works without
+        one."""
         name = f"{labels.group_name(self.cluster)}-{self.place}"
         path = self.within.proximity(name)
         if self._found(path, fresh=fresh) is None:
@@ -263,11 +255,9 @@ def no_group(name: str) -> CloudConfigError:
 
 
 def ours(arm: ArmClient, path: str, cluster: str) -> Tree | None:
-    """A resource of the cluster; None if it does not exist.
-
-    Raises NameTakenError if the user's group has another resource of that name, which a PUT would
-    change. In a group of our own, everything is ours.
-    """
+    """A resource of the cluster; None if it does not exist. Raises NameTakenError if the user's
+    group has another resource of that name, which a PUT would change. In a group of our own,
+    everything is ours."""
     found = arm.find(path)
     if found is not None and arm.given:
         known = labels.ours(typed(found, "tags", dict, null=True))
@@ -306,10 +296,8 @@ FIT = ("standard", "premium")
 
 
 def bastion_ranges(arm: ArmClient, network: Network) -> tuple[str, ...]:
-    """The address ranges from which the Bastion connects: those of its AzureBastionSubnet.
-
-    Raises CloudConfigError for a Bastion that cannot open tunnels.
-    """
+    """The address ranges from which the Bastion connects: those of its AzureBastionSubnet. Raises
+    CloudConfigError for a Bastion that cannot open tunnels."""
     bastion = _fit_bastion(arm, network)
     found = (bastion.get("properties") or {}).get("ipConfigurations") or ()
     subnets = [(each.get("properties") or {}).get("subnet") or {} for each in found]

@@ -44,10 +44,8 @@ def type_of(path: str) -> str:
 
 
 def newest(versions: Sequence[str], wanted: str) -> str | None:
-    """The newest of the versions that a refusal lists.
-
-    A preview is chosen if there is nothing else, a version above `wanted` if all are.
-    """
+    """The newest of the versions that a refusal lists. A preview is chosen if there is nothing
+    else, a version above `wanted` if all are."""
     ranked = sorted(versions, key=lambda one: (one <= wanted, one.count("-") == 2, one))
     return ranked[-1] if ranked else None
 
@@ -130,8 +128,7 @@ def reservation_name(id: str, subscription: str) -> str:
 
 def vm_of(id: str) -> tuple[Group, str] | None:
     """The group and name in a VM's ID; None for other IDs. Group names are converted to lower case,
-    as lists sometimes capitalize them.
-    """
+    as lists sometimes capitalize them."""
     found = re.fullmatch(
         r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/providers/"
         r"microsoft\.compute/virtualmachines/([^/]+)",
@@ -158,9 +155,7 @@ def zone_of(place_zone: str) -> str:
 
 def local(url: str, prefix: str) -> str:
     """The path and query of a link that the cloud returned. `prefix` is the endpoint's own path.
-
-    Links are followed only to our own endpoint, as the request carries our token.
-    """
+    Links are followed only to our own endpoint, as the request carries our token."""
     parts = urlsplit(url)
     path = parts.path.removeprefix(prefix) if prefix else parts.path
     return f"{path}?{parts.query}" if parts.query else path

@@ -237,9 +237,7 @@ SUBMIT, STATUS, CANCEL = (
 
 def deadline(vms: Sequence[str], expires: float, asked: str) -> Body:
     """Scheduled action that deallocates VMs at `expires` (Unix time). `asked`: ID of this request.
-
-    https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions
-    """
+    https://learn.microsoft.com/rest/api/computeschedule/scheduled-actions"""
     at = datetime.fromtimestamp(int(expires), timezone.utc)
     return {
         "schedule": {
@@ -260,8 +258,7 @@ def operations(ids: Sequence[str]) -> Body:
 PLAIN_BOOT = {"securityType": "Standard"}
 """Security profile that disables Secure Boot: with it, the kernel refuses NVIDIA's modules, and a
 subscription may enable it by default.
-https://learn.microsoft.com/azure/virtual-machines/trusted-launch
-"""
+https://learn.microsoft.com/azure/virtual-machines/trusted-launch"""
 UNSIGNED_BOOT = {
     "securityType": "TrustedLaunch",
     "uefiSettings": {"secureBootEnabled": False, "vTpmEnabled": True},
@@ -277,8 +274,7 @@ def has_gpu(node: NodePlan) -> bool:
 
 def with_next_boot(body: Any) -> Any:
     """The body with the profile to try after the one that was refused: that of Trusted Launch
-    without Secure Boot, then none. The same if it has none.
-    """
+    without Secure Boot, then none. The same if it has none."""
     if isinstance(body, list):
         return [with_next_boot(each) for each in body]
     if not isinstance(body, dict):
@@ -290,9 +286,7 @@ def with_next_boot(body: Any) -> Any:
 
 def schedule(region: str, tags: Tags, *, vm: str, expires: float, enabled: bool = True) -> Body:
     """Daily schedule that deallocates the VM at the minute of day of `expires` (Unix time), in UTC.
-
-    https://learn.microsoft.com/rest/api/dtl/global-schedules
-    """
+    https://learn.microsoft.com/rest/api/dtl/global-schedules"""
     at = datetime.fromtimestamp(expires, timezone.utc)
     properties = {
         "status": "Enabled" if enabled else "Disabled",
@@ -358,9 +352,7 @@ def images_of(image: str, node: NodePlan) -> tuple[str, ...]:
 
 def image_reference(image: str) -> Body:
     """The reference for `publisher:offer:sku:version`, or for the ID of a custom or gallery image.
-
-    Raises CloudConfigError for anything else.
-    """
+    Raises CloudConfigError for anything else."""
     lower = image.lower()
     for prefix, field in (
         ("/subscriptions/", "id"),

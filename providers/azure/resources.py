@@ -30,12 +30,9 @@ class Resources:
         """False once the endpoint has refused `$expand` in the list of a group's VMs."""
 
     def machines(self, cluster: str | None, place: Location | None) -> PartialList[Vm]:
-        """List the VMs of a cluster, or of all clusters.
-
-        One cluster's VMs are listed from its own groups, so that thousands of other VMs in the
-        subscription add no cost. The VMs of all clusters come from five lists of the whole
-        subscription.
-        """
+        """List the VMs of a cluster, or of all clusters. One cluster's VMs are listed from its own
+        groups, so that thousands of other VMs in the subscription add no cost. The VMs of all
+        clusters come from five lists of the whole subscription."""
         found = self._of_everything() if cluster is None else self._of_groups(cluster, place)
         listed = PartialList.of_read(found)
         return PartialList((m for m in listed if place in (None, m.place)), listed.not_asked)
@@ -170,8 +167,7 @@ class Resources:
 
     def resources(self, cluster: str | None) -> PartialList[Resource]:
         """List our groups, and resources with our label in other groups; with a group of the
-        user's, what a cluster has in that.
-        """
+        user's, what a cluster has in that."""
         if self._arm.given and cluster:
             return self._inside(self._arm.given, cluster)
         try:

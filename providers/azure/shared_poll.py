@@ -29,10 +29,8 @@ NOT_DONE = "not done"
 
 def interval(timing: Timing, taken: float, listed: float = 0.0) -> float:
     """The seconds until the next poll of an operation that has taken `taken` seconds so far.
-
     `listed`: seconds that the last list took, with a page for each hundred resources. The pause is
-    as long, so that hundreds of nodes do not take up all calls that Azure accepts.
-    """
+    as long, so that hundreds of nodes do not take up all calls that Azure accepts."""
     return min(timing.polls.longest, max(timing.polls.pause / 2, LATE * taken, listed))
 
 

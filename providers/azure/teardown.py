@@ -34,8 +34,7 @@ GROUP = "resource group"
 AT_ONCE = 64
 FORCED = "Microsoft.Compute/virtualMachines"
 """Resource types to delete by force, without a shutdown:
-https://learn.microsoft.com/rest/api/resources/resource-groups/delete
-"""
+https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
 SCHEDULE = "Microsoft.DevTestLab/schedules"
 KINDS = (
     # In the order in which they can be deleted.
@@ -89,10 +88,8 @@ class Teardown:
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the group of the VM that runs this program, with all that is in it: Azure goes on
-        when the VM is gone. It is not deallocated first, as it could not send the next call.
-
-        In a group of the user's own, the VM alone: its parts go with it (`deleteOption`).
-        """
+        when the VM is gone. It is not deallocated first, as it could not send the next call. In a
+        group of the user's own, the VM alone: its parts go with it (`deleteOption`)."""
         groups = [resource for resource in resources if resource.kind == GROUP]
         whole = {group.name.lower() for group in groups}
         known = {machine.generation for machine in machines}
@@ -217,8 +214,7 @@ def _fresh(ask: Callable[[], T]) -> T:
 
 def _refuse_other(things: Sequence[Tree], known: Collection[str]) -> None:
     """Raise LookAgainError if one of these is of a generation that was not listed before, and
-    NameTakenError if the labels of one cannot be ours.
-    """
+    NameTakenError if the labels of one cannot be ours."""
     for thing in things:
         parsed = labels.read(typed(thing, "tags", dict, null=True))
         if isinstance(parsed, labels.NotOurs):

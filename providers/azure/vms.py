@@ -126,9 +126,7 @@ class Vms:
 
     def _begin(self, path: str, body: Tree, *others: Tree) -> Answer | None:
         """Begin to create the VM; None if an earlier call, whose answer was lost, has begun.
-
-        `others`: images to try in turn if the first does not exist.
-        """
+        `others`: images to try in turn if the first does not exist."""
         try:
             return self._arm.call("PUT", path, body, retried=BusyError)
         except BusyError:
@@ -163,8 +161,7 @@ class Vms:
 
     def remove(self, group: paths.Group, name: str, zone: str, generation: str) -> None:
         """Delete the VM, then what `deleteOption` should have deleted with it. Raises
-        LookAgainError if another creation has made a VM of that name.
-        """
+        LookAgainError if another creation has made a VM of that name."""
         path = group.vm(name)
         vm = self._arm.find(path)
         known = labels.read(typed(vm or {}, "tags", dict, null=True))
@@ -215,8 +212,7 @@ TIMEOUT = 20.0
 
 def serial_log(arm: ArmClient, machine: Vm) -> str:
     """The end of the serial log:
-    https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data
-    """
+    https://learn.microsoft.com/rest/api/compute/virtual-machines/retrieve-boot-diagnostics-data"""
     group, name = where(machine)
     path = f"{group.vm(name)}/retrieveBootDiagnosticsData"
     answer = arm.call("POST", path, query={"sasUriExpirationTimeInMinutes": MINUTES})

@@ -43,8 +43,7 @@ def objects(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def unix_time(text: object) -> float | None:
     """Convert a time like `2026-11-21T13:30:00.1234567+00:00` to Unix time: Azure writes seven
-    digits, but Python 3.10 reads only six.
-    """
+    digits, but Python 3.10 reads only six."""
     words = str(text or "").replace("Z", "+00:00")
     head, dot, rest = words.partition(".")
     if dot:
@@ -115,8 +114,7 @@ def _raised_in(traceback: TracebackType | None) -> tuple[str, str]:
 
 def ip_address(text: object) -> str:
     """The address; "" if the text is not one, as that of a node whose address is not known yet: it
-    becomes an argument of ssh and a line of its files.
-    """
+    becomes an argument of ssh and a line of its files."""
     try:
         return str(ipaddress.ip_address(str(text)))
     except ValueError:

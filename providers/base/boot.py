@@ -74,10 +74,7 @@ def _text(document: dict[str, Any]) -> str:
 
 def with_end(user_data: str, expires: float, *, moved: str) -> str:
     """The user data of a stopped node with another end, which also counts before the one that its
-    END file has, once. `moved`: an ID of this move.
-
-    Raises ValueError if it is not ours.
-    """
+    END file has, once. `moved`: an ID of this move. Raises ValueError if it is not ours."""
     document = document_of(user_data)
     commands = document.get("bootcmd") if isinstance(document, dict) else None
     if not commands:
@@ -132,8 +129,7 @@ _NO_OTHER_HOST_KEYS = (
 
 END = "/var/lib/cloudtrain/end"
 """File that holds the end as Unix time in whole seconds, or `off`. If it exists, it overrides the
-end in the user data, which cannot change while the instance runs.
-"""
+end in the user data, which cannot change while the instance runs."""
 _FOLDER = END.rpartition("/")[0]
 
 
@@ -160,8 +156,7 @@ def _ending(expires: float | None, *, timed: bool) -> tuple[str, ...]:
 CAN_MOVE = f"pgrep -f 'cat [{END[0]}]{END[1:]}' >/dev/null"
 """Shell command for the node that succeeds if the node's timer reads the END file; timers of
 earlier versions do not. The brackets keep the pattern from matching the shell that runs the
-command.
-"""
+command."""
 
 
 def has_end_command(expires: float) -> str:
@@ -174,8 +169,7 @@ def has_end_command(expires: float) -> str:
 
 def move_end_command(expires: float | None) -> str:
     """Build the shell command that changes the end; run it on the node as a user with sudo. It
-    succeeds if the timer, which reads the file, is there.
-    """
+    succeeds if the timer, which reads the file, is there."""
     text = "off" if expires is None else str(int(expires))
     return (
         f"sudo mkdir -p {_FOLDER} && echo {text} | sudo tee {END}.new >/dev/null "

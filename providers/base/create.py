@@ -43,8 +43,7 @@ SETTLES = 300.0
 @dataclass(frozen=True, kw_only=True)
 class Creation(Generic[NetworkT]):
     """One `create` call across all the places that it tries. `there` maps the names of nodes that
-    already existed to their VMs.
-    """
+    already existed to their VMs."""
 
     account: CloudDriver[NetworkT]
     timing: Timing
@@ -69,9 +68,7 @@ class Creation(Generic[NetworkT]):
 
     def fill(self, place: Location, *, later: Sequence[Location]) -> dict[str, Node]:
         """Create every node of the plan in `place`; on failure, roll back those requested here.
-
-        `later`: the places that may be tried next. A rollback keeps resources that they can use.
-        """
+        `later`: the places that may be tried next. A rollback keeps resources that they can use."""
         launches, close = _Launches(), False
         if any(node.name not in self.there for node in self.plan.nodes):
             self.journal(PlacementTried(placement=str(place), region=place.region))
@@ -109,8 +106,7 @@ class Creation(Generic[NetworkT]):
     @property
     def _queue(self) -> float:
         """Seconds for which a request may wait for capacity in the cloud's queue. Only in the last
-        place: in the others it is refused at once, and the next one is tried.
-        """
+        place: in the others it is refused at once, and the next one is tried."""
         return self.plan.config.limits.wait or 0.0
 
     def _launch(
@@ -193,10 +189,8 @@ class Creation(Generic[NetworkT]):
         )
 
     def _await(self, place: Location, made: Mapping[str, Vm]) -> dict[str, Node]:
-        """Wait until all nodes run and have an address.
-
-        Skips listing them if all were running when this call began and none has changed.
-        """
+        """Wait until all nodes run and have an address. Skips listing them if all were running when
+        this call began and none has changed."""
         there = self._planned_there()
         if not made and not self.moved and all(_runs(machine.node) for machine in there):
             return {machine.node.name: machine.node for machine in there}
@@ -252,8 +246,7 @@ class Creation(Generic[NetworkT]):
         failure: BaseException,
     ) -> BaseException:
         """Delete the nodes that this call requested and, for a new cluster, every resource that no
-        later place needs. Returns the error to raise.
-        """
+        later place needs. Returns the error to raise."""
         needed: set[str] = set()
         if is_of_place(failure):
             refusal = cast("CloudError", failure)
@@ -321,8 +314,7 @@ def lacks_room(error: BaseException) -> bool:
 def goes_on(error: BaseException) -> bool:
     """True if the next place is tried after this error: all but what the whole account is refused,
     of which a lack of room may be unknown in another place. `check` and `check --deep` go by the
-    same rule. None is tried while nodes of this one may still be billed.
-    """
+    same rule. None is tried while nodes of this one may still be billed."""
     return is_of_place(error) and not getattr(error, "left_over", False)
 
 
@@ -344,10 +336,8 @@ def of_all(refusals: Sequence[CloudError]) -> type[CloudError]:
 
 
 def uninterrupted(work: Callable[[], T]) -> T:
-    """Run `work` in its own thread. Ctrl-C takes effect at its end; a third one, immediately.
-
-    The cloud executes a call that Ctrl-C cuts off, perhaps after the rollback's listing.
-    """
+    """Run `work` in its own thread. Ctrl-C takes effect at its end; a third one, immediately. The
+    cloud executes a call that Ctrl-C cuts off, perhaps after the rollback's listing."""
     result: Future[T] = Future()
     worker = threading.Thread(target=copy_context().run, args=(_fulfil, result, work))
     interrupts = 0
@@ -391,8 +381,7 @@ def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
 def _one_refusal(failure: BaseException) -> BaseException:
     """Merge the failures of several nodes into one if they are the same, as those of all hosts of a
     TPU are, which one request creates; and those after which the next place is tried, with the
-    widest scope.
-    """
+    widest scope."""
     if not isinstance(failure, NodesError):
         return failure
     errors = list(failure.failures.values())

@@ -126,8 +126,7 @@ class ConfirmsEnds(Protocol):
 
     def missing_ends(self, machines: Sequence[Vm]) -> dict[str, str]:
         """Reasons for which the cloud does not end some of these running VMs at their end, by ID.
-        One call or two for all of them. Raises CloudError.
-        """
+        One call or two for all of them. Raises CloudError."""
 
     def repair_ends(self, machines: Sequence[Vm]) -> None:
         """Have the cloud end those of these VMs that it says it does not. Raises CloudError."""
@@ -146,8 +145,7 @@ class CloudDriver(Protocol[NetworkT]):
     """True if a VM that shuts itself down is not billed: a timer in its user data ends it."""
     at_once: int
     """Maximum number of nodes requested in parallel: each holds a connection while its operation
-    goes on, or shares a rate of requests with the others.
-    """
+    goes on, or shares a rate of requests with the others."""
     soonest_end: float
     """Minimum lead time in seconds: an end nearer than this cannot be set in time."""
 
@@ -156,9 +154,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         """Check credentials, permissions, machines, images, and the quota that all roles need.
-
-        Changes nothing. If this endpoint does not report something, a finding says so.
-        """
+        Changes nothing. If this endpoint does not report something, a finding says so."""
 
     def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
         """Same as Provider.dry_run."""
@@ -176,9 +172,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     def places(self, plan: Plan) -> tuple[Location, ...]:
         """The places of the placement, in its order: of a region, its zones with the machines.
-
-        Raises CloudConfigError for a zone or region that does not exist.
-        """
+        Raises CloudConfigError for a zone or region that does not exist."""
 
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
         """The cloud's evidence on spot capacity for the plan's spot nodes (`node.spot`), at most
@@ -191,8 +185,7 @@ class CloudDriver(Protocol[NetworkT]):
 
     def latest_end(self, plan: Plan) -> float | None:
         """The Unix time by which the plan's nodes must end, as what they are bought from ends then;
-        None if nothing does. Asks only if the plan names such a reservation.
-        """
+        None if nothing does. Asks only if the plan names such a reservation."""
         return None
 
     def machines(
@@ -226,33 +219,25 @@ class CloudDriver(Protocol[NetworkT]):
         return False
 
     def launch(self, order: LaunchRequest[NetworkT]) -> Vm:
-        """Launch one VM, or adopt the one that an earlier call with this token created.
-
-        Returns once the cloud has accepted the request: the VM may not be running or listed yet.
-        Raises CapacityError, QuotaError, …
-        """
+        """Launch one VM, or adopt the one that an earlier call with this token created. Returns
+        once the cloud has accepted the request: the VM may not be running or listed yet. Raises
+        CapacityError, QuotaError, …"""
 
     def refusal(self, machine: Vm) -> CloudError | None:
         """Error that says why the cloud did not create a VM whose request it had accepted and let
-        wait for capacity; None if it does not say.
-        """
+        wait for capacity; None if it does not say."""
         return None
 
     def start(self, machine: Vm, expires: float | None) -> None:
-        """Start a stopped VM; its disk is unchanged.
-
-        The VM ends at `expires` (Unix time), together with the rest of its cluster: starting it
-        does not begin a new lifetime.
-        """
+        """Start a stopped VM; its disk is unchanged. The VM ends at `expires` (Unix time), together
+        with the rest of its cluster: starting it does not begin a new lifetime."""
 
     def move_ends(
         self, machines: Sequence[Vm], expires: float | None, tell: Tell | None = None
     ) -> bool:
         """Move the end of these VMs and their labels to `expires` (Unix time; None: no end).
-
         Returns False and changes nothing if this cloud cannot move the end of a VM. `tell` runs a
-        line of sh on a running node, for ends that are stored on the node.
-        """
+        line of sh on a running node, for ends that are stored on the node."""
         return False
 
     def serial_log(self, machine: Vm) -> str:
@@ -269,7 +254,5 @@ class CloudDriver(Protocol[NetworkT]):
 
     def delete_from_inside(self, machines: Sequence[Vm], resources: Sequence[Resource]) -> None:
         """Delete the VM that runs this program, in one last call, and before it those resources
-        that can be deleted while it runs.
-
-        The call must not wait for a step of ours after it, as no later one may happen.
-        """
+        that can be deleted while it runs. The call must not wait for a step of ours after it, as no
+        later one may happen."""

@@ -19,8 +19,7 @@ class Ends:
 
     def choose(self, plan: Plan, there: Mapping[str, Vm]) -> tuple[float | None, bool]:
         """Give all nodes the same end when a node joins or is restarted. Returns that end, and
-        whether any node's end was moved.
-        """
+        whether any node's end was moved."""
         expires = self._expires(plan, there)
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
@@ -41,8 +40,7 @@ class Ends:
     def _expires(self, plan: Plan, there: Mapping[str, Vm]) -> float | None:
         """The expiry of new nodes: the existing nodes' expiry, or now + max_lifetime if there is
         none or it has passed; never later than what they are bought from, nor than the plan's
-        `latest_end`.
-        """
+        `latest_end`."""
         now, paid, soonest = self.timing.clock.now(), plan.latest_end, self.account.soonest_end
         latest, end = self.account.latest_end(plan), self._wished_end(plan, there)
         end = end if latest is None else min(latest, end or latest)

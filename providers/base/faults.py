@@ -123,12 +123,9 @@ class Table:
         return _error(row, what, words, code, reach, facts or {}, retry_after)
 
     def _told(self, causes: Sequence[tuple[str, str]], status: int) -> tuple[str, str, Row]:
-        """The code that counts, its message, and what it means.
-
-        An answer with a code is an answer, whatever its status: with a server error, too, it says
-        what failed, and the same request gets it again. Only a 429 counts before a code that does
-        not say what to wait for.
-        """
+        """The code that counts, its message, and what it means. An answer with a code is an answer,
+        whatever its status: with a server error, too, it says what failed, and the same request
+        gets it again. Only a 429 counts before a code that does not say what to wait for."""
         for code, words in causes:
             row = self.row(code, words)
             if row is not None and (status != 429 or issubclass(row.error, _FIRM)):
@@ -185,8 +182,7 @@ def _error(
 
 def redacted(words: str) -> str:
     """Remove private values: a cloud repeats a rejected value in its message, and a VM's first-boot
-    data contains a private key.
-    """
+    data contains a private key."""
     words = re.sub(r"-----BEGIN .*?(-----END [^-]*-----|\Z)", "***", words, flags=re.DOTALL)
     words = re.sub(r"'[^']{200,}'|\"[^\"]{200,}\"", "'…'", words)
     words = " ".join(words.split())

@@ -53,8 +53,7 @@ class Answer:
 
 def user_authorities() -> str | None:
     """The user's own file of CA certificates, as google-auth and azure-identity take it; libcloud
-    reads SSL_CERT_FILE and certifi only.
-    """
+    reads SSL_CERT_FILE and certifi only."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
 
 
@@ -125,8 +124,7 @@ class HttpClient:
     ) -> Answer:
         """Send one request to a path below `url`, with a body of JSON or a form, and return the
         answer, whatever its status. `sign` returns the headers to send for those that libcloud
-        would. Raises CloudError; `asked` names the request in it.
-        """
+        would. Raises CloudError; `asked` names the request in it."""
         headers = {"Content-Type": "application/json", **headers}
         data = json.dumps(body) if body else form
         with self._table.mapped(asked), self._connection(url) as connection:
@@ -160,8 +158,7 @@ class _Response(Response):  # type: ignore[misc, unused-ignore]
 
 class CloudConnection(Connection):  # type: ignore[misc, unused-ignore]
     """Connection to one endpoint. libcloud's own of each cloud support fewer endpoints and logins,
-    and drop what an error's answer says.
-    """
+    and drop what an error's answer says."""
 
     responseCls = _Response
     driver: Any = SimpleNamespace(name="cloudtrain")

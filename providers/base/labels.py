@@ -223,9 +223,7 @@ def refuse_foreign(
 
 def group_name(cluster: str) -> str:
     """The name of a cluster's network, firewall and group: at most 41 characters of `[a-z0-9-]`.
-
-    Resources that the cloud cannot label are found by this name.
-    """
+    Resources that the cloud cannot label are found by this name."""
     return f"cloudtrain-{cluster}"
 
 

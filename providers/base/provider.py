@@ -305,8 +305,7 @@ class CloudProvider(Generic[NetworkT]):
         self, plan: Plan, there: Mapping[str, Vm], expected: Mapping[str, float], journal: Journal
     ) -> str:
         """The generation of what is created: that of the existing nodes; that of a creation that
-        was interrupted, whose nodes may still be listed; else a new one.
-        """
+        was interrupted, whose nodes may still be listed; else a new one."""
         cluster = plan.config.name
         theirs = sorted({m.generation for m in there.values() if m.generation})
         begun = self._search(cluster).where.generations[:1] if expected else ()
@@ -321,11 +320,9 @@ class CloudProvider(Generic[NetworkT]):
         return found
 
     def _adopted(self, plan: Plan, journal: Journal) -> dict[str, Vm]:
-        """The existing nodes by name.
-
-        If a node has two VMs, the older one is kept; if there are nodes in several places, the
-        place with the most. The others come from an interrupted creation and are deleted.
-        """
+        """The existing nodes by name. If a node has two VMs, the older one is kept; if there are
+        nodes in several places, the place with the most. The others come from an interrupted
+        creation and are deleted."""
         search = self._search(plan.config.name)
         found = [m for m in search.machines() if m.node.state != "gone"]
         for machine in found:
@@ -364,8 +361,7 @@ def _journal_refusal(journal: Journal, place: Location, error: CloudError) -> No
 
 def _no_placement(refusals: Sequence[tuple[Location, CloudError]]) -> CloudError:
     """An error that lists each placement's refusal in the cloud's own words; the refusal itself if
-    it is the only one, and not a lack of room.
-    """
+    it is the only one, and not a lack of room."""
     if len(refusals) == 1 and not lacks_room(refusals[0][1]):
         return refusals[0][1]
     kind = of_all([error for _, error in refusals]) if refusals else CapacityError

@@ -21,8 +21,7 @@ def new_generation() -> str:
 @dataclass
 class SeenGenerations:
     """The generations of one cluster that one command may delete. What has none was created by an
-    earlier version, and is known by the cluster's name alone.
-    """
+    earlier version, and is known by the cluster's name alone."""
 
     known: set[str] = field(default_factory=set)
     looked: bool = False
@@ -32,8 +31,7 @@ class SeenGenerations:
         self, machines: Iterable[Vm], resources: Iterable[Resource] = (), now: float = 0.0
     ) -> None:
         """Remember the generations of the first listing, and of no later one. Resources that are
-        listed after the nodes, and of a creation that may go on, may be newer than those.
-        """
+        listed after the nodes, and of a creation that may go on, may be newer than those."""
         if not self.looked:
             self.known |= {m.generation for m in machines if m.node.state != "gone"}
             old = (r for r in resources if not is_being_created(r.creating_until, now))
@@ -47,8 +45,7 @@ class SeenGenerations:
         self, machines: Iterable[Vm], resources: Iterable[Resource], now: float
     ) -> tuple[Vm | Resource, ...]:
         """The nodes of other generations, and resources of a cluster that is being created. Other
-        resources of another generation were left over by a creation that failed.
-        """
+        resources of another generation were left over by a creation that failed."""
         nodes = [m for m in machines if m.node.state != "gone" and self.is_other(m.generation)]
         at_work = (r for r in resources if is_being_created(r.creating_until, now))
         return (*nodes, *(r for r in at_work if self.is_other(r.generation)))

@@ -173,8 +173,7 @@ def roll_back(
     failure: Failure, delete: Callable[[], object], journal: Journal = lambda *_, **__: None
 ) -> Failure:
     """Call `delete` and return the error to raise: `failure`, with any error of the rollback added
-    to its hint, and `left_over` set accordingly.
-    """
+    to its hint, and `left_over` set accordingly."""
     try:
         delete()
     except Exception as trouble:  # noqa: BLE001

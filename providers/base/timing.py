@@ -40,9 +40,7 @@ class Timing:
         unless: Callable[[CloudError], bool] | None = None,
     ) -> T:
         """Run `work`, again after TransientError, RateError and `also`, once the cloud allows it.
-
-        Only for idempotent calls.
-        """
+        Only for idempotent calls."""
         answers = (RateError, also or RateError)
 
         def hopeless(error: CloudError) -> bool:
@@ -58,8 +56,7 @@ class Timing:
 
     def until(self, ask: Callable[[], T | None], *, within: float, what: str = "") -> T | None:
         """Poll `ask` until it returns something other than None, and return that; None after
-        `within` seconds. A long wait is reported as waiting for `what`.
-        """
+        `within` seconds. A long wait is reported as waiting for `what`."""
         polls = replace(self.polls, within=within)
         return poll_until(ask, polls, waits_for=what, clock=self.clock)
 

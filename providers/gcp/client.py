@@ -32,8 +32,7 @@ from cloudtrain.providers.gcp.credentials import Credentials
 GOOGLE = "https://compute.googleapis.com/compute/v1"
 OVERRIDE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
 """Environment variable of gcloud for a custom endpoint:
-https://cloud.google.com/sdk/gcloud/reference/topic/configurations
-"""
+https://cloud.google.com/sdk/gcloud/reference/topic/configurations"""
 
 WAITING = 150.0
 """Timeout in seconds of a call that waits for an operation; Google may take 120 s to answer it."""
@@ -62,11 +61,9 @@ BUSY = 120.0
 
 
 class GcpClient:
-    """Client for one project. Paths are relative to it, or start with `projects/` or `b/`.
-
-    Every error is one of `errors`, with `what` and Google's own words. TransientError and RateError
-    are raised only after many retries.
-    """
+    """Client for one project. Paths are relative to it, or start with `projects/` or `b/`. Every
+    error is one of `errors`, with `what` and Google's own words. TransientError and RateError are
+    raised only after many retries."""
 
     def __init__(self, config: ClusterConfig, timing: Timing) -> None:
         self.timing = timing
@@ -114,11 +111,9 @@ class GcpClient:
             return None
 
     def pages(self, what: str, path: str, **params: str) -> Iterator[Json]:
-        """Yield all pages of a list.
-
-        Raises TransientError for an incomplete page: an unreachable zone may hold machines. For an
-        aggregated list, `unreachable_places` reports that instead.
-        """
+        """Yield all pages of a list. Raises TransientError for an incomplete page: an unreachable
+        zone may hold machines. For an aggregated list, `unreachable_places` reports that
+        instead."""
         wanted: dict[str, str] = {"maxResults": "500", **params}
         while True:
             if path.startswith("aggregated/"):
@@ -133,11 +128,9 @@ class GcpClient:
             wanted = {**wanted, "pageToken": str(token)}
 
     def _partial_page(self, what: str, path: str, params: Mapping[str, str]) -> Json:
-        """Fetch one page with `returnPartialSuccess`: else one unreachable zone fails the list.
-
-        Not every version of the API supports the parameter:
-        https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList
-        """
+        """Fetch one page with `returnPartialSuccess`: else one unreachable zone fails the list. Not
+        every version of the API supports the parameter:
+        https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList"""
         wanted = self.wishes.without_refused({**params, _PARTIAL_TOO: "true"})
         try:
             return self.call(what, "GET", path, params=wanted)
@@ -222,10 +215,8 @@ class GcpClient:
         return done
 
     def _progress(self, what: str, path: str) -> Json:
-        """Wait for an operation. Google answers `wait` when it is done, or after two minutes.
-
-        The rate quota allows one such call a node, not polling: /compute/docs/api/best-practices.
-        """
+        """Wait for an operation. Google answers `wait` when it is done, or after two minutes. The
+        rate quota allows one such call a node, not polling: /compute/docs/api/best-practices."""
         if self._waits:
             try:
                 return self._waiter.call(what, "POST", f"{path}/wait")

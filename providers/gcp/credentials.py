@@ -19,15 +19,12 @@ from cloudtrain.providers.gcp.facts import FACTS
 
 EMAIL = ("openid", "https://www.googleapis.com/auth/userinfo.email")
 """Scopes for reading the account's e-mail address; `gcloud auth application-default login` requests
-both: https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login
-"""
+both: https://cloud.google.com/sdk/gcloud/reference/auth/application-default/login"""
 
 
 class Credentials:
-    """Application default credentials, looked up at the first use. Thread-safe.
-
-    `endpoints.auth` of the config overrides the token URI.
-    """
+    """Application default credentials, looked up at the first use. Thread-safe. `endpoints.auth` of
+    the config overrides the token URI."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -65,8 +62,7 @@ class Credentials:
 
     def _signed_in(self, ended: int, renew: bool) -> tuple[Any, str | None]:
         """Sign in, unless more than `ended` sign-ins have ended by now: then the outcome of the
-        last one counts for this caller too, as google-auth itself retries for seconds.
-        """
+        last one counts for this caller too, as google-auth itself retries for seconds."""
         with self._lock:
             if self._sign_ins == ended:
                 self._failure = None
@@ -108,8 +104,7 @@ class Credentials:
 
 def _refuse_other_issuer(credentials: Any, uri: str) -> None:
     """Raise CredentialsError before a refresh token, which is a person's whole account and never
-    ends, goes to a host that did not issue it. No file can allow that, only the environment.
-    """
+    ends, goes to a host that did not issue it. No file can allow that, only the environment."""
     if not getattr(credentials, "refresh_token", None):
         return
     issuer = getattr(credentials, "token_uri", None) or "https://oauth2.googleapis.com/token"
@@ -130,8 +125,7 @@ def _refuse_other_issuer(credentials: Any, uri: str) -> None:
 
 def _direct() -> Any:
     """Transport with which google-auth sends requests, without redirects: one would take a refresh
-    token, which is in the body of a POST, to another host (RFC 9110, 15.4.8).
-    """
+    token, which is in the body of a POST, to another host (RFC 9110, 15.4.8)."""
     from google.auth.transport.requests import Request
 
     request = Request()

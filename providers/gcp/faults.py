@@ -277,8 +277,7 @@ OF_A_NEW_VM = ("RESOURCE_NOT_READY", "RESOURCE_NOT_FOUND")
 PREEMPTED = re.compile(r"preempt", re.IGNORECASE)
 """Matches the message of an UNSUPPORTED_OPERATION error if the VM was preempted during its
 creation. Google also uses that code for requests that no zone supports, such as an unsupported disk
-for a machine type.
-"""
+for a machine type."""
 
 
 def of_answer(
@@ -341,8 +340,7 @@ def of_operation(
     facts: Mapping[str, str] | None = None,
 ) -> CloudError:
     """The error for a failed operation. All its errors are considered: the first may only say that
-    not everything was done, and the second why.
-    """
+    not everything was done, and the second why."""
     details = [d for error in errors for d in error.get("errorDetails") or ()]
     causes, words = [], []
     for error in errors:
@@ -439,6 +437,5 @@ def _quota_scope(dimensions: Mapping[str, str]) -> Scope:
 
 def is_unknown_question(error: NotFoundError, words: str = "The resource '") -> bool:
     """True if the endpoint does not support the request, rather than the resource being absent,
-    which the API's messages say in these words.
-    """
+    which the API's messages say in these words."""
     return error.code == UNKNOWN_METHOD or words not in error.message

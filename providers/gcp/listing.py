@@ -96,8 +96,7 @@ def _ends(instance: Json) -> float | None:
 def _no_end(instance: Json, expires: float | None) -> str:
     """Reason for which Google does not end a running VM that our label says it ends: none of the
     three fields that say so is there. "" if it does.
-    https://cloud.google.com/compute/docs/instances/limit-vm-runtime (documented)
-    """
+    https://cloud.google.com/compute/docs/instances/limit-vm-runtime (documented)"""
     asked = instance.get("scheduling") or {}
     armed = _ends(instance) or asked.get("maxRunDuration") or asked.get("terminationTime")
     if expires is None or armed or instance.get("status") != "RUNNING":
@@ -109,8 +108,7 @@ def to_resource(
     kind: str, item: Json, endings: Sequence[str] = ("",), of: str | None = None
 ) -> Resource | NotAsked | None:
     """Convert a resource of a kind that has no labels; None unless both its name and its
-    description mark it as ours, NotAsked if the description cannot be ours.
-    """
+    description mark it as ours, NotAsked if the description cannot be ours."""
     parsed = read_description(typed(item, "description", str), of=of)
     if isinstance(parsed, labels.NotOurs):
         return parsed.on(f"{kind} {item.get('name')}")

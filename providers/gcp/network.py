@@ -165,10 +165,8 @@ class NetworkBuilder:
 
 def existing(api: GcpClient, plan: Plan, region: str) -> tuple[str, str]:
     """The paths of the config's network and subnetwork in a region. Raises CloudConfigError.
-
     Firewall rules are in the project of their network: those of a Shared VPC are its host project's
-    to make: https://cloud.google.com/vpc/docs/shared-vpc (documented).
-    """
+    to make: https://cloud.google.com/vpc/docs/shared-vpc (documented)."""
     wanted = plan.config.network
     if wanted.vpc:
         network, path = _of_vpc(api, wanted.vpc, region)
@@ -214,10 +212,8 @@ def _of_vpc(api: GcpClient, vpc: str, region: str) -> tuple[str, str]:
 
 
 def subnet_path(subnet: str, project: str, region: str) -> str:
-    """The subnetwork's path for a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL.
-
-    Raises CloudConfigError for a subnetwork of another region.
-    """
+    """The subnetwork's path for a name, `regions/R/subnetworks/NAME`, `projects/…` or a URL. Raises
+    CloudConfigError for a subnetwork of another region."""
     path = _path(subnet)
     if "/" not in path:
         return f"projects/{project}/regions/{region}/subnetworks/{path}"

@@ -49,18 +49,15 @@ def provider(config: ClusterConfig) -> CloudProvider[ClusterNetwork]:
 
 @answers_by_shape
 class GcpDriver(CloudDriver[ClusterNetwork]):
-    """Driver for one project. Sends no request before its first use.
-
-    It moves no ends: Google accepts setScheduling for stopped VMs only.
-    """
+    """Driver for one project. Sends no request before its first use. It moves no ends: Google
+    accepts setScheduling for stopped VMs only."""
 
     name = "gcp"
     ends_by_shutdown = False
     """A VM that shuts itself down is stopped, its disk billed. `maxRunDuration` ends it."""
     at_once = 512
     """Each waits for its operation. Its three calls count towards three quotas of 1,500 a minute,
-    for changes, reads and operations: https://cloud.google.com/compute/api-quota (2026-11).
-    """
+    for changes, reads and operations: https://cloud.google.com/compute/api-quota (2026-11)."""
     soonest_end = 60.0
 
     def __init__(self, config: ClusterConfig, timing: Timing = TIMING) -> None:

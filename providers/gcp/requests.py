@@ -47,8 +47,7 @@ class ClusterNetwork:
 
     def once(self, name: str, create: Callable[[], Json]) -> Json:
         """Create a resource with several nodes in the first of their threads; the others wait for
-        its result, or raise a copy of its error.
-        """
+        its result, or raise a copy of its error."""
         with self.lock:
             first = name not in self.shared
             result = self.shared.setdefault(name, Future())
@@ -87,8 +86,7 @@ def subnetwork(cluster: str, region: str, network: str) -> Json:
 
 def cidr(region: str) -> str:
     """A /20 in 10.0.0.0/8 derived from the region alone: a cluster that tries several regions keeps
-    one network, whose subnetworks must not overlap.
-    """
+    one network, whose subnetworks must not overlap."""
     slot = zlib.crc32(region.encode()) % 4096
     return f"10.{slot // 16}.{slot % 16 * 16}.0/20"
 
@@ -133,8 +131,7 @@ def description(
 ) -> str:
     """The description that replaces labels on resources that cannot have labels; `read_description`
     parses it. The user's own `tags` come after it, as far as there is room. `creation`:
-    `labels.of_creation`.
-    """
+    `labels.of_creation`."""
     values = {**labels.of_cluster(cluster, owner), **(creation or {})}
     facts = [f"{word}={values[key]}" for key, word in _FACTS.items() if key in values]
     own = " ".join(f"{name}={value}" for name, value in (tags or {}).items())
@@ -229,19 +226,16 @@ def _boot_disk(order: LaunchRequest[ClusterNetwork], image: GcpImage, kind: str)
 
 
 def service_accounts(identity: str | None) -> list[Json]:
-    """The service account of a VM; none without `identity`: an intruder has no access then.
-
-    Its IAM roles decide what it may do; the scope only admits all of them, as Google recommends:
-    https://cloud.google.com/compute/docs/access/service-accounts#scopes_best_practice
-    """
+    """The service account of a VM; none without `identity`: an intruder has no access then. Its IAM
+    roles decide what it may do; the scope only admits all of them, as Google recommends:
+    https://cloud.google.com/compute/docs/access/service-accounts#scopes_best_practice"""
     return [{"email": identity, "scopes": [SCOPE]}] if identity else []
 
 
 def least_disk(node: NodePlan, image: GcpImage) -> int:
     """The minimum disk size in GB: the image's, as Google refuses less; with GPUs, 50 GB more.
-
-    CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during installation.
-    """
+    CUDA's libraries for TensorFlow take 7 GB, and their downloads another 3 GB during
+    installation."""
     default = max(GPU_DISK_GB, image.disk_gb + 50) if shape(node).has_gpus else DISK_GB
     return max(node.disk_gb or default, image.disk_gb, 10)
 

@@ -127,10 +127,8 @@ def _joined(answers: Sequence[PartialList[T]]) -> PartialList[T]:
 
 
 def _items(api: GcpClient, what: str, path: str, cluster: str | None = None) -> PartialList[Json]:
-    """The items of all pages; an aggregated list has them by zone or region.
-
-    `cluster` only shortens the response; callers still match items by their labels.
-    """
+    """The items of all pages; an aggregated list has them by zone or region. `cluster` only
+    shortens the response; callers still match items by their labels."""
     params = {"filter": f"labels.{labels.CLUSTER}={cluster}"} if cluster else {}
     if not path.startswith("aggregated/"):
         pages = api.pages(what, path, **params)

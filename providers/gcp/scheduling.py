@@ -35,11 +35,9 @@ KEY = "compute.googleapis.com/reservation-name"
 def bought(
     node: NodePlan, *, bound: bool, queue: float, left: float | None, migrates: bool
 ) -> Json:
-    """The fields of a request that say how the VM is bought.
-
-    `bound`: its reservation is one whose VMs end with it. `queue`: seconds that a flex-start
-    request may wait. `left`: seconds until the VM's end. `migrates`: it can migrate live.
-    """
+    """The fields of a request that say how the VM is bought. `bound`: its reservation is one whose
+    VMs end with it. `queue`: seconds that a flex-start request may wait. `left`: seconds until the
+    VM's end. `migrates`: it can migrate live."""
     market = node.provisioning.market
     body: Json = {"provisioningModel": _model(node, bound=bound)}
     if market == "spot":
@@ -71,11 +69,9 @@ def queue_seconds(queue: float) -> int:
 
 
 def with_end(scheduling: Json, expires: float | None, *, now: float) -> Json:
-    """The scheduling for a stopped VM that is about to be started, with its end at `expires`.
-
-    A flex-start VM needs `maxRunDuration`, which counts from its start (documented at its creation;
-    that it is so at a later start is suspected).
-    """
+    """The scheduling for a stopped VM that is about to be started, with its end at `expires`. A
+    flex-start VM needs `maxRunDuration`, which counts from its start (documented at its creation;
+    that it is so at a later start is suspected)."""
     body = {
         key: value
         for key, value in scheduling.items()

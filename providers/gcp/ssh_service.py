@@ -15,10 +15,8 @@ compute.instances.get: https://cloud.google.com/iap/docs/using-tcp-forwarding#gr
 
 def command(project: str, zone: str, instance: str) -> tuple[str, ...]:
     """The command that `gcloud compute ssh --tunnel-through-iap` uses as its ProxyCommand.
-
     `--listen-on-stdin` is hidden in gcloud's help: surface/compute/start_iap_tunnel.py of the SDK
-    (read), which also names the positional instance and port.
-    """
+    (read), which also names the positional instance and port."""
     words = ("gcloud", "compute", "start-iap-tunnel", instance, "22", "--listen-on-stdin")
     return (*words, f"--project={project}", f"--zone={zone}", "--verbosity=warning", "--quiet")
 

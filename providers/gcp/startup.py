@@ -35,10 +35,8 @@ print(int(urllib.request.urlopen(request, timeout=30).read()))
 
 def slice_script(user_data: Sequence[str]) -> str:
     """The startup script of a TPU: all its hosts have the same metadata, so it has the first-boot
-    data of each host, by its number.
-
-    It does not leave the work to cloud-init, which would read other metadata. Never log it.
-    """
+    data of each host, by its number. It does not leave the work to cloud-init, which would read
+    other metadata. Never log it."""
     if len(user_data) == 1:
         return "\n".join(["#!/bin/sh", *_first_boot(user_data[0])])
     lines = ["#!/bin/sh", f"worker=$(python3 -c {shlex.quote(WORKER)}) || exit 1"]

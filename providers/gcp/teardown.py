@@ -43,8 +43,7 @@ def delete_all(
     api: GcpClient, tpus: Tpus, machines: Sequence[Vm], resources: Sequence[Resource]
 ) -> None:
     """Delete everything, then raise the failure if there was one, or a NodesError with all
-    failures. A TPU is deleted as a whole, whichever of its hosts is named.
-    """
+    failures. A TPU is deleted as a whole, whichever of its hosts is named."""
     failures: dict[str, BaseException] = {}
     hosts = [m for m in machines if tpu_hosts.is_host(m)]
     vms = [m for m in machines if not tpu_hosts.is_host(m)]
@@ -99,10 +98,8 @@ _COMMANDS = {
 def delete_from_inside(
     api: GcpClient, machines: Sequence[Vm], resources: Sequence[Resource]
 ) -> None:
-    """Delete the firewall rules, then the VM that runs this program.
-
-    Its subnetwork and network, without a price, stay. The disk goes with it (`autoDelete`).
-    """
+    """Delete the firewall rules, then the VM that runs this program. Its subnetwork and network,
+    without a price, stay. The disk goes with it (`autoDelete`)."""
     rules = [r for r in resources if r.kind == "firewall"]
     failures: dict[str, BaseException] = {}  # what stays has no price, the VM has
     gather(
@@ -115,11 +112,9 @@ def delete_from_inside(
 
 
 def delete_vm(api: GcpClient, machine: Vm) -> None:
-    """Delete a VM by its id: another one may have its name by now.
-
-    Paths take an id for a name: of `instances.delete` by general knowledge; networks have a
-    `selfLinkWithId`. For an endpoint that takes names alone, or rights by name, it is looked up.
-    """
+    """Delete a VM by its id: another one may have its name by now. Paths take an id for a name: of
+    `instances.delete` by general knowledge; networks have a `selfLinkWithId`. For an endpoint that
+    takes names alone, or rights by name, it is looked up."""
     what, path = _words(machine), instance_path(machine)
     if not machine.id.isdecimal():
         delete(api, what, path)

@@ -75,8 +75,7 @@ class VmLaunch:
 
     def _adopt(self, taken: NameTakenError) -> Vm:
         """Adopt the existing VM of that name. Raises BusyError while it is being deleted,
-        NameTakenError if it is not ours.
-        """
+        NameTakenError if it is not ours."""
         instance = self._instance()
         if instance is None:
             self._free_disk(taken)
@@ -117,10 +116,8 @@ class VmLaunch:
 
 
 def start(api: GcpClient, machine: Vm, expires: float | None) -> None:
-    """Start a stopped or suspended VM, waiting first if it is still stopping.
-
-    `maxRunDuration` begins anew at each start, so the end of a stopped VM is set as a time instead.
-    """
+    """Start a stopped or suspended VM, waiting first if it is still stopping. `maxRunDuration`
+    begins anew at each start, so the end of a stopped VM is set as a time instead."""
     path = teardown.instance_path(machine)
     what = f"starting {machine.node.name} in {machine.place}"
 
@@ -171,8 +168,7 @@ SERIAL_LOG = 16 * 1024
 
 def serial_log(api: GcpClient, machine: Vm) -> str:
     """The end of the serial log. A negative start counts from the end:
-    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput
-    """
+    https://cloud.google.com/compute/docs/reference/rest/v1/instances/getSerialPortOutput"""
     answer = api.call(
         f"serial log of {machine.node.name}",
         "GET",

@@ -16,10 +16,8 @@ from cloudtrain.providers.gcp.machine_types import shape
 
 
 def places(api: GcpClient, plan: Plan) -> tuple[Location, ...]:
-    """The places of the placement, in its order: of a region, its zones with the machines.
-
-    Raises CloudConfigError for a place that does not exist or lacks what the plan needs.
-    """
+    """The places of the placement, in its order: of a region, its zones with the machines. Raises
+    CloudConfigError for a place that does not exist or lacks what the plan needs."""
     entries = zones(api, plan)
     all_places = [place for found in entries.values() for place in found]
     lacks = lacking(api, all_places, plan)
