@@ -50,11 +50,8 @@ def check(
     plan: Plan, *, deep: Console | None = None, ignore: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Every finding, good ones included; those on a candidate's place for each of them, which are
-    asked side by side.
-
-    `deep`: the stage that shows a test on the account; None for none. `ignore`: findings that stop
-    nothing.
-    """
+    asked side by side. `deep`: the stage that shows a test on the account; None for none. `ignore`:
+    findings that stop nothing."""
     handle = Handle(plan.config, plan)
     offline = (*script(plan.config), *buckets(plan.config), *noted(plan.config))
     read = each_candidate(plan.config)
@@ -104,8 +101,7 @@ def least_policy(config: ClusterConfig) -> str:
 
 def drift_finding(plan: Plan) -> tuple[Finding, ...]:
     """Finding on what `up` would refuse of a changed file, by the record here; none if no node is
-    on record.
-    """
+    on record."""
     if not on_record(plan):
         return ()
     try:
@@ -118,8 +114,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
 
 def end_findings(handle: Handle) -> tuple[Finding, ...]:
     """Finding on the ends of existing nodes, by the cloud; none if no node is on record, or if the
-    cloud does not answer, which other findings say.
-    """
+    cloud does not answer, which other findings say."""
     provider = handle.provider if on_record(handle.plan) else None
     if not isinstance(provider, RentsMachines):
         return ()
@@ -145,11 +140,8 @@ def findings(
 def findings_of_place(
     handle: Handle, *, deep: Console | None, ignore: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Findings on the provider, its machines and their price.
-
-    If the cloud describes a machine otherwise than the plan has it, the cluster is planned and
-    checked again.
-    """
+    """Findings on the provider, its machines and their price. If the cloud describes a machine
+    otherwise than the plan has it, the cluster is planned and checked again."""
     refused, news = learn_machines(handle)
     fitting, asked = fitting_findings(handle, refused, ignore)
     for _ in range(PLANNED_AGAIN):
@@ -169,12 +161,7 @@ def findings_of_all(
     """Findings that are the same wherever the cluster is. `data`: if that is checked already."""
     config, plan = handle.config, handle.plan
     data = data or checked_data(plan)
-    return (
-        *found_ahead(config),
-        *command(plan),
-        store(handle),
-        *ignored(data.findings, ignore),
-    )
+    return (*found_ahead(config), *command(plan), store(handle), *ignored(data.findings, ignore))
 
 
 PLANNED_AGAIN = 3
@@ -185,8 +172,7 @@ def fitting_findings(
     handle: Handle, refused: tuple[Finding, ...], ignore: Collection[str]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...] | None]:
     """Findings on the plan's machines, and those of them that came from the cloud; None if it was
-    not asked, as the plan itself is refused.
-    """
+    not asked, as the plan itself is refused."""
     plan = handle.plan
     fitting = ignored(
         (*(refused or machines(plan)), *refusal("gpus", without_code(plan), OTHER_GPUS)), ignore
@@ -200,10 +186,8 @@ def fitting_findings(
 
 def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Query the cloud for machine types that the price tables lack, or because of which they refuse
-    the plan, and keep its answer.
-
-    A finding only if the query was refused and so the plan is; and what was known otherwise.
-    """
+    the plan, and keep its answer. A finding only if the query was refused and so the plan is; and
+    what was known otherwise."""
     config = handle.config
     names = dict.fromkeys(group.machine for group in config.nodes.values() if group.machine)
     refused = bool(plan_errors(handle.plan))
@@ -231,9 +215,7 @@ def compare_machines(
     handle: Handle, queried: tuple[Finding, ...] | None
 ) -> tuple[tuple[str, ...], bool]:
     """Return what the cloud says otherwise of the plan's machines, and whether the plan changes.
-
-    The check before has asked for these machine types, so no further query is sent.
-    """
+    The check before has asked for these machine types, so no further query is sent."""
     provider, plan = handle.provider if queried else None, handle.plan
     names = list(dict.fromkeys(node.machine for node in plan.nodes if node.machine))
     reached = any(finding.what == "machines" for finding in queried or ())
@@ -260,11 +242,9 @@ def ignored(findings: Sequence[Finding], ignore: Collection[str]) -> tuple[Findi
 def deep_check(
     handle: Handle, found: tuple[Finding, ...], console: Console, ignore: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Deep check. Skipped while other findings would stop it.
-
-    A cloud that can validate requests without executing them does so with all of them; then one
-    small machine is created and deleted on every cloud.
-    """
+    """Deep check. Skipped while other findings would stop it. A cloud that can validate requests
+    without executing them does so with all of them; then one small machine is created and deleted
+    on every cloud."""
     wrong = [finding.what for finding in found if not finding.ok]
     if wrong:
         text = f"skipped: fix {', '.join(dict.fromkeys(wrong))} first"

@@ -28,8 +28,7 @@ _SECONDS = 10.0
 
 def command_problems(config: ClusterConfig) -> tuple[Problem, ...]:
     """Each line of `train.command` and `setup.run` that bash cannot parse, and each `{word}` in a
-    command that looks like a placeholder, but is none.
-    """
+    command that looks like a placeholder, but is none."""
     lines = config.train.lines()
     setup = {f"setup.run[{at}]": line for at, line in enumerate(config.setup.run)}
     found: list[Problem] = []
@@ -159,8 +158,7 @@ def unfilled(config: ClusterConfig) -> tuple[Problem, ...]:
 
 def marked(config: ClusterConfig) -> tuple[str, ...]:
     """A note for each line of the file with the mark, whether it was changed or not; `unfilled`
-    names those that hold a placeholder.
-    """
+    names those that hold a placeholder."""
     path = Path(config.source)
     try:
         lines = path.read_text("utf-8").splitlines()

@@ -1,6 +1,5 @@
 """Findings of `check` on what this machine, the data and the account have, before anything is
-created.
-"""
+created."""
 
 from __future__ import annotations
 
@@ -41,11 +40,8 @@ from cloudtrain.ssh.ssh_proxy import ProxyFailed, jump_command, own_command, whe
 
 def found_ahead(config: ClusterConfig) -> tuple[Finding, ...]:
     """Every finding, good ones included: on `setup:`, with the requirements read; the code, read as
-    far as delivery does; command lines, values to fill in, secrets.
-
-    What playbooks would refuse on the nodes is refused here, before they cost anything; a test
-    compares them.
-    """
+    far as delivery does; command lines, values to fill in, secrets. What playbooks would refuse on
+    the nodes is refused here, before they cost anything; a test compares them."""
     return (
         *_of("setup", setup, config),
         *_of("code", code, config),
@@ -110,8 +106,7 @@ def code(config: ClusterConfig) -> str:
 
 def spot_finding(handle: Handle, others: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return where the cloud expects spot machines to be had; none without spot nodes, if the cloud
-    says nothing, or if `others`, the findings on the same place, would stop `up`.
-    """
+    says nothing, or if `others`, the findings on the same place, would stop `up`."""
     if not any(node.spot for node in handle.plan.nodes) or not all(each.ok for each in others):
         return ()
     provider = handle.provider
@@ -183,10 +178,8 @@ def _installed(service: SshService) -> Finding:
 
 
 def _jump_host(jump: str) -> Finding:
-    """Log in to the jump host as connections to nodes do, and ask it for its own SSH port.
-
-    That it refuses this port proves the login, too.
-    """
+    """Log in to the jump host as connections to nodes do, and ask it for its own SSH port. That it
+    refuses this port proves the login, too."""
     try:
         connect(jump_command(jump, "localhost", 22)).close()
     except ProxyFailed as error:
@@ -247,8 +240,7 @@ def checked_data(plan: Plan, *, priced: bool = True) -> CheckedData:
     if they are too small, and what is read; nothing without `data:`.
 
     `priced`: with the cost of its transfer to the plan's place, in the dataset's finding; for
-    several places there is `egress_finding`.
-    """
+    several places there is `egress_finding`."""
     names = tuple(plan.config.data)
     if not names:
         return CheckedData()
@@ -269,8 +261,7 @@ def _checked(
     plan: Plan, name: str, priced: bool
 ) -> tuple[Finding, Traffic | None, tuple[tuple[DataFile, ...], ...]]:
     """A dataset's finding, what is read of it, and the files of each node; none of this if it could
-    not be listed.
-    """
+    not be listed."""
     config = plan.config
     try:
         store = open_source(config, name)

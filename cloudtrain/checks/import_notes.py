@@ -164,8 +164,7 @@ _PACKAGES = {
 
 def provided(config: ClusterConfig) -> frozenset[str] | None:
     """Top-level modules that the tasks' environment may have; None if it may have others, too:
-    without `setup.tensorflow` it is the node's own, and not every package is known.
-    """
+    without `setup.tensorflow` it is the node's own, and not every package is known."""
     setup = config.setup
     if setup.tensorflow is None or setup.run or setup.install or "PYTHONPATH" in config.train.env:
         return None
@@ -199,8 +198,7 @@ def package_of(module: str) -> str:
 
 def folder_with(module: str, paths: Collection[str]) -> str | None:
     """The only folder of the code with this top-level module; "." is its top. None if it has none,
-    or several.
-    """
+    or several."""
     found = {
         posixpath.dirname(path.removesuffix(end)) or "."
         for path in paths
@@ -224,8 +222,7 @@ def _packages(module: str, paths: Collection[str]) -> set[str]:
 def start_as_module(script: str, inside: str, folder: str) -> str | None:
     """Command that starts a script so that it finds modules of a folder above it: `python -m a.b`,
     with `train.dir` if that is not `inside`. None if the folder is not above the script, or if the
-    path between them cannot be a module's name.
-    """
+    path between them cannot be a module's name."""
     script, folder = posixpath.normpath(script), posixpath.normpath(folder)
     if folder != "." and not script.startswith(f"{folder}/"):
         return None

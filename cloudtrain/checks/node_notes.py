@@ -17,10 +17,8 @@ def cost_of(
     ceilings: Mapping[str, float | None],
     now: float,
 ) -> CostSoFar:
-    """Cost as if each node had run since its creation.
-
-    `prices` in $/hour by node; `ceilings` are upper bounds for nodes whose price is not known.
-    """
+    """Cost as if each node had run since its creation. `prices` in $/hour by node; `ceilings` are
+    upper bounds for nodes whose price is not known."""
     least, most = 0.0, 0.0
     known = True
     for node in nodes:

@@ -30,8 +30,7 @@ from cloudtrain.trust.file_facts import file_facts
 
 LONGEST = 128 * 1024 - 1_024
 """Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
-string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the command.
-"""
+string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the command."""
 
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
@@ -71,8 +70,7 @@ def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
 
 def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Problem, ...]:
     """Command lines and variables that no node can start a program with; each once, for all
-    tasks.
-    """
+    tasks."""
     found: dict[str, Problem] = {}
     for launch in started:
         role = launch.task.role

@@ -1,6 +1,5 @@
 """Notes of `plan` and `check` on absolute paths and buckets in a run's command and variables: nodes
-have no file of this machine, no folder in common, and no identity of the user's.
-"""
+have no file of this machine, no folder in common, and no identity of the user's."""
 
 from __future__ import annotations
 
@@ -156,9 +155,8 @@ def _kind_here(path: str) -> Literal["file", "folder"] | None:
 
 
 def _made_by_setup(config: ClusterConfig, path: str) -> bool:
-    """True if a line of `setup.run` names the path, or a folder above it, and so may make, mount
-    or fill it.
-    """
+    """True if a line of `setup.run` names the path, or a folder above it, and so may make, mount or
+    fill it."""
     above = [str(each) for each in (Path(path), *Path(path).parents) if str(each) != "/"]
     return any(
         re.search(rf"{re.escape(place)}(?![\w.-])", line)
@@ -200,8 +198,7 @@ def _shared_here(config: ClusterConfig, path: str) -> bool:
 
 READ_BY_TENSORFLOW = ("gs",)
 """Schemes that TensorFlow's wheels open by themselves: those of 2.18 and 2.21 know gs://, but
-neither s3:// nor Azure's (tf.io.gfile tried on 2026-11-21).
-"""
+neither s3:// nor Azure's (tf.io.gfile tried on 2026-11-21)."""
 SINCE = (2, 18)
 """First release of which that is known."""
 
@@ -212,10 +209,8 @@ INSTEAD = (
 
 
 def bucket_notes(config: ClusterConfig) -> tuple[str, ...]:
-    """Return a note for each field that names buckets which the nodes may not be able to use.
-
-    None on machines that are not rented: scripts have their own credentials there.
-    """
+    """Return a note for each field that names buckets which the nodes may not be able to use. None
+    on machines that are not rented: scripts have their own credentials there."""
     cloud = cloud_of(config.provider)
     if cloud is None:
         return ()
@@ -236,8 +231,7 @@ def bucket_notes(config: ClusterConfig) -> tuple[str, ...]:
 
 def unusable(config: ClusterConfig) -> tuple[str, ...]:
     """Return a text for each field with URIs that nothing on the nodes can open: TensorFlow's
-    wheels do not know them, and the config installs nothing else.
-    """
+    wheels do not know them, and the config installs nothing else."""
     found = []
     for field, group in groupby(uris_of(config), key=lambda each: each.field):
         lacking = _unread(config, tuple(group))

@@ -17,8 +17,7 @@ FEWER = "use fewer or smaller machines, spot, another placement or a "
 
 def price(plan: Plan) -> tuple[Finding, ...]:
     """One finding on a cloud, none if nothing is billed. `max_price` and `budget` need a known
-    price.
-    """
+    price."""
     found, limit = estimate(plan), plan.config.limits.max_price
     if found is None:
         return ()

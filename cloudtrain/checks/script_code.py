@@ -57,8 +57,7 @@ class StartedScript:
 
 def scripts_of(config: ClusterConfig) -> dict[str, StartedScript | None]:
     """Each different line's script, by field; None for a line that does not begin with Python code
-    of a file or module. Empty if the code is not on this machine.
-    """
+    of a file or module. Empty if the code is not on this machine."""
     lines = {field: started_by(line) for field, line in command_lines(config).items()}
     code = delivered_code(config) if any(lines.values()) else None
     if code is None:
@@ -88,9 +87,7 @@ def command_lines(config: ClusterConfig) -> dict[str, str]:
 
 def missing_script(config: ClusterConfig) -> str | None:
     """Error if a command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
-
-    Not checked for code of a git server, or for a line that does something else first.
-    """
+    Not checked for code of a git server, or for a line that does something else first."""
     found = (_missing(config, field, line) for field, line in command_lines(config).items())
     return next(filter(None, found), None)
 
@@ -186,8 +183,7 @@ class DeliveredCode:
 
 class DeliveredFolder(DeliveredCode):
     """`code.path`, without files that are ignored. Raises CloudtrainError if it cannot be
-    delivered.
-    """
+    delivered."""
 
     def __init__(self, config: ClusterConfig, root: Path) -> None:
         self.listing = folder.listing(config, root)
@@ -255,8 +251,7 @@ class DeliveredRepository(DeliveredCode):
 
 def delivered_code(config: ClusterConfig) -> DeliveredCode | None:
     """None without `code:`, for a git server, and for what cannot be delivered, which the check of
-    `code:` reports.
-    """
+    `code:` reports."""
     try:
         if config.code.git is not None:
             from cloudtrain.playbooks import git, git_access

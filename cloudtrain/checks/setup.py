@@ -32,9 +32,8 @@ def setup(config: ClusterConfig) -> str:
 
 
 def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Versions that cannot be installed, alone or together, and requirements that cannot be read
-    or installed.
-    """
+    """Versions that cannot be installed, alone or together, and requirements that cannot be read or
+    installed."""
     found = [*tensorflow.problems(config), *horovod.problems(config)]
     try:
         found += requirement_forms.problems(config)
@@ -47,8 +46,7 @@ def setup_problems(config: ClusterConfig) -> tuple[Problem, ...]:
 
 def _delivered(config: ClusterConfig) -> frozenset[str] | None:
     """Paths in the delivered code; None for code of a git server, or if a folder cannot be read,
-    which the finding on the code reports.
-    """
+    which the finding on the code reports."""
     if config.code.path is None or config.code.git is not None:
         return None
     try:

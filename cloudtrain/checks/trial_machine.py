@@ -16,12 +16,7 @@ from cloudtrain.cluster.lifetime import confirm_own_ends, moment
 from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.session import Handle, Session, open_session, record_cluster
 from cloudtrain.core.cloud import cloud_of
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    LeftoverError,
-    NoBucketError,
-    NodesError,
-)
+from cloudtrain.core.errors import CloudtrainError, LeftoverError, NoBucketError, NodesError
 from cloudtrain.core.events import DownBegun, UpBegun, images, pending_nodes
 from cloudtrain.core.model import (
     ON_DEMAND,
@@ -85,8 +80,7 @@ def try_machine(plan: Plan, console: Console, ignore: Collection[str] = ()) -> t
 
 def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding, ...]]:
     """The cheapest machine that passes `check` in this account, such as those that AWS' Free plan
-    may launch; with the findings on the very cheapest if none does.
-    """
+    may launch; with the findings on the very cheapest if none does."""
     config, cloud = plan.config, cloud_of(plan.config.provider)
     assert cloud is not None, "only called for clouds"
     bought = SPOT if all(node.spot for node in plan.nodes) else ON_DEMAND
@@ -109,8 +103,7 @@ def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding
 
 def images_of(plan: Plan) -> tuple[str, ...]:
     """The image of the nodes: with GPUs, `auto` is another where the cloud has it, and a policy may
-    allow images of some projects only.
-    """
+    allow images of some projects only."""
     kinds = [node.accelerator.kind for node in plan.nodes if node.accelerator]
     if plan.config.image != "auto" or all(is_older(kind, "Turing") for kind in kinds):
         return (plan.config.image,)

@@ -116,8 +116,7 @@ def shown_facts(nodes: Sequence[Node], config: ClusterConfig) -> str:
 
 def kept_lines(answers: Sequence[AccountInventory], wanted: DeletionScope) -> list[str]:
     """Lines on clusters with time left: those that `gc` keeps, with the commands that delete them,
-    and those that it takes although somebody may be at work on them.
-    """
+    and those that it takes although somebody may be at work on them."""
     from cloudtrain.cluster.ownership import described
 
     lines = []

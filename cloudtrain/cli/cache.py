@@ -25,8 +25,7 @@ def cache_command(action: str, yes: bool, as_json: bool) -> int:
     """List what this machine keeps for later runs: environments, Pythons, input data, folders of
     local nodes; with their sizes, their last use, and what uses them now.
 
-    `prune` deletes what nothing uses. The next run that needs it makes it again.
-    """
+    `prune` deletes what nothing uses. The next run that needs it makes it again."""
     from cloudtrain.commands.cache import kept_here, prune
     from cloudtrain.console.lines import printable
 
@@ -87,8 +86,7 @@ def document(kept: Kept) -> dict[str, Any]:
 @options.as_json
 def forget_command(name: str, discard: bool, as_json: bool) -> None:
     """Remove the record of a cluster that is down: its runs, their logs, its events. Refused
-    while the cluster is up. Artifacts in a store stay there.
-    """
+    while the cluster is up. Artifacts in a store stay there."""
     cluster = resolve(name)
     from cloudtrain.commands.cache import forget
 

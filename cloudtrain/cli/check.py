@@ -43,17 +43,11 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 @options.as_json
 @options.record
 def check_command(
-    file: str | None,
-    deep: bool,
-    every: bool,
-    policy: bool,
-    as_json: bool,
-    ignore: tuple[str, ...],
+    file: str | None, deep: bool, every: bool, policy: bool, as_json: bool, ignore: tuple[str, ...]
 ) -> int:
     """Find problems that would stop `up` or `train`, before anything is created: in the config,
     machines and their price, credentials, quota, code, secrets and the store. Changes nothing. The
-    exit code is that of the most serious finding.
-    """
+    exit code is that of the most serious finding."""
     plan = plan_of(file)
     from cloudtrain.checks.check import check, least_policy
 
@@ -82,8 +76,7 @@ def worst(findings: Sequence[Finding]) -> int:
 def screen(findings: Sequence[Finding], *, every: bool = False) -> Iterator[str]:
     """Good findings on a line each, those about this machine and about many hosts on one for all,
     unless `every`; then the bad ones in full, with hints; then a summary. Those of each candidate
-    below its name.
-    """
+    below its name."""
     of_all = [finding for finding in findings if not finding.place]
     folded: list[Finding] = []
     good = [] if every else [finding for finding in of_all if finding.ok and finding.told]

@@ -76,12 +76,7 @@ def _words(error: click.ClickException) -> str:
 def _facts(
     error: BaseException, message: str, exit_code: int, hint: str | None = None
 ) -> dict[str, Any]:
-    return {
-        "kind": type(error).__name__,
-        "message": message,
-        "hint": hint,
-        "exit_code": exit_code,
-    }
+    return {"kind": type(error).__name__, "message": message, "hint": hint, "exit_code": exit_code}
 
 
 def _more(error: CloudtrainError) -> dict[str, Any]:

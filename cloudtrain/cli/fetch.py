@@ -38,8 +38,7 @@ def fetch_command(
     as_json: bool,
 ) -> None:
     """Download the latest run's artifacts from the store into DIR (default: a folder named after
-    the cluster) and verify their checksums. Works on any machine, with a FILE or --store.
-    """
+    the cluster) and verify their checksums. Works on any machine, with a FILE or --store."""
     if name is not None and folder is None and is_folder(name):
         name, folder = None, name
     if from_nodes and (store or run_id):

@@ -15,8 +15,7 @@ OWN = ("--help", "--debug")
 
 def with_variables(command: click.Command, name: str) -> click.Command:
     """The command, each of whose flags reads its variable, and before it what the flag shares with
-    other commands (CLOUDTRAIN_JSON).
-    """
+    other commands (CLOUDTRAIN_JSON)."""
     for option in options(command):
         if flag_of(option) in ONLY_TYPED:
             option.envvar = None
@@ -78,9 +77,8 @@ def wants_json(command: click.Command | None, name: str, flags: Sequence[str]) -
 
 
 def typed(parameter: str) -> bool:
-    """True if this parameter of the command is on its command line; a variable's value gives way
-    to a flag that excludes it.
-    """
+    """True if this parameter of the command is on its command line; a variable's value gives way to
+    a flag that excludes it."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source is click.core.ParameterSource.COMMANDLINE
 

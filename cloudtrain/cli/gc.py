@@ -57,8 +57,7 @@ def gc_command(
     given; what another machine may be creating is kept, unless NAME and --owner are. Other
     users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
     destroys those and lands their artifacts. Archives of environments that later clusters could
-    use (setup.cache) are listed with what they cost, and deleted once unused for long.
-    """
+    use (setup.cache) are listed with what they cost, and deleted once unused for long."""
     from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
 
     wanted = DeletionScope(name=cluster_of(name), owner=owner, running=running)
@@ -100,8 +99,7 @@ def collect_environments(
     unused_for: int, *, yes: bool, as_json: bool
 ) -> tuple[list[dict[str, Any]], dict[str, CloudtrainError]]:
     """List environments in stores, and delete the unused ones; returns what is left, as JSON, and
-    what failed, by its place.
-    """
+    what failed, by its place."""
     from cloudtrain.commands.environments import Environments, delete_environments
 
     kept = Environments()

@@ -61,8 +61,7 @@ def gpus_command(
 ) -> int:
     """Show the GPUs that clouds rent; with KIND, the machines that have it, the cheapest first:
     where, and at what price on demand and as spot. Offline, unless --refresh-prices or --cloud:
-    how many more of each machine the quotas of your accounts allow, in each region.
-    """
+    how many more of each machine the quotas of your accounts allow, in each region."""
     name, count = parsed(kind)
     if cloud and name is None:
         raise UsageError("--cloud requires a KIND", hint="for example `cloudtrain gpus T4 --cloud`")
@@ -89,8 +88,7 @@ def asked(
     report: GpuReport, provider: str | None, project: str | None, *, known: bool, every: bool
 ) -> tuple[AccountQuota, ...]:
     """Quotas of the accounts for the machines that are shown. `known`: ask only regions that are
-    known to have them.
-    """
+    known to have them."""
     from cloudtrain.commands.accounts import account_quotas
 
     accounts = accounts_of(None, provider, project)
@@ -189,8 +187,7 @@ def machine_lines(
     machines: Sequence[GpuMachine], *, every: bool, spot: bool, width: int | None
 ) -> Iterator[str]:
     """A line for each machine, without its memory and vCPUs if it is wider than the terminal
-    otherwise, or two where that does not help.
-    """
+    otherwise, or two where that does not help."""
     rows = [(m, p) for m in machines for p in (m.places if every else m.places[:1])]
     cells = [machine_cells(machine, place, spot=spot) for machine, place in rows]
     where = [place.region for _, place in rows]
@@ -330,9 +327,7 @@ QUOTA_HEAD = ("cloud", "machine", "GPUs", "on demand", "spot", "region")
 
 def quota_cells(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[tuple[str, ...]]:
     """A row for each machine and all regions that allow the same of it; `every`: for each region.
-
-    Regions are in order of price, those that allow none last.
-    """
+    Regions are in order of price, those that allow none last."""
     names = Counter(answer.account.config.provider for answer in answers)
     for answer in answers:
         provider = answer.account.config.provider
@@ -371,8 +366,7 @@ def _number(allowance: Allowance | None) -> str:
 
 def quota_remarks(answers: Sequence[AccountQuota]) -> Iterator[str]:
     """Remarks on quotas that allow no machine or are not known, and on accounts and regions that
-    did not answer.
-    """
+    did not answer."""
     for answer in answers:
         name = str(answer.account)
         if answer.error is not None:

@@ -55,8 +55,7 @@ def import_command(
     config.yaml, a Vertex AI CustomJob, a compose file with TF_CONFIG, a TFJob, or an INI file
     with [cluster]. With --submit, FILE may be left out.
 
-    What could not be mapped is named on stderr, each at its line, and in comments of the config.
-    """
+    What could not be mapped is named on stderr, each at its line, and in comments of the config."""
     from cloudtrain.commands.import_file import import_file
 
     found = import_file(

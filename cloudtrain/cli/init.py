@@ -32,8 +32,7 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
 def init_command(provider: str, output: Path | None, as_json: bool) -> None:
     """Write a commented config to start from, for gcp, aws, azure, hosts or (the default) local.
     An empty folder also gets a train.py, so that the config runs as it is. An existing file is
-    never overwritten.
-    """
+    never overwritten."""
     from cloudtrain.commands.init import init
 
     place = output or Path()
@@ -54,8 +53,7 @@ def init_command(provider: str, output: Path | None, as_json: bool) -> None:
 @options.as_json
 def docs_command(name: str | None, lists: bool, as_json: bool) -> None:
     """Show a page of the documentation (default: the one that lists them), as this version has
-    it. Offline.
-    """
+    it. Offline."""
     from cloudtrain.commands.init import INDEX, page, pages
 
     if lists:
@@ -88,8 +86,7 @@ INSTALL = {
 @click.argument("shell", type=click.Choice(list(INSTALL)), required=False, metavar="[SHELL]")
 def completion_command(shell: str | None) -> None:
     """Print the script that completes commands, flags, cluster names and files in your shell
-    (default: the one in $SHELL).
-    """
+    (default: the one in $SHELL)."""
     from click.shell_completion import get_completion_class
 
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119

@@ -234,8 +234,7 @@ class Changes:
 
 def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
     """Line on what the desk of a cluster that is away does, without figures that change with every
-    look.
-    """
+    look."""
     if cluster.away is None:
         return []
     silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
@@ -311,8 +310,7 @@ def run_panel(
     cluster: str, clock: Callable[[], float] = moments.now
 ) -> Callable[[], Sequence[str]]:
     """Return a function for the lines of now, by what has arrived here; none without an active
-    run.
-    """
+    run."""
     until, lines = 0.0, list[str]()
 
     def current() -> Sequence[str]:

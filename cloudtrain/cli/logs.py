@@ -97,8 +97,7 @@ def logs_command(
 ) -> int:
     """Show every task's output, each line prefixed with the task's name. Works after the nodes
     are gone, and on other machines from the store that FILE or --store names. A run that is away is
-    followed through its store, and ends with its exit code.
-    """
+    followed through its store, and ends with its exit code."""
     cluster, config = landed_target(name, store)
     from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.logs import logs

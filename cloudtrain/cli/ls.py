@@ -5,12 +5,7 @@ from __future__ import annotations
 import click
 
 from cloudtrain.cli import options
-from cloudtrain.cli.accounts import (
-    accounts_of,
-    holdings_document,
-    holdings_text,
-    provider_options,
-)
+from cloudtrain.cli.accounts import accounts_of, holdings_document, holdings_text, provider_options
 from cloudtrain.cli.nodes import alarmed
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.console.lines import printable
@@ -29,8 +24,7 @@ def ls_command(
 ) -> int:
     """List the clusters known on this machine; with --cloud, everything in the accounts that has
     cloudtrain's labels, in all regions, with or without a local record. The accounts are those of
-    NAME or FILE, of --provider, or all with credentials here.
-    """
+    NAME or FILE, of --provider, or all with credentials here."""
     if not cloud:
         if name or provider or project:
             raise UsageError("NAME, --provider and --project require --cloud", hint="add --cloud")

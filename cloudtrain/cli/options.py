@@ -28,8 +28,7 @@ def name(
     *, required: bool = False, known: candidates.Known = "all"
 ) -> Callable[[Decorated], Decorated]:
     """A cluster's name or its config file; optional if only one cluster is known. `known`: the
-    clusters that the shell offers.
-    """
+    clusters that the shell offers."""
     metavar = "NAME" if required else "[NAME]"
     return _file_or_name("name", required, metavar, known)
 
@@ -251,8 +250,7 @@ def command(
     name: str, *example: str, epilog: str = "", passes_on: bool = False
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """A command of `app.COMMANDS`, with the lines of its example, and with --debug. `passes_on`:
-    what follows `--` is the user's program's own.
-    """
+    what follows `--` is the user's program's own."""
 
     def decorated(function: Callable[..., Any]) -> click.Command:
         made = click.command(

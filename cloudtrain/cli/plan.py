@@ -31,8 +31,7 @@ def plan_command(
     file: str, refresh_prices: bool, every: bool, as_json: bool, ignore: tuple[str, ...]
 ) -> None:
     """Show what `up` and `train` would create and run: every node, TF_CONFIG and command, and
-    the price. Offline, unless --refresh-prices: queries nothing, changes nothing.
-    """
+    the price. Offline, unless --refresh-prices: queries nothing, changes nothing."""
     plan = plan_of(file, read_target)
     from cloudtrain.commands.plan import plan_report
 

@@ -25,8 +25,7 @@ def print_lines(
     lines: Iterable[str], *, err: bool = False, painted: Callable[[str], str] | None = None
 ) -> None:
     """Print lines on stdout, or stderr: whole in a pipe, broken at words on a terminal. `painted`
-    adds colours, for a terminal that shows them.
-    """
+    adds colours, for a terminal that shows them."""
     stream = sys.stderr if err else sys.stdout
     text = wrapped(printable("\n".join(lines)), terminal_width(stream))
     click.echo(painted(text) if painted is not None and _shows_colours(stream) else text, err=err)
@@ -87,10 +86,8 @@ def events_path() -> str | None:
 
 
 def event_stream(screen: Screen) -> EventStream | None:
-    """The stream of `--events`, open to the end of the command; None without the flag.
-
-    With `-` it is stdout, on which nothing else is printed then.
-    """
+    """The stream of `--events`, open to the end of the command; None without the flag. With `-` it
+    is stdout, on which nothing else is printed then."""
     path = events_path()
     if path is None:
         return None

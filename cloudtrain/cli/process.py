@@ -22,11 +22,9 @@ class Terminated(KeyboardInterrupt):
 
 
 class Stdout(io.TextIOWrapper):
-    """Standard output that may be lost: `| head` has closed it, or the disk is full.
-
-    The thread that writes (it may follow a log) gets no error; the command is ended in its main
-    thread, as by SIGTERM.
-    """
+    """Standard output that may be lost: `| head` has closed it, or the disk is full. The thread
+    that writes (it may follow a log) gets no error; the command is ended in its main thread, as by
+    SIGTERM."""
 
     fault: OSError | None = None
     ending = False
@@ -54,8 +52,7 @@ class Stdout(io.TextIOWrapper):
 
 def prepare() -> None:
     """Install signal handlers and streams, in the command's own process only: a library must
-    not.
-    """
+    not."""
     # Some supervisors ignore SIGCHLD, and children inherit that: the exit status of our children,
     # and of tasks on local nodes, would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -87,11 +84,9 @@ def end(code: int) -> int:
 
 
 def go_on_in_child() -> None:
-    """Return in a child, in the same terminal; this process ends as it does.
-
-    A shell takes its terminal back from a command that stands still (bash(1), "JOB CONTROL"), but
-    sees the first process alone.
-    """
+    """Return in a child, in the same terminal; this process ends as it does. A shell takes its
+    terminal back from a command that stands still (bash(1), "JOB CONTROL"), but sees the first
+    process alone."""
     import ctypes  # slow, and needed only here
 
     sys.stdout.flush()

@@ -48,8 +48,7 @@ def report_command(
 ) -> None:
     """Write one HTML page about a run: verdict and cause, timeline, curves, utilization, cost,
     artifacts and logs. Works while it runs, afterwards, and on other machines with a FILE or
-    --store.
-    """
+    --store."""
     if opens and as_json and output is None:
         raise click.UsageError("--open requires a page: with --json, add --output FILE")
     if watch and as_json:

@@ -45,8 +45,7 @@ def run_command(
 ) -> int:
     """Create the cluster, train, land the artifacts and destroy the cluster, even after a failure
     or Ctrl-C. Nodes are kept if their artifacts could not be landed (exit code 5). Never asks for
-    confirmation. With --away, returns once a machine in the cloud does all that instead.
-    """
+    confirmation. With --away, returns once a machine in the cloud does all that instead."""
     plan = plan_of(file)
     if away:
         return run_from_desk(plan, keep_on_failure, adopt, ignore, resume, wait, as_json)

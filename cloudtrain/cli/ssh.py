@@ -20,8 +20,7 @@ from cloudtrain.core.errors import UsageError
 @click.argument("node", required=False, metavar="[ROLE[INDEX]]", shell_complete=candidates.nodes)
 def ssh_command(name: str, node: str | None) -> None:
     """Open a shell on a node (default: the first one), or run the command after `--`. Uses
-    OpenSSH's own ssh, with the cluster's key and its pinned host keys.
-    """
+    OpenSSH's own ssh, with the cluster's key and its pinned host keys."""
     cluster = name_of(name)
     from cloudtrain.commands.ssh import shell_command
 
@@ -45,8 +44,7 @@ EXAMPLE = "cloudtrain exec mnist --role worker -- df -h"
 @options.as_json
 def exec_command(name: str, first: tuple[str, ...], roles: tuple[str, ...], as_json: bool) -> int:
     """Run a command on the nodes in parallel, each word passed as written, without a shell. The
-    exit code is the highest of all nodes, and not 0 if a node was skipped.
-    """
+    exit code is the highest of all nodes, and not 0 if a node was skipped."""
     words = (*first, *options.passed_on())
     if not words:
         raise UsageError("no command given", hint=f"for example: {EXAMPLE}")
@@ -87,8 +85,7 @@ With the line `Include cloudtrain-*` at the top of ~/.ssh/config, plain `ssh mni
 @options.as_json
 def ssh_config_command(name: str | None, as_json: bool) -> None:
     """Print entries for ~/.ssh/config, so that plain ssh, scp, rsync and editors reach the nodes
-    by name, with the cluster's key and its pinned host keys.
-    """
+    by name, with the cluster's key and its pinned host keys."""
     cluster = name_of(name)
     from cloudtrain.commands.ssh import ssh_config
 

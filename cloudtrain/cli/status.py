@@ -35,8 +35,7 @@ def status_command(
 ) -> int:
     """Show clusters: their nodes as the provider lists them now, their runs, cost so far and
     expiry. Without NAME, all known clusters. With --store, or a FILE without a local record, shows
-    the landed runs.
-    """
+    the landed runs."""
     if offline and store is not None and not typed("store"):
         store = None
     if offline and store is not None:

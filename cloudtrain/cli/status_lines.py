@@ -228,8 +228,7 @@ def _run(run: Run, now: float, as_of: float | None) -> Iterator[str]:
 
 def failure_lines(run: Run) -> Iterator[str]:
     """Lines on why the run's last attempt failed, on what it went on without, and on reasons to
-    doubt that the run has done its work.
-    """
+    doubt that the run has done its work."""
     for doubt in run.doubts:
         yield f"warning: {doubt.text}"
         if doubt.hint:

@@ -6,12 +6,7 @@ from pathlib import Path
 
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, shown
-from cloudtrain.cli.target import (
-    ClusterTarget,
-    desk_target,
-    name_of,
-    refuse_file_of_another_folder,
-)
+from cloudtrain.cli.target import ClusterTarget, desk_target, name_of, refuse_file_of_another_folder
 
 
 @options.command("stop-run", "cloudtrain stop-run mnist")
@@ -21,8 +16,7 @@ from cloudtrain.cli.target import (
 @options.as_json
 def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) -> None:
     """End the run on every node and land its artifacts. The nodes stay up. A run that is away is
-    ended by its controller, with its nodes.
-    """
+    ended by its controller, with its nodes."""
     cluster, config = desk_target(name) or ClusterTarget(name_of(name), None)
     refuse_file_of_another_folder(name)
     from cloudtrain.commands.stop_run import stop_run

@@ -1,6 +1,5 @@
 """Resolves the cluster of a command: a FILE is accepted wherever a NAME is, and the other way
-round.
-"""
+round."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def target_of(
     argument: str | None, used: Callable[[ClusterConfig], ClusterConfig] | None = None
 ) -> ClusterTarget:
     """Name and config of a file, or a cluster that is known here. A file that would use rights of
-    the user's is asked about once; `used` makes of it the config that the command carries out.
-    """
+    the user's is asked about once; `used` makes of it the config that the command carries out."""
     target = read_target(argument)
     if target.config is not None:
         consent_to(used(target.config) if used else target.config)
@@ -45,8 +43,7 @@ def target_of(
 
 def target_to_end(argument: str | None, *, adopt: bool = False) -> ClusterTarget:
     """As `target_of`, for what ends a bill: a cluster on record here is ended by its record,
-    whatever the file says that nobody has trusted.
-    """
+    whatever the file says that nobody has trusted."""
     name, config = read_target(argument)
     if config is not None and name in known_clusters() and Records(name).is_open():
         from cloudtrain.cluster.session import refuse_other_folder
@@ -141,9 +138,8 @@ def refuse_file_of_another_folder(argument: str | None) -> None:
 
 
 def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
-    """Cluster to read from a store if it is not on record: any FILE; with `store` any NAME, or
-    its only cluster.
-    """
+    """Cluster to read from a store if it is not on record: any FILE; with `store` any NAME, or its
+    only cluster."""
     if argument is not None and is_file(argument):
         return target_of(argument)
     if store is None:
@@ -169,8 +165,7 @@ def landed_target(argument: str | None, store: str | None) -> ClusterTarget:
 
 
 def config_of(
-    argument: str | None,
-    target_of: Callable[[str | None], ClusterTarget] = target_of,
+    argument: str | None, target_of: Callable[[str | None], ClusterTarget] = target_of
 ) -> ClusterConfig:
     """A file's config; for a known cluster, that of its last `up`."""
     name, config = target_of(argument)
@@ -182,8 +177,7 @@ def config_of(
 
 
 def plan_of(
-    argument: str | None,
-    target_of: Callable[[str | None], ClusterTarget] = target_of,
+    argument: str | None, target_of: Callable[[str | None], ClusterTarget] = target_of
 ) -> Plan:
     """The plan of that config."""
     from cloudtrain.cluster.plan import make_plan
@@ -201,10 +195,8 @@ def is_file(argument: str) -> bool:
 
 
 def consent_to(config: ClusterConfig) -> None:
-    """Return if the user agrees, or agreed, to all that the file does.
-
-    Raises UntrustedError without a terminal.
-    """
+    """Return if the user agrees, or agreed, to all that the file does. Raises UntrustedError
+    without a terminal."""
     from cloudtrain.trust.consent import open_facts, untrusted
 
     given = given_settings()

@@ -32,8 +32,7 @@ def tensorboard_command(
     name: str | None, run_id: str | None, store: str | None, port: int, opens: bool, as_json: bool
 ) -> int:
     """Serve TensorBoard on this machine over the event files of the latest run, until Ctrl-C: of a
-    running one as they grow on the nodes, of a landed one from its store.
-    """
+    running one as they grow on the nodes, of a landed one from its store."""
     cluster, config = landed_target(name, store)
     from cloudtrain.commands.tensorboard import tensorboard
 

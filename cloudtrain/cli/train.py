@@ -21,17 +21,11 @@ from cloudtrain.cli.target import target_of
 @options.as_json
 @options.record
 def train_command(
-    name: str | None,
-    detach: bool,
-    resume: str | None,
-    adopt: bool,
-    full_log: bool,
-    as_json: bool,
+    name: str | None, detach: bool, resume: str | None, adopt: bool, full_log: bool, as_json: bool
 ) -> int:
     """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
     run continues, `cloudtrain logs -f` follows it again. Words after `--` are added to
-    `train.command` as written.
-    """
+    `train.command` as written."""
     target, config = target_of(name)
     from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.train import train

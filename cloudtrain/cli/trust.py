@@ -27,8 +27,7 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
     """List what FILE would do with your rights, and ask once whether it may: send credentials to
     hosts that are none of the clouds' own, run programs on this machine, hand identities and
     credentials of your account to its nodes, use files outside of its project. A FILE that does
-    none of it, as most, needs no trust. Only a change of these facts is asked about again.
-    """
+    none of it, as most, needs no trust. Only a change of these facts is asked about again."""
     config = read_target(file).config
     if config is None:
         raise UsageError(

@@ -55,8 +55,7 @@ def up_command(
     ignore: tuple[str, ...],
 ) -> int:
     """Create the cluster and set it up; run again to repair it or to continue. Asks for
-    confirmation if it costs money.
-    """
+    confirmation if it costs money."""
     plan = plan_of(file)
     if not facts_of(plan.config.provider).free:
         confirm(f"Create {nodes(plan)} on {where(plan)}?", yes=yes)
@@ -84,8 +83,7 @@ def up_command(
 
 def nodes(plan: Plan) -> str:
     """Summary of the nodes: `1 chief (n1-standard-8, T4:1), 2 worker (n1-standard-8, T4:1,
-    spot)`.
-    """
+    spot)`."""
     texts = []
     for role, group in plan.config.nodes.items():
         node = next(node for node in plan.nodes if node.role == role)

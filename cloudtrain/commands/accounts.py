@@ -1,6 +1,5 @@
 """`cloudtrain ls --cloud`, `gc` and `gpus --cloud`: what accounts hold under our labels, and what
-their quotas allow.
-"""
+their quotas allow."""
 
 from __future__ import annotations
 
@@ -51,11 +50,8 @@ class AccountRef:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldCluster:
-    """A cluster in an account.
-
-    `known`: its keys are here, so `down NAME` lands its work. `mine`: it belongs to the account's
-    principal, or to nobody.
-    """
+    """A cluster in an account. `known`: its keys are here, so `down NAME` lands its work. `mine`:
+    it belongs to the account's principal, or to nobody."""
 
     holding: Holding
     known: bool
@@ -146,8 +142,7 @@ def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
 
 def accounts() -> tuple[AccountRef, ...]:
     """Accounts of the clusters known here, then of each cloud whose extra is installed, and
-    `local`.
-    """
+    `local`."""
     found: dict[tuple[str, str | None, str | None], AccountRef] = {}
     for name in known_clusters():
         try:
@@ -170,8 +165,7 @@ def accounts() -> tuple[AccountRef, ...]:
 
 def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...]:
     """List all accounts in parallel; one that could not be listed has its `error`. All are opened
-    first, in this thread: one may ask for an MFA code.
-    """
+    first, in this thread: one may ask for an MFA code."""
     opened = {account.key: _opened(account) for account in accounts}
 
     def one(account: AccountRef) -> AccountInventory:
@@ -208,10 +202,8 @@ def held_of(holding: Holding, provider: Provider, account: ClusterConfig) -> Hel
 
 
 def is_known(cluster: str, account: ClusterConfig) -> bool:
-    """True if keys here open the nodes that this cluster may have in that account.
-
-    If one of the two names no project, both may mean the same one.
-    """
+    """True if keys here open the nodes that this cluster may have in that account. If one of the
+    two names no project, both may mean the same one."""
     try:
         records = Records(cluster)
         recorded = recorded_config(records)
@@ -225,12 +217,9 @@ def is_known(cluster: str, account: ClusterConfig) -> bool:
 def delete_leftovers(
     answers: Sequence[AccountInventory], wanted: DeletionScope, console: Console
 ) -> tuple[str, ...]:
-    """Delete all that is wanted and return the names.
-
-    Each account is listed once more, as others go on meanwhile: what is not wanted any more, is
-    known here by now, or was created anew is left alone. Raises LeftoverError, or NodesError with
-    every failure.
-    """
+    """Delete all that is wanted and return the names. Each account is listed once more, as others
+    go on meanwhile: what is not wanted any more, is known here by now, or was created anew is left
+    alone. Raises LeftoverError, or NodesError with every failure."""
     listed = [(a, tuple(filter(wanted.takes, a.held))) for a in answers]
     again = fan_out(
         [item for item in listed if item[1]],
@@ -264,10 +253,7 @@ class _Orphan:
 
 
 def _look_again(
-    account: AccountRef,
-    before: Sequence[HeldCluster],
-    wanted: DeletionScope,
-    console: Console,
+    account: AccountRef, before: Sequence[HeldCluster], wanted: DeletionScope, console: Console
 ) -> list[_Orphan]:
     provider = open_provider(account.config)
     now = {found.cluster: found for found in provider.sweep()}
@@ -299,8 +285,7 @@ class AccountQuota:
     @property
     def exit_code(self) -> int:
         """6 for regions that did not answer. Missing credentials and packages count only for a
-        named account, regions without access never.
-        """
+        named account, regions without access never."""
         if any(not each.denied for each in self.not_asked):
             return NotAskedError.exit_code
         if self.error is None or (
@@ -313,11 +298,9 @@ class AccountQuota:
 def account_quotas(
     machines: Sequence[GpuMachine], accounts: Sequence[AccountRef], *, only_known: bool = False
 ) -> tuple[AccountQuota, ...]:
-    """Ask all accounts side by side; one that could not be asked has its `error`.
-
-    A machine's regions are those of its places, or all that answer if none is known. `only_known`:
-    ask no region besides those of the places. Accounts of other providers are left out.
-    """
+    """Ask all accounts side by side; one that could not be asked has its `error`. A machine's
+    regions are those of its places, or all that answer if none is known. `only_known`: ask no
+    region besides those of the places. Accounts of other providers are left out."""
     own = {machine.provider for machine in machines}
     asked = [account for account in accounts if account.config.provider in own]
     for provider in sorted(own - {account.config.provider for account in asked}):

@@ -1,6 +1,5 @@
 """Shows the log of a desk: what its console shows, and every task's output, as they reach the
-store.
-"""
+store."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def show_desk_log(
     found: FoundAway, shown: RoleFilter, *, follow: bool, tail: int | None, clock: Clock
 ) -> int:
     """Show the log so far; with `follow`, until the desk has ended. Returns the exit code of its
-    command, 0 as long as it has none; 1 if the run's desk has not signed it.
-    """
+    command, 0 as long as it has none; 1 if the run's desk has not signed it."""
     log = _DeskLog(found)
     state = found.state()
     log.warn_unsigned(state, shown)
@@ -55,8 +53,7 @@ class _DeskLog:
 
     def is_over(self, state: AwayState | None, clock: Clock) -> bool:
         """True once the desk has ended: by its signed report, or if the account lists it no
-        more.
-        """
+        more."""
         if state is None or state.phase != "ended" or not state.unsigned:
             return state is not None and state.phase == "ended"
         if clock.now() - self.asked < GONE_EVERY:
@@ -85,10 +82,8 @@ class _DeskLog:
 
 
 def follow_step(log: _DeskLog, shown: RoleFilter, clock: Clock) -> AwayState | None:
-    """Show what is new; the state once it has ended, with the whole log shown.
-
-    A store that does not answer is asked again.
-    """
+    """Show what is new; the state once it has ended, with the whole log shown. A store that does
+    not answer is asked again."""
     try:
         state = log.found.state()  # first: the last one is written after the whole log
         events = log.new()

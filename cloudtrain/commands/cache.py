@@ -27,10 +27,8 @@ def prune(unused: Sequence[Kept], console: Console) -> dict[str, str]:
 
 
 def forget(name: str, *, discard: bool, console: Console) -> None:
-    """Delete the cluster's record. Artifacts in a store stay there.
-
-    Raises UsageError while it is up, or if its artifacts are only in the record.
-    """
+    """Delete the cluster's record. Artifacts in a store stay there. Raises UsageError while it is
+    up, or if its artifacts are only in the record."""
     records = Records(name)
     with records.lock("forget"):
         if records.is_open():

@@ -59,11 +59,9 @@ class CostReport:
 
 
 def cost(name: str | None, *, now: float | None = None) -> CostReport:
-    """Cost of one cluster, or of all on record here, without traffic and stores.
-
-    Computed from the prices on record and the times at which nodes were created and deleted, also
-    of clusters of the same name before. No provider is asked, and no bill is read.
-    """
+    """Cost of one cluster, or of all on record here, without traffic and stores. Computed from the
+    prices on record and the times at which nodes were created and deleted, also of clusters of the
+    same name before. No provider is asked, and no bill is read."""
     names = known_clusters() if name is None else (name,)
     moment = moments.now() if now is None else now
     return CostReport(clusters=tuple(_of(Records(each), moment) for each in names))

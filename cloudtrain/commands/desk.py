@@ -74,18 +74,11 @@ def prepare(job: Job) -> None:
 
 
 def desk(
-    job: Job,
-    *,
-    reporter: Reporter,
-    console: Console,
-    describe: Describe,
-    clock: Clock = CLOCK,
+    job: Job, *, reporter: Reporter, console: Console, describe: Describe, clock: Clock = CLOCK
 ) -> int:
-    """Run the job's command to its end, delete its cluster, publish the end, delete this machine.
-
-    A process that takes over from a killed one goes on where that was. Nodes whose files could not
-    be landed are kept, and the desk with them, until an order or its own end.
-    """
+    """Run the job's command to its end, delete its cluster, publish the end, delete this machine. A
+    process that takes over from a killed one goes on where that was. Nodes whose files could not be
+    landed are kept, and the desk with them, until an order or its own end."""
     records = Records(job.config.name)
     with reporter.running():
         outcome = recorded_outcome() or attend(job, records, console, describe)
@@ -142,16 +135,10 @@ def is_open(records: Records) -> bool:
 
 
 def keep_until_destroyed(
-    job: Job,
-    records: Records,
-    reporter: Reporter,
-    console: Console,
-    outcome: Outcome,
-    clock: Clock,
+    job: Job, records: Records, reporter: Reporter, console: Console, outcome: Outcome, clock: Clock
 ) -> Outcome:
     """Delete what the command has left. Nodes with unlanded files wait for an order, or for their
-    end; other failures are tried again, and named at last.
-    """
+    end; other failures are tried again, and named at last."""
     handle, failures = Handle(job.config), 0
     unlanded = outcome.exit_code == NotLanded.exit_code
     while True:

@@ -75,8 +75,7 @@ def down(
     A cluster with candidates that is not on record here is looked for in all their accounts. One
     that is away is ended by its desk, which is then deleted too. `break_lease`: ID of another
     machine's lease. Raises NotLanded (exit 5, nodes kept) unless `discard`, also for an active run
-    whose nodes were gone; LeftoverError (exit 6), LockedError, CreatedAnewError.
-    """
+    whose nodes were gone; LeftoverError (exit 6), LockedError, CreatedAnewError."""
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)
@@ -122,11 +121,8 @@ def _destroy_everywhere(
 
 
 def await_lock(records: Records, console: Console) -> float:
-    """Seconds to wait for the lock.
-
-    A background supervisor is asked to stop its run, and an idle cluster's `down` is waited for. A
-    user's command is not interrupted: LockedError names it.
-    """
+    """Seconds to wait for the lock. A background supervisor is asked to stop its run, and an idle
+    cluster's `down` is waited for. A user's command is not interrupted: LockedError names it."""
     holder = records.holder()
     if holder is not None and holder.doing == idle.DOING:
         console.say(f"{records.name} is already going down as idle (limits.idle): waiting")
@@ -146,8 +142,7 @@ def destroy_at_last(
     clock: Clock = CLOCK,
 ) -> None:
     """`destroy_cluster`, tried again while a store or the cloud is away. After `OUTAGE` it raises
-    the last error, and the idle process goes on trying.
-    """
+    the last error, and the idle process goes on trying."""
     try:
         retry_outage(
             lambda: destroy_cluster(
@@ -178,8 +173,7 @@ def destroy_cluster(
     console: Console,
 ) -> None:
     """`down` for the holder of the lock. Deletes the nodes even if the local disk is full.
-    `desk_ended`: their desk, which may have been creating them, is deleted.
-    """
+    `desk_ended`: their desk, which may have been creating them, is deleted."""
     config, records, provider = handle.config, handle.records, handle.provider
     records.goes_on_without_room = True
     nodes = provider.find(config.name)
@@ -213,16 +207,10 @@ class _LostMeanwhile(Exception):
 
 
 def land_first(
-    handle: Handle,
-    nodes: PartialList[Node],
-    owner: str | None,
-    console: Console,
-    *,
-    discard: bool,
+    handle: Handle, nodes: PartialList[Node], owner: str | None, console: Console, *, discard: bool
 ) -> None:
     """Land what is only on the nodes, unless that was done, or is to be discarded. Raises
-    NotLanded, LeftoverError, UsageError, and `_LostMeanwhile` for what may be tried again.
-    """
+    NotLanded, LeftoverError, UsageError, and `_LostMeanwhile` for what may be tried again."""
     config, records = handle.config, handle.records
     landed = records.is_open() and being_destroyed(records.events()) and is_recorded(records, nodes)
     seen = cluster_seen(records, nodes, files="landed" if landed else "unasked")
@@ -261,8 +249,7 @@ def delete_all(
     console: Console,
 ) -> None:
     """Delete everything of the cluster but what is in places that could not be queried (`unseen`),
-    and close its record. Raises LeftoverError.
-    """
+    and close its record. Raises LeftoverError."""
     config, records, provider = handle.config, handle.records, handle.provider
     claimed = [generation for each in held for generation in each.generations]
     expected = pending_nodes(records.events())
@@ -284,8 +271,7 @@ def delete_all(
 
 def lost_meanwhile(provider: Provider, cluster: str, before: Sequence[Node]) -> tuple[str, ...]:
     """Nodes that ran before and do not now, such as spot nodes that were taken: nothing more can be
-    landed from them. None if the provider does not answer.
-    """
+    landed from them. None if the provider does not answer."""
     try:
         now = {node.name for node in provider.nodes(cluster) if node.state == "running"}
     except CloudtrainError:
@@ -340,9 +326,7 @@ def unlandable(
     config: ClusterConfig, nodes: tuple[Node, ...], owner: str | None
 ) -> CloudtrainError:
     """NotLanded for a cluster whose keys are not here: nothing can be landed without them.
-
-    LeftoverError if only hosts that do not answer are left: their contents are unknown.
-    """
+    LeftoverError if only hosts that do not answer are left: their contents are unknown."""
     why = without_keys(config, nodes)
     if isinstance(why, NodesError):
         return LeftoverError(why.message, hint=why.hint)
@@ -364,11 +348,9 @@ def unlandable(
 
 @contextmanager
 def down_when_spent(handle: Handle, console: Console, *, clock: Clock = CLOCK) -> Iterator[None]:
-    """After the block, however it ended, take the cluster down if its budget is spent.
-
-    The holder of the cluster's lock calls it. Nodes whose artifacts could not be landed are kept
-    until their lifetime ends. A second error never replaces the first.
-    """
+    """After the block, however it ended, take the cluster down if its budget is spent. The holder
+    of the cluster's lock calls it. Nodes whose artifacts could not be landed are kept until their
+    lifetime ends. A second error never replaces the first."""
     try:
         yield
     except (NotLanded, StoreError):

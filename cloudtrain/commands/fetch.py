@@ -29,11 +29,9 @@ def fetch(
     overwrite: bool = False,
     console: Console,
 ) -> Manifest:
-    """Download the artifacts of `run`, or of the latest one, to `destination` as `<task>/<path>`.
-
-    A file that no earlier fetch wrote is replaced with `overwrite` alone. Reads the store alone, so
-    it works when the nodes are gone and if the run is not on record. Raises StoreError.
-    """
+    """Download the artifacts of `run`, or of the latest one, to `destination` as `<task>/<path>`. A
+    file that no earlier fetch wrote is replaced with `overwrite` alone. Reads the store alone, so
+    it works when the nodes are gone and if the run is not on record. Raises StoreError."""
     found = find_run(name, run, config=config, uri=store)
     ingest_before_reading(found, console, "fetch")
     tasks = [task.name for task in found.run.tasks]
@@ -44,10 +42,8 @@ def fetch(
 
 def fetch_from_nodes(name: str, destination: Path, *, console: Console) -> tuple[str, ...]:
     """Copy everything of the runs that have not landed completely from the nodes to `destination`,
-    as `<run>/<task>/<path>`, whatever `artifacts.limit` is; returns the runs.
-
-    Changes nothing else: for `down`, the files have not landed. Raises NotLanded, StoreError.
-    """
+    as `<run>/<task>/<path>`, whatever `artifacts.limit` is; returns the runs. Changes nothing else:
+    for `down`, the files have not landed. Raises NotLanded, StoreError."""
     records = Records(name)
     with (
         starting_idle_process(records),

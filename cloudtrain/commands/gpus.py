@@ -83,11 +83,9 @@ def gpus(
     provider: str | None = None,
     regions: Sequence[str] = (),
 ) -> GpuReport:
-    """Return the kinds of GPUs, and the machines with those of `kind`; offline.
-
-    `count`: GPUs of a machine. `spot`: only machines sold as spot, in order of that price.
-    `regions` may name zones. Raises UsageError for a kind, count or region that no offer has.
-    """
+    """Return the kinds of GPUs, and the machines with those of `kind`; offline. `count`: GPUs of a
+    machine. `spot`: only machines sold as spot, in order of that price. `regions` may name zones.
+    Raises UsageError for a kind, count or region that no offer has."""
     everything = offers(
         kind, providers=() if provider is None else (provider,), regions=_regions(regions)
     )
@@ -146,8 +144,7 @@ def _machines(
     chosen: Collection[Offer], everything: Iterable[Offer], *, spot: bool
 ) -> tuple[GpuMachine, ...]:
     """Machines and their regions in the order of the offers on the market that counts; those of a
-    machine that is not sold there in the order of its other offers.
-    """
+    machine that is not sold there in the order of its other offers."""
     markets = {(*_of(offer), offer.region, offer.market): offer for offer in everything}
     counts: Market = "spot" if spot else "on-demand"
     preferred = {_of(offer) for offer in chosen if offer.market == counts}

@@ -1,6 +1,5 @@
 """Processes in the background: `cloudtrain idle` takes a cluster down after `limits.idle`, or when
-`limits.budget` is spent, and `cloudtrain attend` supervises a detached run.
-"""
+`limits.budget` is spent, and `cloudtrain attend` supervises a detached run."""
 
 from __future__ import annotations
 
@@ -27,17 +26,9 @@ DOWNS = Retry(pause=60.0, backoff=2.0, longest=1800.0)
 """Tries to take it down, until one succeeds; the first pause is no longer than the limit."""
 
 
-def idle(
-    name: str,
-    *,
-    console: Console,
-    clock: Clock = CLOCK,
-) -> None:
+def idle(name: str, *, console: Console, clock: Clock = CLOCK) -> None:
     """Watch until the cluster is down, nothing may take it down any more, or another process
-    watches.
-
-    Holds no lock of the cluster while it waits. Retries what failed.
-    """
+    watches. Holds no lock of the cluster while it waits. Retries what failed."""
     records = Records(name)
     while is_watched(records):
         try:
@@ -50,8 +41,7 @@ def idle(
 
 def down_when_due(records: Records, console: Console, clock: Clock) -> None:
     """Take the cluster down once it is idle, its budget spent or a command has left it to this
-    process, whoever has a shell open.
-    """
+    process, whoever has a shell open."""
     busy, not_before, failures = 0.0, 0.0, 0
     seen, began = last_use(records), clock.now()
     while is_watched(records):
@@ -84,11 +74,9 @@ def _is_idle(limit: float | None, used: float, now: float) -> bool:
 def finish(
     records: Records, limit: float | None, seen: float, console: Console, clock: Clock
 ) -> None:
-    """Take the cluster down, unless it was used since its last use was `seen`.
-
-    An unattended run (its process was killed) is supervised first: it lands, and is never ended for
-    being unattended.
-    """
+    """Take the cluster down, unless it was used since its last use was `seen`. An unattended run
+    (its process was killed) is supervised first: it lands, and is never ended for being
+    unattended."""
     if records.active_run() is not None:
         console.say(f"the run of {records.name} is unattended: supervising it")
         try:

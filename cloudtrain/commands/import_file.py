@@ -25,11 +25,9 @@ def import_file(
     strategy: str | None = None,
     force: bool = False,
 ) -> Imported:
-    """The config that FILE, a submit line or both describe; written to `output` if given.
-
-    Without FILE, the file of the submit line's `--config` is read, if it names one. Raises
-    UsageError for an existing `output` unless `force`, ConfigError for an invalid FILE.
-    """
+    """The config that FILE, a submit line or both describe; written to `output` if given. Without
+    FILE, the file of the submit line's `--config` is read, if it names one. Raises UsageError for
+    an existing `output` unless `force`, ConfigError for an invalid FILE."""
     _one_of("provider", provider, tuple(row.name for row in providers()))
     _one_of("strategy", strategy, tuple(STRATEGIES))
     if output is not None and output.exists() and not force:

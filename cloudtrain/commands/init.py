@@ -26,11 +26,8 @@ _CONFIGS = PACKAGE / "configs"
 
 def init(provider: str, destination: Path) -> Path:
     """Write the provider's template to `destination`, or to `<provider>.yaml` in that folder;
-    returns its path.
-
-    An empty folder gets a script too, so that the config runs as it is. Raises UsageError if the
-    file exists.
-    """
+    returns its path. An empty folder gets a script too, so that the config runs as it is. Raises
+    UsageError if the file exists."""
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
     text = _template(provider).replace(NAME, cluster_name(path.absolute().parent))
     try:
@@ -97,10 +94,8 @@ def pages() -> tuple[Page, ...]:
 
 
 def page(name: str) -> Page:
-    """The page `config`, also as `config.md` or `docs/config.md`. Raises UsageError.
-
-    A page of a folder below is found by its own name, too: `states` is `internals/states`.
-    """
+    """The page `config`, also as `config.md` or `docs/config.md`. Raises UsageError. A page of a
+    folder below is found by its own name, too: `states` is `internals/states`."""
     wanted = name.removeprefix("docs/").removesuffix(".md").lower()
     known = paths()
     known |= {path.stem: path for name, path in known.items() if "/" in name}

@@ -46,8 +46,7 @@ def logs(
 
     With `follow`, until the run has ended: an unattended run is supervised by this process, which
     ends, restarts and lands it as `train` would. `view` shows lines one by one in place of
-    `console`.
-    """
+    `console`."""
     shown = RoleFilter(view or console, roles)
     desk = find_away(name, config, store)
     if desk is not None and shows_desk_log(desk, run, clock.now()):
@@ -94,10 +93,8 @@ Offsets = dict[tuple[str, int], int]
 
 
 def show(records: Records, found: FoundRun, console: RoleFilter, tail: int | None) -> Offsets:
-    """Show the local part of every log, attempt by attempt; returns how far each was read.
-
-    Logs of an ended run that are not here are read from the store.
-    """
+    """Show the local part of every log, attempt by attempt; returns how far each was read. Logs of
+    an ended run that are not here are read from the store."""
     offsets: Offsets = {}
     landed: LandedLogs | None = None
     for task, path in log_files(records, found.run):

@@ -97,8 +97,7 @@ class PlanReport:
     @property
     def price_at_most(self) -> float | None:
         """$ until `limits.max_lifetime` or `limits.budget`; None if nothing enforces it or the
-        price is not known.
-        """
+        price is not known."""
         lifetime = enforced_lifetime(self.config)
         if self.bill is None:
             return 0.0
@@ -114,8 +113,7 @@ def plan_report(plan: Plan, *, ignore: Collection[str] = ()) -> PlanReport:
 
     Raises UsageError for machines that no cloud offers, and for GPUs that TensorFlow has no code
     for; ConfigError for a setup that cannot be installed, invalid places and too long lines.
-    `ignore`: names of findings to ignore.
-    """
+    `ignore`: names of findings to ignore."""
     config = plan.config
     refuse_machines(plan, ignore)
     started = launched(plan)

@@ -45,8 +45,7 @@ def rehearse(
     Nothing is left afterwards but the artifacts in `store`. `roles`: whose tasks are hit (roles or
     tasks; default: any but an evaluator). `share`: when, as a share of the undisturbed training
     (default: random). Raises RunFailed if the undisturbed run fails, UsageError, and what `run`
-    raises.
-    """
+    raises."""
     seed = random.SystemRandom().randrange(1 << 16) if seed is None else seed
     folder = home() / "rehearsals" / name_of_rehearsal(config.name)
     uri = store or folder.as_uri()

@@ -21,10 +21,8 @@ def report(
     store: str | None = None,
     run: str | None = None,
 ) -> Report:
-    """The report of `run`, or of the latest one: from the record here, or as it landed.
-
-    Changes nothing. A store that cannot be read is an error only if it is the only source.
-    """
+    """The report of `run`, or of the latest one: from the record here, or as it landed. Changes
+    nothing. A store that cannot be read is an error only if it is the only source."""
     found = find_run(name, run, config=config, uri=store)
     if found.records is not None:
         return build(recorded(found))

@@ -59,8 +59,7 @@ def run(
     run of a killed `cloudtrain run` is joined, not started again. `resume`: the run whose landed
     checkpoint it begins with (`resume_source`). `arguments` are added to `train.command`. `wait` as
     in `up`. With candidates, a run that lost a node for which there is no capacity goes on in the
-    next one, from its last landed checkpoint.
-    """
+    next one, from its last landed checkpoint."""
     handle = Handle(plan.config, plan)
     before = frozenset(run.id for run in handle.records.runs())
     with starting_idle_process(handle.records), holding_cluster(handle, "run", console):
@@ -73,8 +72,7 @@ def run(
 
 def beginning(handle: Handle, resume: str | None, console: Console) -> ResumedFrom | None:
     """The checkpoint with which the run begins, if any. Raises UsageError, also if an active run,
-    which is joined, has begun otherwise.
-    """
+    which is joined, has begun otherwise."""
     if handle.records.active_run() is None:
         refuse_missing_script(handle.config)
         return resume_source(handle, resume, console) if resume is not None else None
@@ -92,8 +90,7 @@ def create_train_delete(
     console: Console,
 ) -> Run:
     """Create the cluster in one place, train, land and delete it. A run that this call has lost in
-    another place goes on here.
-    """
+    another place goes on here."""
     begun = lost_run(handle.records, before)
     begins_with = source if begun is None else where_it_was(handle, begun, source, console)
     handle.records.create()
@@ -173,8 +170,7 @@ def joined_run(session: Session) -> Run | None:
 
 def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:
     """True for nodes that hold what could not be landed, and those of a failed run that the user
-    keeps, unless its budget is spent.
-    """
+    keeps, unless its budget is spent."""
     if isinstance(error, DataError):
         return False
     if isinstance(error, NotLanded | StoreError):
@@ -191,8 +187,7 @@ def landed_later(
 ) -> Run:
     """Go down after a landing for which a store or the cloud was away: lands what the nodes hold,
     as soon as it can. Returns the run as it ended, or raises how it failed; the error if it has not
-    landed, or nothing was to land.
-    """
+    landed, or nothing was to land."""
     clean_up(handle, console, error)
     landed = lost_run(handle.records, before)
     if landed is None:

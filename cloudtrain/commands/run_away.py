@@ -104,8 +104,7 @@ def run_away(
 
     Whatever fails before the desk has begun, even an interrupt, ends in its deletion. Raises
     UsageError for a config that a desk cannot run, and while one attends to the cluster; the error
-    of the desk's own `check`.
-    """
+    of the desk's own `check`."""
     config, records = plan.config, Records(plan.config.name)
     refuse_unfit(config)
     desk_records = Records(desk_name(config.name))
@@ -150,8 +149,7 @@ def refuse_up_from_here(records: Records) -> None:
 
 def secrets_of(config: ClusterConfig) -> dict[str, Secret]:
     """Values of the tasks' secrets by the names of their variables. The token of the code's
-    repository stays here, as this machine fetches the code.
-    """
+    repository stays here, as this machine fetches the code."""
     found = read_secrets(config)
     return {
         variable: found[name]
@@ -175,8 +173,7 @@ def resume_uri(handle: Handle, resume: str, console: Console) -> str:
 def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None:
     """Delete what an earlier desk has left. Raises UsageError for one that is at work, or that
     another machine may be creating, and for a cluster of its name that is none; NotLanded while
-    there are nodes whose keys it has.
-    """
+    there are nodes whose keys it has."""
     desk, cluster = away.desk, records.name
     name = desk.config.name
     with holding_cluster(desk, "run --away", console):
@@ -202,8 +199,7 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
 
 def is_at_work(away: AwayPlan, console: Console) -> bool:
     """True if the desk's process runs: as the desk says or, if it does not answer, as its signed
-    report does.
-    """
+    report does."""
     process = process_there(away.desk, console)
     if process is not None:
         return process == "running"
@@ -248,8 +244,7 @@ def begin(
     away: AwayPlan, record: AwayRecord, adopt: bool, console: Console, clock: Clock
 ) -> Published:
     """Create the desk, deliver all that it needs, and start its process; after a failure, delete
-    it.
-    """
+    it."""
     try:
         return _begin(away, record, adopt, console, clock)
     except BaseException as error:
@@ -323,11 +318,9 @@ def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> J
 
 
 def await_proof(away: AwayPlan, published: Published, console: Console, clock: Clock) -> AwayState:
-    """Wait until the desk has passed `check` with its own credentials, or has ended.
-
-    It goes on whatever happens to this wait. Raises CloudtrainError with what it printed if its
-    process ended without a report.
-    """
+    """Wait until the desk has passed `check` with its own credentials, or has ended. It goes on
+    whatever happens to this wait. Raises CloudtrainError with what it printed if its process ended
+    without a report."""
     name = away.desk.config.name
     with (
         open_session(away.desk, console) as session,
@@ -374,8 +367,7 @@ def ended_early(
 
 def why_ended(session: Session, name: str) -> str:
     """Reason for which the desk's process has ended, "" if none is known. The desk's report is in
-    the store by then.
-    """
+    the store by then."""
     try:
         if process_of(session, name) != "ended":
             return ""
@@ -386,10 +378,8 @@ def why_ended(session: Session, name: str) -> str:
 
 
 def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseException) -> None:
-    """Delete the desk after a failure. A second error is attached to the first.
-
-    The cluster stays on record if the desk has created nodes by then.
-    """
+    """Delete the desk after a failure. A second error is attached to the first. The cluster stays
+    on record if the desk has created nodes by then."""
     if isinstance(error, LeasedError):  # another machine's desk: nothing was created from here
         records.close()
         return

@@ -26,10 +26,7 @@ from cloudtrain.state import Records
 
 def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[str]:
     """Arguments of ssh to one node: `worker0`, its whole name, or a role's first; default: the
-    first node.
-
-    This process is to become that ssh: the cluster counts as in use until it ends.
-    """
+    first node. This process is to become that ssh: the cluster counts as in use until it ends."""
     records = Records(name)
     there = open_provider(recorded_config(records)).nodes(name)
     identity = load_identity(records.folder)
@@ -70,9 +67,8 @@ class Executed:
 def execute(
     name: str, *, roles: Sequence[str] = (), command: Sequence[str], console: Console
 ) -> Executed:
-    """Run the command with each argument as written and show every node's output. Skipped nodes
-    are reported last.
-    """
+    """Run the command with each argument as written and show every node's output. Skipped nodes are
+    reported last."""
     records = Records(name)
     with (
         starting_idle_process(records),

@@ -139,11 +139,9 @@ def status(
     store: str | None = None,
     offline: bool,
 ) -> StatusReport:
-    """Status of one cluster, or of all that are known here and not down.
-
-    For a cluster that is not on record here, and with `store` for all that it holds, the runs are
-    those that landed. `offline` reads records only and loads as little as possible.
-    """
+    """Status of one cluster, or of all that are known here and not down. For a cluster that is not
+    on record here, and with `store` for all that it holds, the runs are those that landed.
+    `offline` reads records only and loads as little as possible."""
     if store is not None or (config is not None and not has_config(config.name)):
         return StatusReport(clusters=landed(name, config, store), store=store)
     names = without_desks(known_clusters()) if name is None else (name,)
@@ -169,9 +167,8 @@ def has_config(name: str) -> bool:
 def landed(
     name: str | None, config: ClusterConfig | None, uri: str | None
 ) -> tuple[ClusterStatus, ...]:
-    """Runs as the store has them, and nodes as the provider lists them if a config names it.
-    Raises StoreError.
-    """
+    """Runs as the store has them, and nodes as the provider lists them if a config names it. Raises
+    StoreError."""
     from cloudtrain.artifacts.run_index import clusters_in
     from cloudtrain.core.cloud import facts_of
     from cloudtrain.stores import open_store
@@ -195,8 +192,7 @@ def with_desk(
     cluster: ClusterStatus, config: ClusterConfig | None, uri: str | None = None
 ) -> ClusterStatus:
     """The same with what its desk reports, and for one that was sent away from here, its runs as
-    the store has them.
-    """
+    the store has them."""
     from cloudtrain.artifacts.run_index import StoredRuns
     from cloudtrain.away.find_away import find_away
 
@@ -224,9 +220,8 @@ def after_desk(cluster: ClusterStatus) -> ClusterStatus:
 
 
 def refuse_no_folder(uri: str | None) -> None:
-    """Refuse a `file://` store whose folder does not exist: for a reader it is a wrong name, not
-    an empty store.
-    """
+    """Refuse a `file://` store whose folder does not exist: for a reader it is a wrong name, not an
+    empty store."""
     if uri is None:
         return
     from cloudtrain.core.store_kinds import is_on_this_machine
@@ -337,8 +332,7 @@ def _activity(records: Records, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _idle(records: Records) -> IdleState | None:
     """State of `limits.idle`; None if no process sees to it, unless it has failed: then without
-    `due`, as a command tries again.
-    """
+    `due`, as a command tries again."""
     from cloudtrain.runs.idle import idle_state
 
     found = idle_state(records)

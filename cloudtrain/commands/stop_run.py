@@ -33,11 +33,8 @@ def stop_run(
     console: Console,
     clock: Clock = CLOCK,
 ) -> Run:
-    """Stop and land the active run. Its supervisor does the work; if there is none, this
-    process.
-
-    A run that is away is stopped by its desk, from any machine with a `config` and the order key.
-    """
+    """Stop and land the active run. Its supervisor does the work; if there is none, this process. A
+    run that is away is stopped by its desk, from any machine with a `config` and the order key."""
     desk = find_away(name, config)
     state = attended(desk, clock.now())
     if desk is not None and state is not None:

@@ -72,11 +72,9 @@ def tensorboard(
     console: Console,
     clock: Clock = CLOCK,
 ) -> None:
-    """Serve TensorBoard over `run`, or the latest one, on 127.0.0.1 until Ctrl-C.
-
-    `port` 0 takes a free one. The copies are deleted at the end. Raises UsageError without
-    TensorBoard or without event files, StoreError.
-    """
+    """Serve TensorBoard over `run`, or the latest one, on 127.0.0.1 until Ctrl-C. `port` 0 takes a
+    free one. The copies are deleted at the end. Raises UsageError without TensorBoard or without
+    event files, StoreError."""
     if importlib.util.find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed", hint=install_hint("tensorboard"))
     found = find_run(name, run, config=config, uri=store)
@@ -132,8 +130,7 @@ class Copies:
 
     def look(self) -> None:
         """Copy what is new. A live run's faults are reported once each; those of the store of an
-        ended run are raised, at first.
-        """
+        ended run are raised, at first."""
         records = self._found.records
         if records is not None and self.is_live:
             self.is_live = records.run(self._found.run.id).ended is None

@@ -52,8 +52,7 @@ def train(
 ) -> Run:
     """Launch a run and return it at its end, or once it has started if `detach`. `resume`: the run
     whose landed checkpoint it begins with. Raises RunFailed, PreflightError, …; KeyboardInterrupt,
-    once a background process attends to the run.
-    """
+    once a background process attends to the run."""
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_use(config, records, adopt=adopt)
@@ -111,8 +110,7 @@ def ready_for_a_run(session: Session) -> Session:
 
 def refuse_second_run(session: Session) -> None:
     """Refuse if a run is active. This command holds the cluster's lock, so whoever supervised that
-    run was killed, or the machine restarted.
-    """
+    run was killed, or the machine restarted."""
     name = session.config.name
     silent = [node for node in session.nodes if node.fault]
     if silent:
@@ -177,8 +175,7 @@ def new_run(
 
 def with_arguments(train: Train, arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     """`train.command` with the words after `--` added to each line: that of all roles, and those of
-    single roles. Raises UsageError for a line that no node can start.
-    """
+    single roles. Raises UsageError for a line that no node can start."""
     lines = {"": train.command, **train.commands}
     whole = {
         role: " ".join([line, *map(shlex.quote, arguments)]) if line else ""

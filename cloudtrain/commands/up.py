@@ -64,8 +64,7 @@ def up(
     With candidates, in the first of them that has room. Raises UsageError if existing nodes differ
     from the config in a way that is not `allowed`; the provider's errors, StepFailed for a
     playbook, LockedError. `give_back`: on failure, delete the nodes that this call created. `wait`:
-    seconds to wait for capacity and quota, with nothing billed meanwhile.
-    """
+    seconds to wait for capacity and quota, with nothing billed meanwhile."""
     handle, config = Handle(plan.config, plan), plan.config
     accept = partial(check_first, ignore=ignore)
     create = partial(create_and_set_up, allowed=allowed, give_back=give_back)
@@ -149,8 +148,7 @@ def _near(config: ClusterConfig) -> str | None:
 
 def renew_agents(session: Session) -> None:
     """Give the agents of an unattended run the new end: before the old one they would end its
-    tasks.
-    """
+    tasks."""
     run = session.records.active_run()
     if run is not None:
         start_agents(session, run)

@@ -18,11 +18,9 @@ def can_draw(stream: TextIO) -> bool:
 
 
 def console(*, json: bool, full_log: bool = True) -> Screen:
-    """The console of this process: progress on stderr, task output on stdout.
-
-    With `json`, stdout is for one document alone, and task output goes to stderr too. Without
-    `full_log`, a terminal hides what TensorFlow logs about itself; files and pipes get every line.
-    """
+    """The console of this process: progress on stderr, task output on stdout. With `json`, stdout
+    is for one document alone, and task output goes to stderr too. Without `full_log`, a terminal
+    hides what TensorFlow logs about itself; files and pipes get every line."""
     out = sys.stderr if json else sys.stdout
     if can_draw(sys.stderr):
         from cloudtrain.console.terminal import TerminalConsole

@@ -15,9 +15,7 @@ from cloudtrain.core.protocols import Stage
 
 class EventStream:
     """A console that passes everything on to another one, and writes it as events.
-
-    docs/events.schema.json has their form. The loss of the stream does not disturb the command.
-    """
+    docs/events.schema.json has their form. The loss of the stream does not disturb the command."""
 
     def __init__(
         self, screen: Screen, stream: TextIO, clock: Callable[[], float] = moments.now

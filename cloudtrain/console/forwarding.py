@@ -30,8 +30,7 @@ class ForwardingConsole:
 
 class BackgroundConsole(ForwardingConsole):
     """Passes on warnings and the output of tasks, no progress: for what is done beside something
-    that is shown.
-    """
+    that is shown."""
 
     def say(self, text: str) -> None:
         pass

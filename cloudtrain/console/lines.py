@@ -1,6 +1,5 @@
 """Turns foreign log bytes into readable lines that cannot control the terminal, and breaks long
-ones between words.
-"""
+ones between words."""
 
 from __future__ import annotations
 
@@ -29,11 +28,9 @@ def printable(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Mark the lines of a message, after its first, that would look like lines of ours.
-
-    Messages quote what clouds, stores and nodes say. A line break there, of whatever kind, must not
-    make a `hint:` that this program never gave.
-    """
+    """Mark the lines of a message, after its first, that would look like lines of ours. Messages
+    quote what clouds, stores and nodes say. A line break there, of whatever kind, must not make a
+    `hint:` that this program never gave."""
     first, *rest = _BREAKS.sub("\n", text).split("\n")
     return "\n".join(
         [first, *(f"| {line.lstrip()}" if _OURS.match(line) else line for line in rest)]
@@ -45,11 +42,8 @@ _OURS = re.compile(r"\W*(error|hint|warning|note|cost)\s*:")
 
 
 def clean(line: str) -> str:
-    """Reduce one line to what a terminal would finally show.
-
-    Keeps the last state of a progress bar that overwrites itself; removes control characters,
-    escape sequences and colours.
-    """
+    """Reduce one line to what a terminal would finally show. Keeps the last state of a progress bar
+    that overwrites itself; removes control characters, escape sequences and colours."""
     if line.isprintable():
         return line
     line = _SEQUENCES.sub("", line).rstrip("\r").rpartition("\r")[2]
@@ -60,8 +54,7 @@ def clean(line: str) -> str:
 
 class LogLines:
     """Splits the bytes of one log, in chunks as they come off the network, into clean whole
-    lines.
-    """
+    lines."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -126,11 +119,9 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Break lines that are longer than `width` at spaces; None: at no width.
-
-    What follows is indented as far as the text of the line. A command in backticks, a short cell
-    and each word stay whole: the terminal folds a word that is longer than a line.
-    """
+    """Break lines that are longer than `width` at spaces; None: at no width. What follows is
+    indented as far as the text of the line. A command in backticks, a short cell and each word stay
+    whole: the terminal folds a word that is longer than a line."""
     if width is None:
         return text
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width))

@@ -25,8 +25,7 @@ class Screen(protocols.Console, Protocol):
 
     def below(self, lines: Callable[[], Sequence[str]]) -> AbstractContextManager[None]:
         """Keep lines at the bottom of a terminal, drawn anew several times a second, below
-        everything else; nothing elsewhere.
-        """
+        everything else; nothing elsewhere."""
 
 
 class TaskOutput:
@@ -111,10 +110,8 @@ class Progress:
 
 
 def counted(done: Mapping[str, str], total: int) -> str:
-    """`3 of 3, nothing new`: how many nodes are done, and what all of them said in the end.
-
-    Nothing with a figure, which would be that of one node.
-    """
+    """`3 of 3, nothing new`: how many nodes are done, and what all of them said in the end. Nothing
+    with a figure, which would be that of one node."""
     said = set(done.values())
     count = f"{len(done)} of {total}" if total else "done"
     alike = said.pop() if len(said) == 1 else ""

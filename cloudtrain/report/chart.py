@@ -1,6 +1,5 @@
 """Charts of a report: each an SVG by matplotlib (the extra `report`), with its
-values in a table behind it. Without matplotlib, the tables alone.
-"""
+values in a table behind it. Without matplotlib, the tables alone."""
 
 from __future__ import annotations
 
@@ -98,11 +97,9 @@ def _look(number: int) -> tuple[int, str]:
 
 @lru_cache(maxsize=64)
 def _svg(name: str, chart: Chart, drawn: tuple[Series, ...]) -> Html:
-    """The chart as an SVG element without foreign text: names are in the page around it.
-
-    Colours are the page's, so that they follow dark mode and print. `report --watch` draws again
-    what has changed.
-    """
+    """The chart as an SVG element without foreign text: names are in the page around it. Colours
+    are the page's, so that they follow dark mode and print. `report --watch` draws again what has
+    changed."""
     _import_matplotlib()
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -137,8 +134,7 @@ def _svg(name: str, chart: Chart, drawn: tuple[Series, ...]) -> Html:
 
 def _import_matplotlib() -> None:
     """Without `./matplotlibrc`, which it reads before any other, and fails on what is no text
-    (matplotlib.matplotlib_fname): charts do not depend on the folder in which a command runs.
-    """
+    (matplotlib.matplotlib_fname): charts do not depend on the folder in which a command runs."""
     if "matplotlib" in sys.modules or not os.path.lexists("matplotlibrc"):
         return
     here = os.open(".", os.O_RDONLY)

@@ -1,6 +1,5 @@
 """Curves of a report: metrics, pace and stragglers by the tasks' own logs, metrics by TensorBoard's
-event files, utilization by samples of the nodes.
-"""
+event files, utilization by samples of the nodes."""
 
 from __future__ import annotations
 
@@ -120,10 +119,8 @@ def pace_of(task: Task, lines: Sequence[Line]) -> Pace | None:
 
 
 def stragglers(paces: Sequence[Pace]) -> Iterator[str]:
-    """Tasks that took much longer for a step or epoch than the median of their role.
-
-    Where all wait for each other, as in synchronous training, none is slower than the others.
-    """
+    """Tasks that took much longer for a step or epoch than the median of their role. Where all wait
+    for each other, as in synchronous training, none is slower than the others."""
     for role in dict.fromkeys(pace.role for pace in paces):
         known = [(p, p.seconds) for p in paces if p.role == role and p.seconds is not None]
         if len(known) < 3:  # of two, neither is the exception
@@ -155,8 +152,7 @@ def charts_of_events(
     attempts: Sequence[RunAttempt],
 ) -> tuple[tuple[Chart, ...], tuple[str, ...]]:
     """Charts of these files' scalars, and what was left out. Raises ImportError without
-    TensorBoard, StoreError if a file cannot be read.
-    """
+    TensorBoard, StoreError if a file cannot be read."""
     from tensorboard.backend.event_processing import event_file_loader  # noqa: F401  # before any I/O
 
     points: Points = {}
@@ -182,11 +178,9 @@ def charts_of_events(
 
 
 def _scalars(path: Path) -> Iterator[tuple[str, int, float, float]]:
-    """Tag, step, Unix time and value of each scalar. A file that is torn ends where it is torn.
-
-    The loader turns TensorFlow 1's scalars into tensors, as TensorFlow 2 writes them
-    (tensorboard/data_compat.py, read in 2.21's source).
-    """
+    """Tag, step, Unix time and value of each scalar. A file that is torn ends where it is torn. The
+    loader turns TensorFlow 1's scalars into tensors, as TensorFlow 2 writes them
+    (tensorboard/data_compat.py, read in 2.21's source)."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util import tensor_util
 

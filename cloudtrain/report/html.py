@@ -14,9 +14,8 @@ class Html(str):
 
 
 def element(name: str, *content: str | Iterable[str], **attributes: str | int) -> Html:
-    """An element with its content: `Html` as it is, any other text escaped. `class_` and `for_`
-    are written without their underscore, others with a dash for it.
-    """
+    """An element with its content: `Html` as it is, any other text escaped. `class_` and `for_` are
+    written without their underscore, others with a dash for it."""
     words = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
@@ -45,8 +44,7 @@ def with_code(text: str) -> Html:
 
 def table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> Html:
     """A table, of which a narrow screen shows each row as a list; the first cell of a row is its
-    heading.
-    """
+    heading."""
     names = tuple(head)
     titles = element("tr", [element("th", title, scope="col") for title in names])
     lines = []

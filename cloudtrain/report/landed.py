@@ -35,8 +35,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def written(sources: Sources, *, limit: float = LIMIT) -> Mapping[str, bytes]:
     """Page and facts by their name, within so many seconds. Raises the fault: of any kind, as it
-    comes from logs, event files and a library of drawing.
-    """
+    comes from logs, event files and a library of drawing."""
     found: dict[str, bytes] = {}
     faults: list[Exception] = []
 
@@ -70,8 +69,7 @@ def warned(warn: Callable[[str], None], sources: Callable[[], Sources]) -> Mappi
 
 def landed_report(run: str, manifest: Manifest | None, store: ArtifactStore) -> Report | None:
     """The report that landed at the end of a run; None if there is none that this version can
-    read.
-    """
+    read."""
     file = manifest.files.get(FACTS) if manifest else None
     if file is None or file.size > LARGEST:
         return None

@@ -35,8 +35,7 @@ KINDS = {
 
 def page(report: Report, *, again_after: float | None = None) -> str:
     """The whole file. `again_after`: seconds until it is written again, and a browser is to load it
-    again; None if it is not.
-    """
+    again; None if it is not."""
     run = report.run
     title = f"Run {run.id} of {run.cluster}: {run.state}"
     head = (
@@ -243,10 +242,7 @@ def _curves(report: Report) -> Iterator[Html]:
     yield element("p", f"From {report.charts_from}. One curve for each attempt.")
     if missing_library():
         yield element(
-            "p",
-            "Only tables: the curves need cloudtrain's extra ",
-            element("code", "report"),
-            ".",
+            "p", "Only tables: the curves need cloudtrain's extra ", element("code", "report"), "."
         )
     yield charts(report.charts)
 

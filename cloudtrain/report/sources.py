@@ -51,8 +51,7 @@ def on_record(
     records: Records, run: Run, manifest: Manifest | None, store: ArtifactStore | None
 ) -> Sources:
     """A run of a cluster that has its record here, and what has landed of it; no `store` if it
-    cannot be read.
-    """
+    cannot be read."""
 
     def log(task: Task, most: int) -> list[Line]:
         return log_lines(records.log_path(run.id, task.name, task.attempt), task, most)

@@ -31,8 +31,7 @@ Step = tuple[float, str]
 
 def events_of(lines: Iterable[Line], run: Run) -> tuple[Event, ...]:
     """Events of the cluster on which the run ran: one of the same name may have been before, or
-    come after.
-    """
+    come after."""
     found: list[Event] = []
     for event in filter(None, map(from_line, lines)):
         if isinstance(event, ClusterGone):

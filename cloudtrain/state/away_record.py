@@ -21,10 +21,8 @@ Google takes (https://cloud.google.com/compute/docs/labeling-resources#requireme
 
 @dataclass(frozen=True, kw_only=True)
 class AwayRecord:
-    """Written on the machine that sends a run away, before the desk is created.
-
-    It stays when the cluster is down, until the next one of that name is created from here.
-    """
+    """Written on the machine that sends a run away, before the desk is created. It stays when the
+    cluster is down, until the next one of that name is created from here."""
 
     cluster: str
     desk: str

@@ -1,6 +1,5 @@
 """Keeps what a cloud has said of this machine's clock, for the commands after the one that heard
-it: the times of one record agree.
-"""
+it: the times of one record agree."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from cloudtrain.state.folder import home
 @dataclass(frozen=True, kw_only=True)
 class HeardOfClock:
     """`offset` holds as long as the machine has booted at `began`, by its clock: until it boots
-    anew, or its clock is set.
-    """
+    anew, or its clock is set."""
 
     began: float
     offset: float
@@ -30,8 +28,7 @@ class HeardOfClock:
 @contextmanager
 def clock_corrected(say: Callable[[str], None]) -> Iterator[None]:
     """Correct this process's moments by what an earlier one has heard; say and keep what this one
-    hears.
-    """
+    hears."""
     before = _heard_before()
     if before is not None and abs(before.began - MOMENTS.began) < OFF / 2:
         MOMENTS.offset = before.offset

@@ -29,8 +29,7 @@ class DiskFull(UsageError):
 @contextmanager
 def named_faults(path: Path) -> Iterator[None]:
     """Turn an OSError inside into one clear error that names the file (disk full, no
-    permission).
-    """
+    permission)."""
     try:
         yield
     except OSError as error:
@@ -53,8 +52,7 @@ def make_folder(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write atomically: old or new content, also after a power cut (another file, fsync,
-    rename).
-    """
+    rename)."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}")
     with named_faults(path):
         try:

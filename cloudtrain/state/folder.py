@@ -84,9 +84,7 @@ def without_desks(names: Sequence[str]) -> tuple[str, ...]:
 
 def resolve(name: str | None) -> str:
     """Resolve the cluster's name: `name`, or the only cluster known here. Raises UsageError.
-
-    Destroyed clusters count only by name, or if there is no other.
-    """
+    Destroyed clusters count only by name, or if there is no other."""
     names = known_clusters()
     if name in names:
         return name
@@ -182,10 +180,8 @@ class Records:
         self, doing: str, *, wait: float = 0.0, clock: Clock = CLOCK
     ) -> AbstractContextManager[None]:
         """One command at a time: `with records.lock("train"):`. Raises LockedError after `wait` s;
-        a process in the background whose run has ended is waited for in any case.
-
-        The kernel releases it when its holder dies; its file does not stay behind.
-        """
+        a process in the background whose run has ended is waited for in any case. The kernel
+        releases it when its holder dies; its file does not stay behind."""
         found = self.holder()
         if found is not None and found.doing == ATTEND and self.active_run() is None:
             wait = max(wait, LOCK_HANDED_OVER)

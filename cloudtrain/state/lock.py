@@ -58,9 +58,7 @@ def locked(
     path: Path, name: str, doing: str, *, folder: Path, wait: float, clock: Clock = CLOCK
 ) -> Iterator[None]:
     """Hold the lock file `path`, which is deleted afterwards with its folder if that is empty.
-
-    Raises LockedError naming the holder if it is not free within `wait` seconds.
-    """
+    Raises LockedError naming the holder if it is not free within `wait` seconds."""
     deadline = clock.monotonic() + wait
     with ExitStack() as stack:
         try:
@@ -95,8 +93,7 @@ _held: set[int] = set()
 
 def _forget_in_child() -> None:
     """Close the lock in a forked child, which shares the open file and would hold the lock after
-    our death.
-    """
+    our death."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
@@ -225,10 +222,8 @@ def _alive(pid: int) -> str | None:
 
 
 def begin_session(folder: Path) -> None:
-    """Record that this process uses the nodes until it ends, also after exec.
-
-    A file, not a lock: OpenSSH closes descriptors that it was not given (`closefrom` in its ssh.c).
-    """
+    """Record that this process uses the nodes until it ends, also after exec. A file, not a lock:
+    OpenSSH closes descriptors that it was not given (`closefrom` in its ssh.c)."""
     make_folder(folder)
     pid = os.getpid()
     write_whole(folder / str(pid), json.dumps({"birth": birth(pid)}).encode())
