@@ -270,7 +270,8 @@ def _checked(
         signer = DataSigner(dataset, store)
         _read_a_byte(signer, dataset.files)
         shared = facts_of(config.provider).on_this_machine
-        total = dataset.size if shared else _total(split)
+        total = sum(file.size for part in split for file in part)
+        total = dataset.size if shared else total
         relayed = not shared and signer.sign(dataset.files[0], expires_in=60) is None
         read = Traffic(name=name, uri=dataset.source.source, location=signer.location(), size=total)
         cost = transfer_cost(config, read.uri, read.location, total)
@@ -280,10 +281,6 @@ def _checked(
     texts = (_described(dataset, split, shared=shared), RELAYED if relayed else "")
     text = "; ".join(filter(None, (*texts, cost if priced else "")))
     return Finding(what=f"data.{name}", ok=True, text=text), read, split
-
-
-def _total(split: Sequence[Sequence[DataFile]]) -> int:
-    return sum(file.size for part in split for file in part)
 
 
 def _read_a_byte(signer: DataSigner, files: Sequence[DataFile]) -> None:

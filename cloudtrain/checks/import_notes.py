@@ -51,7 +51,7 @@ def _imports(script: StartedScript, there: frozenset[str] | None) -> Iterator[st
         elif there is not None and not _anywhere(top, paths):
             yield (
                 f"{use}: neither the code nor `setup:` has the module {top}: add "
-                f"{package_of(top)} to `setup.packages`"
+                f"{_PACKAGES.get(top, top)} to `setup.packages`"
             )
 
 
@@ -186,11 +186,6 @@ def provided(config: ClusterConfig) -> frozenset[str] | None:
             return None
         found |= set(_MODULES.get(name, ()))
     return frozenset(found)
-
-
-def package_of(module: str) -> str:
-    """Package to list for a module, as far as it is known: `sklearn` → `scikit-learn`."""
-    return _PACKAGES.get(module, module)
 
 
 # ── modules of the code that a script cannot import ────────────────────────────

@@ -281,7 +281,11 @@ _STARTED = re.compile(
 def program_notes(config: ClusterConfig) -> tuple[str, ...]:
     """A note for `./run.sh` and `bash run.sh` that no node can start as they are. Offline."""
     started = {field: _STARTED.match(line) for field, line in command_lines(config).items()}
-    own = {field: found for field, found in started.items() if found and _is_path(found)}
+    own = {
+        field: found
+        for field, found in started.items()
+        if found and (found["shell"] is not None or "/" in found["path"])
+    }
     code = delivered_code(config) if own else None
     if code is None:
         return ()
@@ -290,10 +294,6 @@ def program_notes(config: ClusterConfig) -> tuple[str, ...]:
         for field, found in own.items()
     )
     return tuple(filter(None, notes))
-
-
-def _is_path(found: re.Match[str]) -> bool:
-    return found["shell"] is not None or "/" in found["path"]
 
 
 def _program_note(

@@ -13,7 +13,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
-    from cloudtrain.commands.cost import ClusterCost, CostReport, RunCost
+    from cloudtrain.commands.cost import ClusterCost, CostReport
     from cloudtrain.money.node_hours import CostSoFar
 
 BASIS = (
@@ -83,12 +83,8 @@ def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
         "node_hours": round(cluster.node_hours, 4),
         "months": {month: _amount(spent) for month, spent in cluster.months.items()},
         "roles": {role: _amount(spent) for role, spent in cluster.roles.items()},
-        "runs": [_run_json(run) for run in cluster.runs],
+        "runs": [{**pick(run, "run state begin end"), **_amount(run.cost)} for run in cluster.runs],
     }
-
-
-def _run_json(run: RunCost) -> dict[str, Any]:
-    return {**pick(run, "run state begin end"), **_amount(run.cost)}
 
 
 def _amount(spent: CostSoFar) -> dict[str, float | None]:

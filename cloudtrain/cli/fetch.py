@@ -39,7 +39,8 @@ def fetch_command(
 ) -> None:
     """Download the latest run's artifacts from the store into DIR (default: a folder named after
     the cluster) and verify their checksums. Works on any machine, with a FILE or --store."""
-    if name is not None and folder is None and is_folder(name):
+    if name is not None and folder is None and "/" in name and not is_yaml(name):
+        # `results/` names a folder: no cluster's name has a slash
         name, folder = None, name
     if from_nodes and (store or run_id):
         raise UsageError("--from-nodes takes every run that has not landed: no --run, no --store")
@@ -66,8 +67,3 @@ def fetch_command(
         )
     if as_json:
         print_json({"name": cluster, "run": landed.run, "folder": str(place.absolute())})
-
-
-def is_folder(word: str) -> bool:
-    """True for `./results` and `results/`, which name a folder: no cluster's name has a slash."""
-    return "/" in word and not is_yaml(word)

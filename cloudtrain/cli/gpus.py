@@ -337,13 +337,11 @@ def quota_cells(answers: Sequence[AccountQuota], *, every: bool) -> Iterator[tup
             for region, pair in regions.items():
                 on_demand, spot = (_number(pair.get(market)) for market in (False, True))
                 groups.setdefault((on_demand, spot, region if every else ""), []).append(region)
-            for (on_demand, spot, _), places in sorted(groups.items(), key=_allows_none):
+            for (on_demand, spot, _), places in sorted(
+                groups.items(), key=lambda group: set(group[0][:2]) <= {"0", "-"}
+            ):
                 where = places[0] if len(places) == 1 else f"{places[0]} +{len(places) - 1}"
                 yield name, machine, f"{accelerator.count}", on_demand, spot, where
-
-
-def _allows_none(group: tuple[tuple[str, str, str], list[str]]) -> bool:
-    return set(group[0][:2]) <= {"0", "-"}
 
 
 def _allowed_machines(

@@ -30,7 +30,6 @@ from cloudtrain.console.times import duration
 from cloudtrain.core import events, moments
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import Event, Line
-from cloudtrain.core.model import Node
 from cloudtrain.core.retry import Retry, poll_until
 from cloudtrain.core.run_record import Run
 from cloudtrain.runs.run_progress import progress_of, utilization_of
@@ -167,14 +166,13 @@ def role_lines(cluster: ClusterStatus) -> Iterator[str]:
         role: ", ".join(
             f"{count} {state}" for state, count in Counter(n.state for n in of).most_common()
         )
-        for role, of in ((role, list(of)) for role, of in by_role(cluster.nodes or ()))
+        for role, of in (
+            (role, list(of))
+            for role, of in groupby(cluster.nodes or (), key=lambda node: node.role)
+        )
     }
     for role in dict.fromkeys([*counts, *figures]):
         yield f"  {role:10}{'  '.join(filter(None, [counts.get(role), figures.get(role)]))}"
-
-
-def by_role(nodes: Sequence[Node]) -> Iterator[tuple[str, Iterator[Node]]]:
-    return groupby(nodes, key=lambda node: node.role)
 
 
 def exceptions(cluster: ClusterStatus) -> Iterator[str]:
@@ -217,7 +215,7 @@ class Changes:
     def _of(self, cluster: ClusterStatus, now: float) -> Iterator[str]:
         facts = [cluster_state(cluster), *desk_words(cluster, now), *exceptions(cluster)]
         if cluster.utilization is not None:
-            facts += idle_words(cluster.utilization.notes)
+            facts += [note for note in cluster.utilization.notes if "idle GPU" in note]
         kept = {f"{cluster.name} {text}" for text in facts}
         yield from (text for text in facts if f"{cluster.name} {text}" not in self._told)
         others = {fact for fact in self._told if not fact.startswith(f"{cluster.name} ")}
@@ -239,11 +237,6 @@ def desk_words(cluster: ClusterStatus, now: float) -> list[str]:
         return []
     silent = ", but has not reported for long" if cluster.away.is_silent(now) else ""
     return [f"away: {cluster.away.phase}{silent}"]
-
-
-def idle_words(notes: Sequence[str]) -> list[str]:
-    """Notes without figures that change with every look."""
-    return [note for note in notes if "idle GPU" in note]
 
 
 # ── events of the journal ──────────────────────────────────────────────────────

@@ -288,7 +288,9 @@ class _PassesOn(click.Command):
     def _passed_on(self, ctx: click.Context, args: list[str], option: str) -> UsageError:
         """The error for an option of the program, which stands before the `--`."""
         first = next((n for n, word in enumerate(args) if word.startswith(option)), len(args))
-        own = {name for each in self.params if _is_flag(each) for name in each.opts}
+        own = {
+            name for each in self.params if getattr(each, "is_flag", False) for name in each.opts
+        }
         before = [*args[:first], *(word for word in args[first:] if word in own)]
         after = [word for word in args[first:] if word not in own and word != "--"]
         line = shlex.join([*ctx.command_path.split(), *before, "--", *after])
@@ -298,10 +300,6 @@ class _PassesOn(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*filter(None, super().collect_usage_pieces(ctx)), "[-- WORD...]"]
-
-
-def _is_flag(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Option) and parameter.is_flag
 
 
 def _findings(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:

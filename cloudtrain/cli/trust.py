@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from cloudtrain.core.codec import pick
 from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.trust.file_facts import FileFact
+    pass
 
 
 @options.command("trust", "cloudtrain trust gcp.yaml")
@@ -49,7 +49,10 @@ def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:
         consent.remember(config.source, facts)
         left = ()
     if as_json:
-        shown = [_fact_json(fact, line, left) for fact, line in zip(facts, lines, strict=True)]
+        shown = [
+            {**pick(fact, "kind field what"), "text": line, "trusted": fact not in left}
+            for fact, line in zip(facts, lines, strict=True)
+        ]
         print_json({"file": config.source, "trusted": not left, "facts": shown})
 
 
@@ -58,7 +61,3 @@ def text(source: str, lines: Sequence[str], *, is_trusted: bool) -> list[str]:
         return [f"{source} uses none of your rights: there is nothing to trust"]
     known = "you trust" if is_trusted else "you have not trusted"
     return [f"{known} {source} with this:", *(f"  {line}" for line in lines)]
-
-
-def _fact_json(fact: FileFact, line: str, left: Collection[FileFact]) -> dict[str, Any]:
-    return {**pick(fact, "kind field what"), "text": line, "trusted": fact not in left}

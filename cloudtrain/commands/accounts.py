@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 from cloudtrain.checks.node_notes import overdue, without_end
 from cloudtrain.cluster.lease import held_long, may_be_creating
@@ -103,34 +104,42 @@ class DeletionScope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountInventory:
+class AccountAnswer:
+    """What one account said; `error`: why it said nothing."""
+
     account: AccountRef
-    held: tuple[HeldCluster, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()
     error: CloudtrainError | None = None
-
-    @property
-    def overdue(self) -> tuple[Node, ...]:
-        return tuple(
-            node for held in self.held for node in overdue(held.holding.nodes, moments.now())
-        )
+    excused: ClassVar[tuple[type[CloudtrainError], ...]] = (CredentialsError,)
+    """Errors that count only for an account that the user named."""
 
     @property
     def exit_code(self) -> int:
-        """6 for expired nodes that still exist, nodes without an end, and places that did not
-        answer. Missing credentials count only for a named account, regions without access never."""
-        nodes = [node for held in self.held for node in held.holding.nodes]
-        if (
-            self.overdue
-            or without_end(nodes, moments.now())
-            or any(each.silent for each in self.not_asked)
-        ):
+        """6 for places that did not answer; those without access never count."""
+        if any(each.silent for each in self.not_asked):
             return NotAskedError.exit_code
-        if self.error is None or (
-            isinstance(self.error, CredentialsError) and not self.account.named
-        ):
+        if self.error is None or (isinstance(self.error, self.excused) and not self.account.named):
             return 0
         return self.error.exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountInventory(AccountAnswer):
+    held: tuple[HeldCluster, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """6 also for expired nodes that still exist, and nodes without an end."""
+        nodes, now = [node for held in self.held for node in held.holding.nodes], moments.now()
+        billed = overdue(nodes, now) or without_end(nodes, now)
+        return NotAskedError.exit_code if billed else super().exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountQuota(AccountAnswer):
+    allowances: tuple[Allowance, ...] = ()
+    """In the order of the machines and, of each, of its regions; on demand, then spot."""
+    excused = (CredentialsError, UsageError)
 
 
 def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
@@ -272,27 +281,6 @@ def _look_again(
 
 def no_record(event: Event, /) -> None:
     """Journal that records nothing: a record would make an orphan a known cluster."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccountQuota:
-    account: AccountRef
-    allowances: tuple[Allowance, ...] = ()
-    """In the order of the machines and, of each, of its regions; on demand, then spot."""
-    not_asked: tuple[NotAsked, ...] = ()
-    error: CloudtrainError | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """6 for regions that did not answer. Missing credentials and packages count only for a
-        named account, regions without access never."""
-        if any(not each.denied for each in self.not_asked):
-            return NotAskedError.exit_code
-        if self.error is None or (
-            isinstance(self.error, CredentialsError | UsageError) and not self.account.named
-        ):
-            return 0
-        return self.error.exit_code
 
 
 def account_quotas(

@@ -51,7 +51,9 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
         due = is_ordered(records) or is_spent(records, clock)
         if records.holder() is not None or (records.is_in_use() and not due):
             busy, not_before, failures = now, 0.0, 0
-        elif now >= not_before and (due or _is_idle(limit, max(busy, min(seen, began)), now)):
+        elif now >= not_before and (
+            due or (limit is not None and now >= max(busy, min(seen, began)) + limit)
+        ):
             try:
                 finish(records, limit, seen, console, clock)
                 failures = 0
@@ -65,10 +67,6 @@ def down_when_due(records: Records, console: Console, clock: Clock) -> None:
                 records.journal(DownFailed(why=str(error), again=not_before))
                 console.warn(f"{error}\nthe nodes are kept; retrying in {pause:.0f} s")
         clock.sleep(POLL if limit is None else min(POLL, limit / 4))
-
-
-def _is_idle(limit: float | None, used: float, now: float) -> bool:
-    return limit is not None and now >= used + limit
 
 
 def finish(

@@ -31,7 +31,7 @@ def init(provider: str, destination: Path) -> Path:
     path = destination / f"{provider}.yaml" if destination.is_dir() else destination
     text = _template(provider).replace(NAME, cluster_name(path.absolute().parent))
     try:
-        alone = is_empty(path.parent)
+        alone = all(each.name.startswith(".") for each in path.parent.iterdir())
         with path.open("x", encoding="utf-8") as file:
             file.write(text.replace("$schema=../schema.json", f"$schema={SCHEMA}", 1))
         schema = _CONFIGS / "schema.json"
@@ -46,11 +46,6 @@ def init(provider: str, destination: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     return path
-
-
-def is_empty(folder: Path) -> bool:
-    """True for a folder without files, hidden ones aside."""
-    return not any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def cluster_name(folder: Path) -> str:

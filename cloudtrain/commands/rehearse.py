@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from cloudtrain.cluster.plan import make_plan, tasks
 from cloudtrain.cluster.session import Handle
@@ -47,11 +48,8 @@ def rehearse(
     (default: random). Raises RunFailed if the undisturbed run fails, UsageError, and what `run`
     raises."""
     seed = random.SystemRandom().randrange(1 << 16) if seed is None else seed
-    folder = home() / "rehearsals" / name_of_rehearsal(config.name)
-    uri = store or folder.as_uri()
-    if store is None:
-        folder.mkdir(parents=True, exist_ok=True)
-    local = local_config(config, uri, setup_run=setup_run)
+    store = store or folder_of_rehearsals(config)
+    local = local_config(config, store, setup_run=setup_run)
     due = chosen(local, kinds, roles, share, times, random.Random(seed))
     left_out = tuple(not_rehearsed(config, setup_run=setup_run))
     for text in left_out:
@@ -60,23 +58,11 @@ def rehearse(
     def run_job(shown: Console) -> Run:
         return run(make_plan(local), arguments=arguments, console=shown)
 
-    def down(discard: bool) -> None:
-        if Records(local.name).is_open():
-            destroy_cluster(Handle(local), discard=discard, console=console)
-
+    down = partial(down_if_up, local, console)
     down(True)
     console.say("undisturbed run")
     reference = Trial(local, console, run_job, down)
-    whole = reference.run()
-    report = Rehearsal(
-        name=local.name,
-        seed=seed,
-        store=uri,
-        not_rehearsed=left_out,
-        seconds=round((whole.ended or moments.now()) - whole.created, 1),
-        loss=last_loss(reference.lines),
-        doubts=reference.doubts,
-    )
+    report = undisturbed(reference, seed, store, left_out)
     for number, fault in enumerate(due, 1):
         console.say(f"fault {number} of {len(due)}: {fault.kind} {fault.task}")
         trial = Trial(
@@ -86,6 +72,31 @@ def rehearse(
         )
         report = replace(report, outcomes=(*report.outcomes, trial.outcome()))
     return report
+
+
+def undisturbed(reference: Trial, seed: int, store: str, left_out: tuple[str, ...]) -> Rehearsal:
+    """The report, after a run without a fault, with which the others are compared."""
+    whole = reference.run()
+    return Rehearsal(
+        name=whole.cluster,
+        seed=seed,
+        store=store,
+        not_rehearsed=left_out,
+        seconds=round((whole.ended or moments.now()) - whole.created, 1),
+        loss=last_loss(reference.lines),
+        doubts=reference.doubts,
+    )
+
+
+def down_if_up(local: ClusterConfig, console: Console, discard: bool) -> None:
+    if Records(local.name).is_open():
+        destroy_cluster(Handle(local), discard=discard, console=console)
+
+
+def folder_of_rehearsals(config: ClusterConfig) -> str:
+    folder = home() / "rehearsals" / name_of_rehearsal(config.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.as_uri()
 
 
 def chosen(

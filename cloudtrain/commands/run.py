@@ -12,7 +12,6 @@ from cloudtrain.cluster.provision import lost_as_no_capacity
 from cloudtrain.cluster.rollback import report_billed
 from cloudtrain.cluster.session import (
     Handle,
-    Session,
     open_session,
     record_cluster,
     refuse_other_use,
@@ -144,8 +143,10 @@ def up_and_train(
         session = create_cluster(session, decide_drift(session, NOTHING))
         if handle.config.limits.budget is not None:  # should this process be killed
             ensure_idle_process(session.records)
-        begun = joined_run(session)
-        if begun is None:
+        begun = session.records.active_run()
+        if begun is not None:
+            session.console.say(f"joining active run {begun.id}")
+        else:
             with lost_as_no_capacity(session):
                 begun = new_run(session, arguments, source)
         return supervise_run(session, begun)
@@ -159,13 +160,6 @@ def refuse_other_beginning(records: Records) -> None:
             f"run {active.id} of {records.name} is active and does not resume another run",
             hint=f"omit --resume to join it, or end it with `cloudtrain stop-run {records.name}`",
         )
-
-
-def joined_run(session: Session) -> Run | None:
-    active = session.records.active_run()
-    if active is not None:
-        session.console.say(f"joining active run {active.id}")
-    return active
 
 
 def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:

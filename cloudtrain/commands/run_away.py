@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from cloudtrain.away import desk_cluster
 from cloudtrain.away.away_orders import nodes_left, process_there, refuse_to_lose_keys
-from cloudtrain.away.desk_cluster import (
-    desk_config,
-    desk_extras,
-    desk_name,
-    desk_price,
-    refuse_unfit,
-    without_desks_share,
-    write_program,
-)
 from cloudtrain.away.find_away import are_desk, find_away, marked
 from cloudtrain.away.job import (
     Job,
@@ -106,16 +98,16 @@ def run_away(
     UsageError for a config that a desk cannot run, and while one attends to the cluster; the error
     of the desk's own `check`."""
     config, records = plan.config, Records(plan.config.name)
-    refuse_unfit(config)
-    desk_records = Records(desk_name(config.name))
+    desk_cluster.refuse_unfit(config)
+    desk_records = Records(desk_cluster.desk_name(config.name))
     with records.lock("run --away"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse_up_from_here(records)
         refuse_missing_script(config)
         handle = Handle(config, plan)
-        desk = desk_config(config, desk_records.folder / PROGRAM, wait)
-        paid = without_desks_share(config, desk)
+        desk = desk_cluster.desk_config(config, desk_records.folder / PROGRAM, wait)
+        paid = desk_cluster.without_desks_share(config, desk)
         refuse(Handle(paid, replace(plan, config=paid)), console, ignore)
         away = AwayPlan(
             config=config,
@@ -130,7 +122,7 @@ def run_away(
         clear_ended_desk(away, records, console)
         record = record_away(away, records, clock)
         away = replace(away, desk=marked(away.desk, record))
-        console.say(f"the controller: {desk_price(config)}")
+        console.say(f"the controller: {desk_cluster.desk_price(config)}")
         published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
         if state.phase == "ended" and state.exit_code:
@@ -256,7 +248,7 @@ def _begin(
     away: AwayPlan, record: AwayRecord, adopt: bool, console: Console, clock: Clock
 ) -> Published:
     desk, config = away.desk, away.config
-    write_program(desk.records.folder / PROGRAM, desk_extras(config))
+    desk_cluster.write_program(desk.records.folder / PROGRAM, desk_cluster.desk_extras(config))
     up(desk.plan, adopt=adopt, ignore=away.ignore, give_back=True, console=console)
     program = code_playbook.resolve(desk.config).digest
     store, name, records = Handle(config).store, config.name, Records(config.name)
@@ -296,7 +288,7 @@ def job_of(away: AwayPlan, public_key: str, session: Session, clock: Clock) -> J
     config, (node,) = away.config, session.nodes
     itself = replace(away.desk.config, placement=(node.placement,), source="")
     price = estimate(make_plan(itself))
-    paid = without_desks_share(config, away.desk.config)
+    paid = desk_cluster.without_desks_share(config, away.desk.config)
     return Job(
         desk=away.id,
         name=itself.name,
@@ -371,7 +363,8 @@ def why_ended(session: Session, name: str) -> str:
     try:
         if process_of(session, name) != "ended":
             return ""
-        return f"the controller's process has ended: {end_of_output(session, name) or 'no output'}"
+        output = end_of_output(session, name) or "no output"
+        return f"the controller's process has ended: {output}"
     except NodeError as error:
         lost = lost_nodes(session, error)
         return f"{', '.join(lost)}: its cloud has it no more" if lost else ""

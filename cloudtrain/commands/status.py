@@ -240,7 +240,8 @@ def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> Cluste
     from cloudtrain.artifacts.run_index import StoredRuns
     from cloudtrain.cluster.session import shared_store
 
-    store = None if lacks_store(config, uri) else shared_store(name, config, uri)
+    lacks_store = uri is None and config is not None and config.artifacts.store is None
+    store = None if lacks_store else shared_store(name, config, uri)
     stored, faults = StoredRuns(store, name).runs_and_faults() if store else ((), ())
     return ClusterStatus(
         name=name,
@@ -266,10 +267,6 @@ def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
     if not found.runs:
         return cluster
     return replace(cluster, runs=found.runs, as_of=found.as_of, store=found.store)
-
-
-def lacks_store(config: ClusterConfig | None, uri: str | None) -> bool:
-    return uri is None and config is not None and config.artifacts.store is None
 
 
 def on_record(name: str) -> ClusterStatus:

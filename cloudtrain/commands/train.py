@@ -118,7 +118,8 @@ def refuse_second_run(session: Session) -> None:
             "\n".join(f"{node.name}: {node.fault}" for node in silent),
             hint=f"`cloudtrain check {session.config.source or name}` checks each of them",
         )
-    missing = [node.name for node in session.plan.nodes if not is_running(session, node.name)]
+    running = {node.name for node in session.nodes if node.state == "running"}
+    missing = [name for name in session.plan.names if name not in running]
     if missing:
         raise UsageError(
             f"{name} is not up; not running: {', '.join(missing)}",
@@ -136,11 +137,6 @@ def refuse_second_run(session: Session) -> None:
             hint=f"`cloudtrain logs -f {name}` takes it over, to its end; `cloudtrain stop-run "
             f"{name}` ends and lands it; `cloudtrain down {name}` too",
         )
-
-
-def is_running(session: Session, name: str) -> bool:
-    node = session.node(name)
-    return node is not None and node.state == "running"
 
 
 def new_run(

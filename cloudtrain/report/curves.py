@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from cloudtrain.core.metrics import IDLE, Line, Sample, Unit, counts, unit_of
 from cloudtrain.core.model import Artifact
@@ -190,15 +189,11 @@ def _scalars(path: Path) -> Iterator[tuple[str, int, float, float]]:
             if count >= MOST_POINTS:
                 return
             for value in event.summary.value:
-                if _is_scalar(value):
+                if value.metadata.plugin_data.plugin_name == "scalars":
                     known.add(value.tag)
                 if value.tag in known and value.HasField("tensor"):
                     figure = float(tensor_util.make_ndarray(value.tensor).reshape(-1)[0])
                     yield value.tag, int(event.step), float(event.wall_time), figure
-
-
-def _is_scalar(value: Any) -> bool:
-    return bool(value.metadata.plugin_data.plugin_name == "scalars")
 
 
 def attempt_at(time: float, attempts: Sequence[RunAttempt]) -> int:

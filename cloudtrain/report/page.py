@@ -13,7 +13,7 @@ from cloudtrain.core.run_record import RunAttempt
 from cloudtrain.money.node_hours import CostSoFar, total
 from cloudtrain.report.build import in_words
 from cloudtrain.report.chart import charts, missing_library
-from cloudtrain.report.facts import LostWork, NodeTimes, Pace, Phase, Report, TaskUse
+from cloudtrain.report.facts import LostWork, NodeTimes, Phase, Report, TaskUse
 from cloudtrain.report.html import Html, element, facts, folded, joined, table, with_code
 
 STYLE = Path(__file__).with_name("page.css")
@@ -43,7 +43,11 @@ def page(report: Report, *, again_after: float | None = None) -> str:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Html('<meta name="color-scheme" content="light dark">'),
-        *([] if again_after is None else [_reload(again_after)]),
+        *(
+            []
+            if again_after is None
+            else [Html(f'<meta http-equiv="refresh" content="{again_after:g}">')]
+        ),
         element("title", title),
         element("style", Html(STYLE.read_text(encoding="utf-8"))),
     )
@@ -58,10 +62,6 @@ def page(report: Report, *, again_after: float | None = None) -> str:
     )
     document = element("html", element("head", head), element("body", body), lang="en")
     return f"<!DOCTYPE html>\n{document}\n"
-
-
-def _reload(after: float) -> Html:
-    return Html(f'<meta http-equiv="refresh" content="{after:g}">')
 
 
 def _sections(report: Report) -> Iterator[Html]:
@@ -260,15 +260,18 @@ def _use(report: Report) -> Iterator[Html]:
         yield element("p", "Slower than the others of their role:")
         yield element("ul", [element("li", text) for text in report.stragglers])
     if report.pace:
-        rows = [(p.task, f"{p.unit} {p.reached}", _each_took(p)) for p in report.pace]
+        rows = [
+            (
+                p.task,
+                f"{p.unit} {p.reached}",
+                "not known" if p.seconds is None else f"{p.seconds:.3g} s",
+            )
+            for p in report.pace
+        ]
         yield folded(
             "Time per step or epoch, by task",
             table("By the arrival of each log's lines", ("task", "reached", "each took"), rows),
         )
-
-
-def _each_took(pace: Pace) -> str:
-    return "not known" if pace.seconds is None else f"{pace.seconds:.3g} s"
 
 
 def _use_row(role: str, uses: Sequence[TaskUse]) -> tuple[str, ...]:
