@@ -73,12 +73,19 @@ def _strategy(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     yield f"{use}: {what}, but the config has `strategy: {own.name}`{advice}"
 
 
-def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+def _release(config: ClusterConfig) -> tensorflow_releases.Release | None:
     version = config.setup.tensorflow
     if version is None or not tensorflow_releases.VERSION.fullmatch(version):
+        return None
+    return tensorflow_releases.release(version)
+
+
+def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    release, version = _release(config), config.setup.tensorflow
+    if release is None:
         return
     spans: dict[tuple[object, object], list[Need]] = {}
-    for need in missing_in(tensorflow_releases.release(version), facts):
+    for need in missing_in(release, facts):
         spans.setdefault((need.first, need.last), []).append(need)
     for first, *others in spans.values():
         more = f" (and {len(others)} more such names)" if others else ""
@@ -88,11 +95,8 @@ def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
 
 
 def _keras(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
-    version = config.setup.tensorflow
-    if version is None or not tensorflow_releases.VERSION.fullmatch(version):
-        return
-    own = strategy_of(config)
-    if tensorflow_releases.release(version) < KERAS_3 or own.keras_3 == "works":
+    release, own = _release(config), strategy_of(config)
+    if release is None or release < KERAS_3 or own.keras_3 == "works":
         return
     if own.keras_3 == "fit_fails" and _training_tasks(config) < 2:
         return
@@ -231,14 +235,10 @@ def _is_kept(path: str) -> bool:
 
 def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
     own = [use for use in facts.names if ".estimator." in use.name]
-    version = config.setup.tensorflow
+    release = _release(config)
     if not own or "evaluator" not in config.nodes or not _gets_tf_config(config):
         return
-    if for_estimator(config) or version is None:
-        return
-    if tensorflow_releases.VERSION.fullmatch(version) and (
-        tensorflow_releases.release(version) < KERAS_3
-    ):
+    if not for_estimator(config) and release is not None and release < KERAS_3:
         yield (
             f"{own[0]}: the evaluator of an Estimator refuses a cluster without a chief: set "
             "`train.tf_config: estimator`"

@@ -1,4 +1,4 @@
-"""Accounts of `ls --cloud`, `gc` and `gpus --cloud`: which, and as text and JSON what they hold."""
+"""`cloudtrain ls` and `gc`: which accounts, what they hold as text and JSON, and its deletion."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cloudtrain.checks.node_notes import overdue
-from cloudtrain.cli.nodes import billing_lines, error_json, node_json
-from cloudtrain.cli.target import config_of
-from cloudtrain.console.lines import quoted
+from cloudtrain.cli import options
+from cloudtrain.cli.nodes import alarmed, billing_lines, error_json, node_json
+from cloudtrain.cli.printing import confirm, print_json, print_lines, shown
+from cloudtrain.cli.target import config_of, is_file
+from cloudtrain.console.lines import printable, quoted
 from cloudtrain.console.times import clock
 from cloudtrain.core import moments
 from cloudtrain.core.cloud import cloud_of, clouds, providers
 from cloudtrain.core.codec import encode, pick
-from cloudtrain.core.errors import UsageError
+from cloudtrain.core.errors import CloudtrainError, NodesError, UsageError
+from cloudtrain.state import Records
 
 if TYPE_CHECKING:
     from cloudtrain.commands.accounts import (
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
         HeldCluster,
     )
     from cloudtrain.core.model import ClusterConfig, Node
+
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -172,3 +176,152 @@ def _cluster_json(held: HeldCluster) -> dict[str, Any]:
         "resources": list(held.holding.resources),
         "lease": held.lease or None,
     }
+
+
+@options.command("gc", "cloudtrain gc --provider gcp")
+@options.name()
+@provider_options
+@click.option("--owner", metavar="WHO", help="Owner, by displayed name or id (default: you).")
+@click.option(
+    "--unused-for",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    metavar="DAYS",
+    help="Also delete environments in stores that no cluster has used for DAYS days.",
+)
+@click.option("--running", is_flag=True, help="Also delete clusters with time left.")
+@options.yes
+@options.events
+@options.as_json
+@options.record
+def gc_command(
+    name: str | None,
+    provider: str | None,
+    project: str | None,
+    owner: str | None,
+    running: bool,
+    unused_for: int,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Delete clusters in your accounts whose keys are not on this machine and that are expired,
+    have no node, or are named. Data that only their nodes hold is lost, so it asks first.
+    Running and stopped clusters with time left are listed and kept, unless NAME or --running is
+    given; what another machine may be creating is kept, unless NAME and --owner are. Other
+    users' clusters are left alone, and so are clusters whose keys are here: `cloudtrain down`
+    destroys those and lands their artifacts. Archives of environments that later clusters could
+    use (setup.cache) are listed with what they cost, and deleted once unused for long."""
+    from cloudtrain.commands.accounts import DeletionScope, delete_leftovers, list_accounts
+
+    named = None if name is None or is_file(name) else Records(name).name
+    wanted = DeletionScope(name=named, owner=owner, running=running)
+    answers = list_accounts(accounts_holding(name, provider, project))
+    failed = {str(a.account): a.error for a in answers if a.error is not None and a.exit_code}
+    found = [held for answer in answers for held in answer.held if wanted.takes(held)]
+    if not as_json:
+        lines = (holdings_text(answers), *kept_lines(answers, wanted))
+        print_lines(lines, err=True, painted=alarmed)
+    collected: tuple[str, ...] = ()
+    if found:
+        names = ", ".join(held.holding.cluster for held in found)
+        confirm(f"Destroy {names} and lose what only their nodes hold?", yes=yes)
+        with shown(as_json=as_json) as screen:
+            collected = delete_leftovers(answers, wanted, screen)
+            answers = list_accounts([answer.account for answer in answers])
+            for one in collected:
+                screen.say(f"{one}: deleted; its account lists nothing of it any more")
+    elif not as_json and not failed and not any(answer.exit_code for answer in answers):
+        click.echo("nothing to collect")
+    environments: list[dict[str, Any]] = []
+    if name is None and provider is None:
+        environments, faults = collect_environments(unused_for, yes=yes, as_json=as_json)
+        failed.update(faults)
+    if as_json:
+        print_json(
+            {
+                "collected": list(collected),
+                "environments": environments,
+                **holdings_document(answers),
+            }
+        )
+    if failed and not as_json:
+        raise NodesError(failed)
+    return max((answer.exit_code for answer in answers), default=0)
+
+
+def collect_environments(
+    unused_for: int, *, yes: bool, as_json: bool
+) -> tuple[list[dict[str, Any]], dict[str, CloudtrainError]]:
+    """List environments in stores, and delete the unused ones; returns what is left, as JSON, and
+    what failed, by its place."""
+    from cloudtrain.commands.cache import Environments, delete_environments
+
+    kept = Environments()
+    if not as_json:
+        print_lines(kept.lines(unused_for), err=True)
+    failed: dict[str, CloudtrainError] = {}
+    if unused := kept.unused(unused_for):
+        confirm(f"Delete {len(unused)} unused environments in stores?", yes=yes)
+        with shown(as_json=as_json) as screen:
+            failed = delete_environments(unused, screen)
+    return Environments().document(), failed
+
+
+def accounts_holding(
+    name: str | None, provider: str | None, project: str | None
+) -> tuple[AccountRef, ...]:
+    """Accounts that may hold the cluster; all of them for a NAME without a local record."""
+    from cloudtrain.state import known_clusters
+
+    if (
+        name is not None
+        and not is_file(name)
+        and (provider is not None or name not in known_clusters())
+    ):
+        return accounts_of(None, provider, project)
+    return accounts_of(name, provider, project)
+
+
+@options.command("ls", "cloudtrain ls --cloud")
+@options.name()
+@click.option("--cloud", is_flag=True, help="Query the accounts instead of the local records.")
+@provider_options
+@options.as_json
+@options.record
+def ls_command(
+    name: str | None, cloud: bool, provider: str | None, project: str | None, as_json: bool
+) -> int:
+    """List the clusters known on this machine; with --cloud, everything in the accounts that has
+    cloudtrain's labels, in all regions, with or without a local record. The accounts are those of
+    NAME or FILE, of --provider, or all with credentials here."""
+    if not cloud:
+        if name or provider or project:
+            raise UsageError("NAME, --provider and --project require --cloud", hint="add --cloud")
+        return listed(as_json)
+    from cloudtrain.commands.accounts import list_accounts
+
+    answers = list_accounts(accounts_of(name, provider, project))
+    if as_json:
+        print_json(holdings_document(answers))
+    else:
+        print_lines([holdings_text(answers)], painted=alarmed)
+    return max((answer.exit_code for answer in answers), default=0)
+
+
+def listed(as_json: bool) -> int:
+    """Clusters on record here, one line each."""
+    from cloudtrain.cli.status import report_json
+    from cloudtrain.commands.status import status
+
+    report = status(None, offline=True)
+    if as_json:
+        print_json(report_json(report, moments.now()))
+        return 0
+    for cluster in sorted(report.clusters, key=lambda each: not each.open):
+        is_open = "away" if cluster.is_away else "up"
+        state = f"{is_open} (by the local record)" if cluster.open else "down"
+        click.echo(printable(f"{cluster.name}  {cluster.provider or 'unknown'}  {state}"))
+    if not report.clusters:
+        click.echo("no known clusters; `cloudtrain ls --cloud` queries the accounts")
+    return 0

@@ -57,8 +57,12 @@ GROUPS = {
 """Every command, by what it is for: those with a line of their own on the help page, which fits 24
 lines of 80 columns, and the others."""
 MODULES = {
-    **{"import": "import_file", "docs": "init", "completion": "init", "forget": "cache"},
+    **dict.fromkeys(("import", "docs", "completion"), "init"),
+    **dict.fromkeys(("train", "stop-run"), "run"),
+    **dict.fromkeys(("fetch", "tensorboard"), "report"),
     **dict.fromkeys(("exec", "ssh-config"), "ssh"),
+    **dict.fromkeys(("ls", "gc"), "accounts"),
+    **{"forget": "cache"},
     **dict.fromkeys(("attend", "desk", "idle"), "background"),
 }
 """Modules that are not named as their command."""

@@ -11,10 +11,10 @@ from cloudtrain.cli import options
 from cloudtrain.cli.printing import confirm, print_json, shown
 from cloudtrain.core.codec import pick
 from cloudtrain.core.paths import size_text
+from cloudtrain.state import resolve
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cache import Kept
-from cloudtrain.state import resolve
 
 
 @options.command("cache", "cloudtrain cache", "cloudtrain cache prune")

@@ -28,11 +28,9 @@ def print_lines(
     adds colours, for a terminal that shows them."""
     stream = sys.stderr if err else sys.stdout
     text = wrapped(printable("\n".join(lines)), terminal_width(stream))
-    click.echo(painted(text) if painted is not None and _shows_colours(stream) else text, err=err)
-
-
-def _shows_colours(stream: TextIO) -> bool:
-    return can_draw(stream) and not os.environ.get("NO_COLOR")
+    if painted is not None and can_draw(stream) and not os.environ.get("NO_COLOR"):
+        text = painted(text)
+    click.echo(text, err=err)
 
 
 def confirm(question: str, *, yes: bool) -> None:

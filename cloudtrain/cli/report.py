@@ -1,22 +1,27 @@
-"""`cloudtrain report`"""
+"""`cloudtrain report`, `fetch` and `tensorboard`: what a run has left."""
 
 from __future__ import annotations
 
 import os
+import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cloudtrain.cli import options
-from cloudtrain.cli.printing import print_json
+from cloudtrain.cli.options import is_yaml
+from cloudtrain.cli.printing import print_json, shown
 from cloudtrain.cli.target import landed_target
 from cloudtrain.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from cloudtrain.commands.tensorboard import ServedRun
     from cloudtrain.report.facts import Report
+
 
 AGAIN_AFTER = 30.0
 """Seconds between two pages of a run that goes on."""
@@ -106,3 +111,105 @@ def write(path: Path, text: str) -> None:
         raise UsageError(
             f"cannot write {path}: {error.strerror or error}", hint="pass another --output FILE"
         ) from None
+
+
+@options.command("fetch", "cloudtrain fetch mnist results")
+@options.name()
+@click.argument("folder", required=False, metavar="[DIR]")
+@click.option(
+    "--from-nodes",
+    is_flag=True,
+    help="Copy what has not landed, from the nodes that `down` has kept.",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace files in DIR that no earlier fetch wrote, too."
+)
+@options.run("Run to download")
+@options.store
+@options.events
+@options.as_json
+def fetch_command(
+    name: str | None,
+    folder: str | None,
+    from_nodes: bool,
+    overwrite: bool,
+    run_id: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Download the latest run's artifacts from the store into DIR (default: a folder named after
+    the cluster) and verify their checksums. Works on any machine, with a FILE or --store."""
+    if name is not None and folder is None and "/" in name and not is_yaml(name):
+        # `results/` names a folder: no cluster's name has a slash
+        name, folder = None, name
+    if from_nodes and (store or run_id):
+        raise UsageError("--from-nodes takes every run that has not landed: no --run, no --store")
+    cluster, config = landed_target(name, store)
+    place = Path(folder or cluster)
+    from cloudtrain.commands.fetch import fetch, fetch_from_nodes
+
+    if from_nodes:
+        with shown(as_json=as_json) as screen:
+            runs = fetch_from_nodes(cluster, place, console=screen)
+            screen.say(f"copied to {place}: {', '.join(runs)}" if runs else "everything has landed")
+        if as_json:
+            print_json({"name": cluster, "runs": runs, "folder": str(place.absolute())})
+        return
+    with shown(as_json=as_json) as screen:
+        landed = fetch(
+            cluster,
+            place,
+            config=config,
+            store=store,
+            run=run_id,
+            overwrite=overwrite,
+            console=screen,
+        )
+    if as_json:
+        print_json({"name": cluster, "run": landed.run, "folder": str(place.absolute())})
+
+
+@options.command("tensorboard", "cloudtrain tensorboard mnist --open")
+@options.name()
+@options.run("Run to show")
+@options.store
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on 127.0.0.1 (default: a free one).",
+)
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@options.as_json
+def tensorboard_command(
+    name: str | None, run_id: str | None, store: str | None, port: int, opens: bool, as_json: bool
+) -> int:
+    """Serve TensorBoard on this machine over the event files of the latest run, until Ctrl-C: of a
+    running one as they grow on the nodes, of a landed one from its store."""
+    cluster, config = landed_target(name, store)
+    from cloudtrain.commands.tensorboard import tensorboard
+
+    with shown(as_json=as_json) as screen:
+
+        def on_serving(served: ServedRun) -> None:
+            if as_json:
+                print_json(asdict(served))
+            else:
+                live = ", as it goes on" if served.live else ""
+                click.echo(f"TensorBoard of run {served.run}{live}: {served.url}  (Ctrl-C ends it)")
+            if opens:
+                webbrowser.open(served.url)
+
+        try:
+            tensorboard(
+                cluster,
+                config=config,
+                store=store,
+                run=run_id,
+                port=port,
+                on_serving=on_serving,
+                console=screen,
+            )
+        except KeyboardInterrupt as interrupt:
+            return getattr(interrupt, "exit_code", 0)
+    return 0

@@ -1,17 +1,27 @@
-"""`cloudtrain run`"""
+"""`cloudtrain run`, `train` and `stop-run`: a run, from its start to its end."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, shown
-from cloudtrain.cli.target import plan_of
+from cloudtrain.cli.target import (
+    ClusterTarget,
+    desk_target,
+    name_of,
+    plan_of,
+    refuse_file_of_another_folder,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import Plan
+    from cloudtrain.core.protocols import Console
+    from cloudtrain.core.run_record import Run
 
 
 @options.command("run", "cloudtrain run local.yaml")
@@ -51,7 +61,6 @@ def run_command(
         return run_from_desk(plan, keep_on_failure, adopt, ignore, resume, wait, as_json)
     from cloudtrain.cli.live_view import run_panel
     from cloudtrain.commands.run import run as run_all
-    from cloudtrain.core.run_record import published, run_to_json
 
     panel = run_panel(plan.config.name)
     with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
@@ -64,10 +73,20 @@ def run_command(
             wait=wait,
             console=screen,
         )
-        screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
+        say_end(run, screen)
+    print_run(run, as_json)
+    return run.exit_code or 0
+
+
+def say_end(run: Run, screen: Console) -> None:
+    screen.say(f"run {run.id} {run.state}; artifacts: {run.store or 'none'}")
+
+
+def print_run(run: Run, as_json: bool) -> None:
+    from cloudtrain.core.run_record import published, run_to_json
+
     if as_json:
         print_json(run_to_json(published(run)))
-    return run.exit_code or 0
 
 
 def run_from_desk(
@@ -99,3 +118,60 @@ def run_from_desk(
     if as_json:
         print_json(asdict(state))
     return 0
+
+
+@options.command("stop-run", "cloudtrain stop-run mnist")
+@options.name(known="up")
+@options.order_key
+@options.events
+@options.as_json
+def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) -> None:
+    """End the run on every node and land its artifacts. The nodes stay up. A run that is away is
+    ended by its controller, with its nodes."""
+    cluster, config = desk_target(name) or ClusterTarget(name_of(name), None)
+    refuse_file_of_another_folder(name)
+    from cloudtrain.commands.stop_run import stop_run
+
+    with shown(as_json=as_json) as screen:
+        run = stop_run(cluster, config=config, order_key=order_key, console=screen)
+        say_end(run, screen)
+    print_run(run, as_json)
+
+
+@options.command(
+    "train", "cloudtrain train mnist -- --epochs 3 --learning-rate 0.01", passes_on=True
+)
+@options.name(known="up")
+@click.option("--detach", is_flag=True, help="Return once the run has started.")
+@options.resume
+@options.adopt
+@options.full_log
+@options.events
+@options.as_json
+@options.record
+def train_command(
+    name: str | None, detach: bool, resume: str | None, adopt: bool, full_log: bool, as_json: bool
+) -> int:
+    """Launch one run on the cluster that is up, and follow it to its end. Ctrl-C detaches: the
+    run continues, `cloudtrain logs -f` follows it again. Words after `--` are added to
+    `train.command` as written."""
+    target, config = target_of(name)
+    from cloudtrain.cli.live_view import run_panel
+    from cloudtrain.commands.train import train
+
+    arguments = options.passed_on()
+    panel = list if detach else run_panel(target)
+    with shown(as_json=as_json, full_log=full_log) as screen, screen.below(panel):
+        run = train(
+            target,
+            config,
+            arguments=arguments,
+            detach=detach,
+            adopt=adopt,
+            resume=resume,
+            console=screen,
+        )
+        if run.ended is not None:
+            say_end(run, screen)
+    print_run(run, as_json)
+    return run.exit_code or 0

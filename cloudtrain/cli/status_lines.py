@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cloudtrain.cli.nodes import billing_lines, node_lines
@@ -10,17 +11,13 @@ from cloudtrain.commands.status import ClusterStatus, StatusReport
 from cloudtrain.console.lines import quoted
 from cloudtrain.console.times import clock, duration
 from cloudtrain.core.paths import some
-from cloudtrain.core.run_record import Run, resumed
+from cloudtrain.core.run_record import NodeProof, Run, figure, resumed
 
 if TYPE_CHECKING:
     from cloudtrain.away.published import AwayState
     from cloudtrain.core.events import NothingMoves
     from cloudtrain.money.budget import BudgetState
     from cloudtrain.runs.run_progress import RoleUse, RunProgress, Utilization
-from collections.abc import Sequence
-from itertools import groupby
-
-from cloudtrain.core.run_record import NodeProof, figure
 
 DOWN = "down"
 LATEST = 5
@@ -85,7 +82,7 @@ def _cluster(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 def desk_lines(state: AwayState, now: float) -> Iterator[str]:
     """Lines on the last report of the desk of a cluster that is away; fewer if it has ended."""
-    from cloudtrain.commands.away_logs import silence
+    from cloudtrain.commands.logs import silence
 
     ended = state.phase == "ended"
     doing = ": ".join(filter(None, [state.phase, state.text]))

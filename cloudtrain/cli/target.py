@@ -3,9 +3,12 @@ round."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import click
 
 from cloudtrain.cli.options import given_settings, is_yaml
 from cloudtrain.cli.printing import on_terminal
@@ -14,13 +17,6 @@ from cloudtrain.state import Records, known_clusters, resolve
 
 if TYPE_CHECKING:
     from cloudtrain.core.model import ClusterConfig, Plan
-import sys
-from typing import TYPE_CHECKING
-
-import click
-
-if TYPE_CHECKING:
-    from cloudtrain.core.model import ClusterConfig
 
 
 class ClusterTarget(NamedTuple):

@@ -87,7 +87,9 @@ def gpus(
     machine. `spot`: only machines sold as spot, in order of that price. `regions` may name zones.
     Raises UsageError for a kind, count or region that no offer has."""
     everything = offers(
-        kind, providers=() if provider is None else (provider,), regions=_regions(regions)
+        kind,
+        providers=() if provider is None else (provider,),
+        regions={region_of(cloud.name, place) for place in regions for cloud in clouds()},
     )
     found = [offer for offer in everything if offer.spot or not spot]
     wanted = None if kind is None else canonical_name(kind)
@@ -110,11 +112,6 @@ def kind_names() -> list[str]:
     """Names of the kinds that some cloud offers, oldest generation first."""
     names = offered_kinds()
     return [row.kind for row in GPUS if row.kind in names]
-
-
-def _regions(places: Iterable[str]) -> set[str]:
-    """The regions of zones or regions of any cloud."""
-    return {region_of(cloud.name, place) for place in places for cloud in clouds()}
 
 
 def _kinds(found: Collection[Offer]) -> tuple[GpuKind, ...]:

@@ -126,7 +126,10 @@ def run_away(
         published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
         if state.phase == "ended" and state.exit_code:
-            raise ended_early(away, records, state, console)
+            error = CloudtrainError(f"the controller: {state.error}")
+            error = error.copy_with(exit_code=state.exit_code)
+            clean_up(away, records, console, error)
+            raise error
         return state
 
 
@@ -346,15 +349,6 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
             )
         stage.done(session.nodes[0].name, state.phase)
     return state
-
-
-def ended_early(
-    away: AwayPlan, records: Records, state: AwayState, console: Console
-) -> CloudtrainError:
-    """The error of a desk that has ended already, after what it left is deleted."""
-    failure = CloudtrainError(f"the controller: {state.error}").copy_with(exit_code=state.exit_code)
-    clean_up(away, records, console, failure)
-    return failure
 
 
 def why_ended(session: Session, name: str) -> str:

@@ -36,20 +36,20 @@ OVERDUE = LeftoverError.exit_code
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
     name: str
-    provider: str | None
+    provider: str | None = None
     """From the record; None if that cannot be read."""
-    strategy: str | None
-    open: bool | None
+    strategy: str | None = None
+    open: bool | None = None
     """False once `down` has seen that nothing is left; None if unknown: no local record."""
-    since: float | None
+    since: float | None = None
     """Time of the first event on record, Unix time."""
-    holder: LockHolder | None
+    holder: LockHolder | None = None
     """The process that holds the cluster's lock."""
-    nodes: tuple[Node, ...] | None
+    nodes: tuple[Node, ...] | None = None
     """As the provider lists them; None if it was not queried or did not answer."""
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...] = ()
     """Oldest first."""
-    faults: tuple[str, ...]
+    faults: tuple[str, ...] = ()
     """Records that cannot be read."""
     prices: Mapping[str, float | None] = field(default_factory=dict)
     """Node name → $/hour of its actual machine, its disk and its address; None if not known."""
@@ -247,10 +247,6 @@ def in_store(name: str, config: ClusterConfig | None, uri: str | None) -> Cluste
         name=name,
         provider=config.provider if config else None,
         strategy=config.strategy if config else None,
-        open=None,
-        since=None,
-        holder=None,
-        nodes=None,
         runs=tuple(each.run for each in stored),
         faults=faults,
         store=store.uri if store else None,
@@ -284,7 +280,6 @@ def on_record(name: str) -> ClusterStatus:
         open=records.is_open(),
         since=records.since(),
         holder=records.holder(),
-        nodes=None,
         runs=runs,
         faults=faults,
         idle=_idle(records),

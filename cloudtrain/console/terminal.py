@@ -16,9 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from cloudtrain.console.alike import HELD, AlikeLines
 from cloudtrain.console.lines import printable, quoted, wrapped
-from cloudtrain.console.screen import Progress, TaskOutput, can_write, counted
+from cloudtrain.console.screen import HELD, AlikeLines, Progress, TaskOutput, can_write, counted
 from cloudtrain.core.protocols import Stage
 
 ROWS = 8

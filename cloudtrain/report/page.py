@@ -173,7 +173,14 @@ def _timeline(report: Report) -> Iterator[Html]:
     nodes = [_node_row(node, begin, end) for node in first]
     head = ("node", "place", "times")
     if nodes:
-        yield element("ul", [_key(kind, text) for kind, text in KINDS.items()], class_="key")
+        yield element(
+            "ul",
+            [
+                element("li", element("span", class_=f"swatch {kind}"), f" {text}")
+                for kind, text in KINDS.items()
+            ],
+            class_="key",
+        )
         yield table("Nodes", head, nodes[:SHOWN])
     if nodes[SHOWN:]:
         rest = table("Other nodes", head, nodes[SHOWN:])
@@ -195,10 +202,6 @@ def _kind(phase: str) -> str:
         return "train"
     words = {"create": "create", "boot and setup": "setup", "delete": "delete"}
     return words.get(phase, "start" if phase.startswith("start") else "other")
-
-
-def _key(kind: str, text: str) -> Html:
-    return element("li", element("span", class_=f"swatch {kind}"), f" {text}")
 
 
 def _node_row(node: NodeTimes, begin: float, end: float) -> tuple[str, str, Html]:

@@ -287,7 +287,7 @@ def test_gc_leaves_what_has_changed_while_it_asked(
         new = replace(old, generation="new") if change == "generation" else node("lost")
         cloud.cloud["lost"]["lost-chief0"] = new
 
-    monkeypatch.setattr("cloudtrain.cli.gc.confirm", meanwhile)
+    monkeypatch.setattr("cloudtrain.cli.accounts.confirm", meanwhile)
     result = run("gc", "--provider", "gcp")
     assert list(cloud.cloud) == ["lost"]
     assert "lost has changed since it was listed, and is left alone" in result.stderr
@@ -683,7 +683,7 @@ def test_gc_leaves_what_became_known_while_it_asked(
     cloud: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_idle(cloud, "mnist")
-    monkeypatch.setattr("cloudtrain.cli.gc.confirm", lambda *_, **__: know("mnist"))
+    monkeypatch.setattr("cloudtrain.cli.accounts.confirm", lambda *_, **__: know("mnist"))
     result = run("gc", "--provider", "gcp", "--json")
     assert list(cloud.cloud) == ["mnist"]
     assert json.loads(result.stdout)["collected"] == []

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.console import console
-from cloudtrain.console.alike import HELD, AlikeLines
 from cloudtrain.console.lines import LONGEST, LogLines, clean, printable
 from cloudtrain.console.plain import PlainConsole, _Lines
-from cloudtrain.console.screen import FOLDED, Screen, counted
+from cloudtrain.console.screen import FOLDED, HELD, AlikeLines, Screen, counted
 from tests.support.project import until
 
 
@@ -383,7 +382,7 @@ def test_a_line_waits_only_a_moment_for_the_same_of_other_tasks(
 ) -> None:
     from cloudtrain.console.terminal import TerminalConsole
 
-    for module in ("alike", "terminal"):
+    for module in ("screen", "terminal"):
         monkeypatch.setattr(f"cloudtrain.console.{module}.HELD", 0.01)
     out = Terminal()
     screen = TerminalConsole(err=Terminal(), out=out, full_log=False)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtrain.commands.environments import Environments
+from cloudtrain.commands.cache import Environments
 from cloudtrain.core import store_kinds
 from cloudtrain.core.errors import NodeError, StepFailed, StoreError
 from cloudtrain.core.model import ClusterConfig, Node, NodeGroup

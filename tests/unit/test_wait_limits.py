@@ -16,8 +16,7 @@ UNLIMITED = {
     ("cli/live_view.py", "draw"): "--watch: until Ctrl-C",
     ("cli/live_view.py", "print_changes"): "--watch: until Ctrl-C",
     ("cli/report.py", "write_again"): "report --watch: until the run has ended, or Ctrl-C",
-    ("commands/away_logs.py", ""): "logs -f: until the controller has ended, or Ctrl-C",
-    ("commands/logs.py", ""): "logs -f: until the run or its follower has ended, or Ctrl-C",
+    ("commands/logs.py", ""): "logs -f: until the run, its follower or controller has ended",
     ("commands/idle.py", ""): "limits.idle: its pauses grow to half an hour; `down` ends it",
     # only a pace: the limit is added where it is used
     ("cluster/place_choice.py", ""): "within --wait",
