@@ -36,15 +36,15 @@ PROVIDERS = tuple(facts.name for facts in providers() if not facts.takes_hosts)
 CLOUDS = tuple(cloud.name for cloud in clouds())
 PROJECTS = "; ".join(f"{cloud.name}: {cloud.project_word}" for cloud in clouds())
 
-project_option = click.option("--project", metavar="P", help=f"{PROJECTS}.")
+project_option = options.option("--project P", f"{PROJECTS}.")
 
 
 def provider_options(command: Decorated) -> Decorated:
     """Options --provider and --project, for accounts that no local file names."""
-    provider = click.option(
+    provider = options.option(
         "--provider",
+        "Query this provider instead of the local records.",
         type=click.Choice(PROVIDERS),
-        help="Query this provider instead of the local records.",
     )
     return provider(project_option(command))
 
@@ -181,16 +181,15 @@ def _cluster_json(held: HeldCluster) -> dict[str, Any]:
 @options.command("gc", "cloudtrain gc --provider gcp")
 @options.name()
 @provider_options
-@click.option("--owner", metavar="WHO", help="Owner, by displayed name or id (default: you).")
-@click.option(
-    "--unused-for",
+@options.option("--owner WHO", "Owner, by displayed name or id (default: you).")
+@options.option(
+    "--unused-for DAYS",
+    "Also delete environments in stores that no cluster has used for DAYS days.",
     type=click.IntRange(min=0),
     default=30,
     show_default=True,
-    metavar="DAYS",
-    help="Also delete environments in stores that no cluster has used for DAYS days.",
 )
-@click.option("--running", is_flag=True, help="Also delete clusters with time left.")
+@options.option("--running", "Also delete clusters with time left.")
 @options.yes
 @options.events
 @options.as_json
@@ -285,7 +284,7 @@ def accounts_holding(
 
 @options.command("ls", "cloudtrain ls --cloud")
 @options.name()
-@click.option("--cloud", is_flag=True, help="Query the accounts instead of the local records.")
+@options.option("--cloud", "Query the accounts instead of the local records.")
 @provider_options
 @options.as_json
 @options.record

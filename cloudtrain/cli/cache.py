@@ -82,7 +82,7 @@ def document(kept: Kept) -> dict[str, Any]:
 
 @options.command("forget", "cloudtrain forget mnist")
 @options.name(required=True, known="down")
-@click.option("--discard", is_flag=True, help="Also delete artifacts that only this machine holds.")
+@options.option("--discard", "Also delete artifacts that only this machine holds.")
 @options.as_json
 def forget_command(name: str, discard: bool, as_json: bool) -> None:
     """Remove the record of a cluster that is down: its runs, their logs, its events. Refused

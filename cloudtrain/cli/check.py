@@ -24,19 +24,14 @@ THIS_MACHINE = frozenset({"system", "folder", "disk", "memory", "loopback"})
 
 @options.command("check", "cloudtrain check gcp.yaml")
 @options.file(required=False)
-@click.option(
+@options.option(
     "--deep",
-    is_flag=True,
-    help="Also test the account, for about a cent: one cheapest machine is created, logged in to,"
+    "Also test the account, for about a cent: one cheapest machine is created, logged in to,"
     " has its end confirmed, uploads a file and is deleted; azure validates the requests besides.",
 )
-@click.option(
-    "--all", "every", is_flag=True, help="Show each finding about this machine and each host."
-)
-@click.option(
-    "--policy",
-    is_flag=True,
-    help="Only print the least policy or role for this file, to paste; asks nobody.",
+@options.option("--all", "Show each finding about this machine and each host.", name="every")
+@options.option(
+    "--policy", "Only print the least policy or role for this file, to paste; asks nobody."
 )
 @options.ignore
 @options.events

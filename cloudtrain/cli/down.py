@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from cloudtrain.cli import options
 from cloudtrain.cli.accounts import provider_options
 from cloudtrain.cli.printing import confirm, on_terminal, print_json, print_lines, shown
@@ -18,14 +16,13 @@ from cloudtrain.state import Records
 
 @options.command("down", "cloudtrain down mnist --yes")
 @options.name(known="up")
-@click.option("--discard", is_flag=True, help="Also destroy data that only the nodes hold.")
+@options.option("--discard", "Also destroy data that only the nodes hold.")
 @options.yes
 @options.adopt
-@click.option("--owner", metavar="WHO", help="Destroy a cluster of WHO (displayed name or id).")
-@click.option(
-    "--break-lease",
-    metavar="ID",
-    help="Go on although another machine's command holds this lease (`any`: whichever).",
+@options.option("--owner WHO", "Destroy a cluster of WHO (displayed name or id).")
+@options.option(
+    "--break-lease ID",
+    "Go on although another machine's command holds this lease (`any`: whichever).",
 )
 @options.order_key
 @provider_options

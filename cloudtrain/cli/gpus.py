@@ -34,18 +34,17 @@ NOT_SOLD = "-"
 
 @options.command("gpus", "cloudtrain gpus A100:8 --spot")
 @click.argument("kind", required=False, metavar="[KIND[:COUNT]]", shell_complete=candidates.gpus)
-@click.option("--cloud", is_flag=True, help="Query the accounts: what their quotas allow.")
-@click.option("--provider", type=click.Choice(CLOUDS), help="Only this cloud's machines.")
+@options.option("--cloud", "Query the accounts: what their quotas allow.")
+@options.option("--provider", "Only this cloud's machines.", type=click.Choice(CLOUDS))
 @project_option
-@click.option(
-    "--region",
-    "regions",
+@options.option(
+    "--region REGION",
+    "Only this region, or a zone's region. Repeatable.",
+    name="regions",
     multiple=True,
-    metavar="REGION",
-    help="Only this region, or a zone's region. Repeatable.",
 )
-@click.option("--spot", is_flag=True, help="Only machines sold as spot, by that price.")
-@click.option("--all", "every", is_flag=True, help="Show each region, and every n1 machine of GCP.")
+@options.option("--spot", "Only machines sold as spot, by that price.")
+@options.option("--all", "Show each region, and every n1 machine of GCP.", name="every")
 @options.refresh_prices
 @options.as_json
 def gpus_command(

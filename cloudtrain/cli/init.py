@@ -27,11 +27,10 @@ def complete(_context: click.Context, _parameter: click.Parameter, incomplete: s
 
 @options.command("init", "cloudtrain init gcp --output mnist.yaml")
 @click.argument("provider", default="local", metavar="[PROVIDER]", shell_complete=complete)
-@click.option(
-    "--output",
-    metavar="FILE",
+@options.option(
+    "--output FILE",
+    "File to write (default: PROVIDER.yaml in the current folder).",
     type=click.Path(path_type=Path),
-    help="File to write (default: PROVIDER.yaml in the current folder).",
 )
 @options.as_json
 def init_command(provider: str, output: Path | None, as_json: bool) -> None:
@@ -54,7 +53,7 @@ def init_command(provider: str, output: Path | None, as_json: bool) -> None:
 
 @options.command("docs", "cloudtrain docs config")
 @click.argument("name", required=False, metavar="[PAGE]", shell_complete=candidates.doc_pages)
-@click.option("--list", "lists", is_flag=True, help="List the pages.")
+@options.option("--list", "List the pages.", name="lists")
 @options.as_json
 def docs_command(name: str | None, lists: bool, as_json: bool) -> None:
     """Show a page of the documentation (default: the one that lists them), as this version has
@@ -109,25 +108,19 @@ def completion_command(shell: str | None) -> None:
     '  --submit "$(cat submit.sh)"',
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@click.option(
-    "--submit",
-    metavar="LINE",
-    help='The line that submits it: "gcloud ai-platform jobs submit training …" or '
+@options.option(
+    "--submit LINE",
+    'The line that submits it: "gcloud ai-platform jobs submit training …" or '
     '"gcloud ai custom-jobs create …".',
 )
-@click.option(
-    "--output",
-    metavar="FILE",
+@options.option(
+    "--output FILE",
+    "File to write (default: stdout).",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write (default: stdout).",
 )
-@click.option("--force", is_flag=True, help="Replace an existing --output.")
-@click.option(
-    "--provider", metavar="PROVIDER", help="Where it will run (default: as the source says)."
-)
-@click.option(
-    "--strategy", metavar="STRATEGY", help="TensorFlow's strategy (default: by the code or roles)."
-)
+@options.option("--force", "Replace an existing --output.")
+@options.option("--provider PROVIDER", "Where it will run (default: as the source says).")
+@options.option("--strategy STRATEGY", "TensorFlow's strategy (default: by the code or roles).")
 @options.as_json
 def import_command(
     file: Path | None,

@@ -55,32 +55,20 @@ def _pattern(
 @options.name()
 @click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
 @options.role
-@click.option(
-    "--tail",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Start with the last N lines of each task.",
-)
-@click.option(
-    "--since", metavar="TIME", callback=_since, help="Only lines since 10m ago, or since a time."
-)
-@click.option(
-    "--grep",
-    "pattern",
-    metavar="RE",
+@options.option("--tail N", "Start with the last N lines of each task.", type=click.IntRange(min=0))
+@options.option("--since TIME", "Only lines since 10m ago, or since a time.", callback=_since)
+@options.option(
+    "--grep RE",
+    "Only lines in which this regular expression is found.",
+    name="pattern",
     callback=_pattern,
-    help="Only lines in which this regular expression is found.",
 )
-@click.option("--timestamps", is_flag=True, help="Show when each line arrived.")
+@options.option("--timestamps", "Show when each line arrived.")
 @options.run("Run to show")
 @options.store
 @options.full_log
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    envvar="CLOUDTRAIN_JSON",
-    help="Print one JSON object for each line.",
+@options.option(
+    "--json", "Print one JSON object for each line.", name="as_json", envvar="CLOUDTRAIN_JSON"
 )
 def logs_command(
     name: str | None,

@@ -20,6 +20,15 @@ EVENTS = f"{__name__}.events"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+def option(
+    flag: str, help: str, *, name: str = "", **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """An option `--store URI` with a value, or a flag `--yes`; `name`: that of the parameter."""
+    flag, _, metavar = flag.partition(" ")
+    kind = {"metavar": metavar} if metavar else {"is_flag": "type" not in more}
+    return click.option(*filter(None, (flag, name)), help=help, **kind, **more)
+
+
 def is_yaml(path: str) -> bool:
     return path.endswith((".yaml", ".yml"))
 
@@ -78,31 +87,28 @@ def _given(context: click.Context, parameter: click.Parameter, value: Any) -> No
         context.meta[f"{__name__}.{parameter.name}"] = value
 
 
-set_option = click.option(
-    "--set",
-    "overrides",
+set_option = option(
+    "--set FIELD=VALUE",
+    "Set a field of FILE: nodes.worker.count=4. Repeatable.",
+    name="overrides",
     multiple=True,
-    metavar="FIELD=VALUE",
     type=_Assignment(),
     expose_value=False,
     callback=_given,
-    help="Set a field of FILE: nodes.worker.count=4. Repeatable.",
 )
-env_file_option = click.option(
-    "--env-file",
+env_file_option = option(
+    "--env-file PATH",
+    "Read variables for ${VAR} of FILE from here, in dotenv form.",
     envvar="CLOUDTRAIN_ENV_FILE",
-    metavar="PATH",
     type=click.Path(path_type=Path),
     expose_value=False,
     callback=_given,
-    help="Read variables for ${VAR} of FILE from here, in dotenv form.",
 )
-trust_option = click.option(
+trust_option = option(
     "--trust",
-    is_flag=True,
+    "Allow FILE what `cloudtrain trust FILE` lists, this time.",
     expose_value=False,
     callback=_given,
-    help="Allow FILE what `cloudtrain trust FILE` lists, this time.",
 )
 
 
@@ -120,15 +126,14 @@ def _hosts(
     return value
 
 
-trust_endpoint_option = click.option(
-    "--trust-endpoint",
-    "trusted_hosts",
+trust_endpoint_option = option(
+    "--trust-endpoint HOST[:PORT]",
+    "A host that may get your credentials if FILE names it in `endpoints`. Repeatable.",
+    name="trusted_hosts",
     envvar="CLOUDTRAIN_TRUST_ENDPOINT",
     multiple=True,
-    metavar="HOST[:PORT]",
     expose_value=False,
     callback=_hosts,
-    help="A host that may get your credentials if FILE names it in `endpoints`. Repeatable.",
 )
 
 
@@ -154,20 +159,18 @@ def given_settings() -> GivenSettings:
     )
 
 
-as_json = click.option(
+as_json = option(
     "--json",
-    "as_json",
-    is_flag=True,
+    "Print one JSON document on stdout, nothing else.",
+    name="as_json",
     envvar="CLOUDTRAIN_JSON",
-    help="Print one JSON document on stdout, nothing else.",
 )
-yes = click.option("--yes", is_flag=True, help="Skip the confirmation.")
-events = click.option(
-    "--events",
-    metavar="PATH",
+yes = option("--yes", "Skip the confirmation.")
+events = option(
+    "--events PATH",
+    "Append every message and step to PATH as JSON lines; - is stdout.",
     expose_value=False,
     callback=lambda context, parameter, value: context.meta.update({EVENTS: value}),
-    help="Append every message and step to PATH as JSON lines; - is stdout.",
 )
 
 
@@ -179,69 +182,59 @@ def _recorded(context: click.Context, _parameter: click.Parameter, value: Path |
         context.with_resource(recorded_to(value, on_stderr))
 
 
-record = click.option(
-    "--record",
-    metavar="PATH",
+record = option(
+    "--record PATH",
+    "Append what the cloud answers to PATH, keys and names replaced, for a bug report.",
     envvar="CLOUDTRAIN_RECORD",
     type=click.Path(path_type=Path),
     expose_value=False,
     callback=_recorded,
-    help="Append what the cloud answers to PATH, keys and names replaced, for a bug report.",
 )
-adopt = click.option(
-    "--adopt", is_flag=True, help="Take over a cluster created from a FILE in another folder."
-)
-role = click.option(
-    "--role",
-    "roles",
+adopt = option("--adopt", "Take over a cluster created from a FILE in another folder.")
+role = option(
+    "--role ROLE",
+    "Only this role or task: worker, or worker0. Repeatable.",
+    name="roles",
     multiple=True,
-    metavar="ROLE",
     shell_complete=candidates.roles,
-    help="Only this role or task: worker, or worker0. Repeatable.",
 )
 
 
-resume = click.option(
-    "--resume",
-    metavar="RUN",
+resume = option(
+    "--resume RUN",
+    "Begin with the last landed checkpoint of another run: its id, `last`, or a store URI.",
     shell_complete=candidates.resumable,
-    help="Begin with the last landed checkpoint of another run: its id, `last`, or a store URI.",
 )
 
 
 def run(meaning: str) -> Callable[[Decorated], Decorated]:
     """--run, of a command that reads a run."""
-    return click.option(
-        "--run",
-        "run_id",
-        metavar="ID",
+    return option(
+        "--run ID",
+        f"{meaning} (default: the latest).",
+        name="run_id",
         shell_complete=candidates.runs,
-        help=f"{meaning} (default: the latest).",
     )
 
 
-order_key = click.option(
-    "--order-key",
-    metavar="PATH",
+order_key = option(
+    "--order-key PATH",
+    "Key with which a run that is away is ended from another machine.",
     envvar="CLOUDTRAIN_ORDER_KEY",
     type=click.Path(path_type=Path),
-    help="Key with which a run that is away is ended from another machine.",
 )
-refresh_prices = click.option(
+refresh_prices = option(
     "--refresh-prices",
-    is_flag=True,
-    help="Fetch the clouds' current prices first (needs the extra `prices` and a network).",
+    "Fetch the clouds' current prices first (needs the extra `prices` and a network).",
 )
-store = click.option(
-    "--store",
-    metavar="URI",
+store = option(
+    "--store URI",
+    "Read landed runs from this store; needs no local record or FILE.",
     envvar="CLOUDTRAIN_STORE",
-    help="Read landed runs from this store; needs no local record or FILE.",
 )
-full_log = click.option(
+full_log = option(
     "--full-log",
-    is_flag=True,
-    help="Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
+    "Show TensorFlow's log about itself on a terminal too, and each task's line of those that"
     " many print alike; files and pipes always have both.",
 )
 
@@ -312,13 +305,12 @@ def _findings(_context: click.Context, _parameter: click.Parameter, value: str) 
     return names
 
 
-ignore = click.option(
-    "--ignore",
-    default="",
-    metavar="WHAT,…",
-    callback=_findings,
-    help="Findings of `check` to ignore: quota, price, machines, gpus, permissions, identity, "
+ignore = option(
+    "--ignore WHAT,…",
+    "Findings of `check` to ignore: quota, price, machines, gpus, permissions, identity, "
     "placement, disk.",
+    default="",
+    callback=_findings,
 )
 
 
@@ -334,10 +326,9 @@ def _seconds(
     return seconds
 
 
-wait = click.option(
-    "--wait",
-    metavar="DURATION",
-    callback=_seconds,
-    help="While nothing has capacity or quota for all nodes, try again for this long, such as 6h. "
+wait = option(
+    "--wait DURATION",
+    "While nothing has capacity or quota for all nodes, try again for this long, such as 6h. "
     "Nothing is billed for a cluster that does not exist yet.",
+    callback=_seconds,
 )

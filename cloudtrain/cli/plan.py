@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import plan_of, read_target
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 @options.command("plan", "cloudtrain plan gcp.yaml --json")
 @options.file()
 @options.refresh_prices
-@click.option("--all", "every", is_flag=True, help="Show every node, even of a large cluster.")
+@options.option("--all", "Show every node, even of a large cluster.", name="every")
 @options.ignore
 @options.as_json
 def plan_command(

@@ -29,26 +29,24 @@ def _share(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     passes_on=True,
 )
 @options.file()
-@click.option(
-    "--faults",
-    default="",
-    metavar="FAULT,…",
-    help="One run for each: kill, freeze, cut, preempt, disk, away, clock, lid; or `all` of them "
+@options.option(
+    "--faults FAULT,…",
+    "One run for each: kill, freeze, cut, preempt, disk, away, clock, lid; or `all` of them "
     "but `lid`, which takes five minutes, as `away` does a job of one node.",
+    default="",
 )
-@click.option("--times", type=click.IntRange(1, 100), default=1, help="Runs of each fault.")
+@options.option("--times", "Runs of each fault.", type=click.IntRange(1, 100), default=1)
 @options.role
-@click.option(
-    "--at",
-    "share",
+@options.option(
+    "--at PERCENT",
+    "When, in per cent of the undisturbed training: 50% (default: random).",
+    name="share",
     default="random",
-    metavar="PERCENT",
     callback=_share,
-    help="When, in per cent of the undisturbed training: 50% (default: random).",
 )
-@click.option("--seed", type=int, help="Repeats the random choices of another rehearsal.")
-@click.option("--store", metavar="URI", help="Where the artifacts land (default: a local folder).")
-@click.option("--setup-run", is_flag=True, help="Also run the lines of `setup.run` here.")
+@options.option("--seed", "Repeats the random choices of another rehearsal.", type=int)
+@options.option("--store URI", "Where the artifacts land (default: a local folder).")
+@options.option("--setup-run", "Also run the lines of `setup.run` here.")
 @options.events
 @options.as_json
 def rehearse_command(

@@ -30,16 +30,11 @@ AGAIN_AFTER = 30.0
 @options.command("report", "cloudtrain report mnist --open")
 @options.name()
 @options.run("Run to report on")
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write (default: NAME-RUN.html).",
+@options.option(
+    "--output FILE", "File to write (default: NAME-RUN.html).", type=click.Path(path_type=Path)
 )
-@click.option(
-    "--watch", is_flag=True, help="Write it again every 30 seconds until the run has ended."
-)
-@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+@options.option("--watch", "Write it again every 30 seconds until the run has ended.")
+@options.option("--open", "Open the page in the browser.", name="opens")
 @options.store
 @options.as_json
 def report_command(
@@ -116,14 +111,8 @@ def write(path: Path, text: str) -> None:
 @options.command("fetch", "cloudtrain fetch mnist results")
 @options.name()
 @click.argument("folder", required=False, metavar="[DIR]")
-@click.option(
-    "--from-nodes",
-    is_flag=True,
-    help="Copy what has not landed, from the nodes that `down` has kept.",
-)
-@click.option(
-    "--overwrite", is_flag=True, help="Replace files in DIR that no earlier fetch wrote, too."
-)
+@options.option("--from-nodes", "Copy what has not landed, from the nodes that `down` has kept.")
+@options.option("--overwrite", "Replace files in DIR that no earlier fetch wrote, too.")
 @options.run("Run to download")
 @options.store
 @options.events
@@ -173,13 +162,10 @@ def fetch_command(
 @options.name()
 @options.run("Run to show")
 @options.store
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port on 127.0.0.1 (default: a free one).",
+@options.option(
+    "--port", "Port on 127.0.0.1 (default: a free one).", type=click.IntRange(0, 65535), default=0
 )
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@options.option("--open", "Open it in the browser.", name="opens")
 @options.as_json
 def tensorboard_command(
     name: str | None, run_id: str | None, store: str | None, port: int, opens: bool, as_json: bool

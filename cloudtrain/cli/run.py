@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 
 @options.command("run", "cloudtrain run local.yaml")
 @options.file()
-@click.option("--keep-on-failure", is_flag=True, help="Keep the nodes of a run that failed.")
-@click.option(
-    "--away",
-    is_flag=True,
-    help="Run it from a small machine in the cloud that deletes itself last.",
-)
+@options.option("--keep-on-failure", "Keep the nodes of a run that failed.")
+@options.option("--away", "Run it from a small machine in the cloud that deletes itself last.")
 @options.resume
 @options.wait
 @options.adopt
@@ -142,7 +138,7 @@ def stop_run_command(name: str | None, order_key: Path | None, as_json: bool) ->
     "train", "cloudtrain train mnist -- --epochs 3 --learning-rate 0.01", passes_on=True
 )
 @options.name(known="up")
-@click.option("--detach", is_flag=True, help="Return once the run has started.")
+@options.option("--detach", "Return once the run has started.")
 @options.resume
 @options.adopt
 @options.full_log

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from cloudtrain.checks.node_notes import overdue
 from cloudtrain.cli import options
 from cloudtrain.cli.flag_variables import typed
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
 @options.command("status", "cloudtrain status mnist --watch")
 @options.name()
-@click.option("--watch", is_flag=True, help="Refresh every 2 seconds until Ctrl-C.")
-@click.option("--offline", is_flag=True, help="Show local records only; query no provider.")
+@options.option("--watch", "Refresh every 2 seconds until Ctrl-C.")
+@options.option("--offline", "Show local records only; query no provider.")
 @options.store
 @options.as_json
 @options.record

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from cloudtrain.cli import options
 from cloudtrain.cli.options import given_settings
 from cloudtrain.cli.printing import confirm, print_json, print_lines
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 @options.command("trust", "cloudtrain trust gcp.yaml")
 @options.file(trusts=False)
-@click.option("--forget", is_flag=True, help="Ask about FILE again, whatever was agreed to.")
+@options.option("--forget", "Ask about FILE again, whatever was agreed to.")
 @options.yes
 @options.as_json
 def trust_command(file: str, forget: bool, yes: bool, as_json: bool) -> None:

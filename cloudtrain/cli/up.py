@@ -21,20 +21,10 @@ if TYPE_CHECKING:
 
 @options.command("up", "cloudtrain up gcp.yaml --yes")
 @options.file()
-@click.option(
-    "--shrink",
-    is_flag=True,
-    help="Delete nodes that FILE no longer has, after landing what they hold.",
-)
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Recreate nodes that differ from FILE, after landing what they hold.",
-)
-@click.option(
-    "--give-back",
-    is_flag=True,
-    help="On failure, delete the nodes that this call created, and no others.",
+@options.option("--shrink", "Delete nodes that FILE no longer has, after landing what they hold.")
+@options.option("--replace", "Recreate nodes that differ from FILE, after landing what they hold.")
+@options.option(
+    "--give-back", "On failure, delete the nodes that this call created, and no others."
 )
 @options.wait
 @options.yes
