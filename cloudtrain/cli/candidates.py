@@ -47,7 +47,6 @@ def nodes(context: click.Context, _parameter: click.Parameter, start: str) -> li
 
 
 def roles(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Each role, and each node of it."""
     found = list(_counts(context))
     names = [role for role, _ in found] + [f"{role}{i}" for role, n in found for i in range(n)]
     return _starting(start, names)
@@ -125,14 +124,12 @@ def _groups_of_file(argument: str | None) -> Mapping[str, Any]:
 
 
 def doc_pages(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Pages of the documentation."""
     from cloudtrain.commands.init import paths
 
     return _starting(start, list(paths()))
 
 
 def gpus(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Kinds of GPUs that some cloud rents."""
     from cloudtrain.commands.gpus import kind_names
 
     return _starting(start.upper(), kind_names())

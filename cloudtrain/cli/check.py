@@ -12,6 +12,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.printing import print_json, print_lines, shown
 from cloudtrain.cli.target import plan_of
 from cloudtrain.console.lines import quoted
+from cloudtrain.core.codec import pick
 
 if TYPE_CHECKING:
     from cloudtrain.core.protocols import Finding
@@ -154,9 +155,6 @@ def as_document(finding: Finding) -> dict[str, Any]:
     return {
         "what": finding.what,
         "place": finding.place or None,
-        "ok": finding.ok,
-        "told": finding.told,
-        "text": finding.text,
-        "hint": finding.hint,
+        **pick(finding, "ok told text hint"),
         "exit_code": 0 if finding.ok else exit_code(finding),
     }

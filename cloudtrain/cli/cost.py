@@ -10,7 +10,7 @@ from cloudtrain.cli.printing import print_json, print_lines
 from cloudtrain.cli.target import name_of
 from cloudtrain.console.times import clock, duration
 from cloudtrain.core import moments
-from cloudtrain.core.codec import pick
+from cloudtrain.core.codec import View, encode, pick
 
 if TYPE_CHECKING:
     from cloudtrain.commands.cost import ClusterCost, CostReport
@@ -67,22 +67,18 @@ def _cluster(cluster: ClusterCost, now: float) -> Iterator[str]:
 
 
 def as_document(report: CostReport) -> dict[str, Any]:
-    return {
-        **_amount(report.cost),
-        "months": {month: _amount(spent) for month, spent in report.months.items()},
-        "clusters": [_cluster_json(cluster) for cluster in report.clusters],
-        "basis": BASIS,
-    }
+    clusters = [_cluster_json(cluster) for cluster in report.clusters]
+    months = encode(report.months, VIEWS)
+    return {**_amount(report.cost), "months": months, "clusters": clusters, "basis": BASIS}
 
 
 def _cluster_json(cluster: ClusterCost) -> dict[str, Any]:
     return {
         **pick(cluster, "name provider"),
         **_amount(cluster.cost),
-        "parts": {name: _amount(spent) for name, spent in cluster.parts.items()},
+        **pick(cluster, "parts", VIEWS),
         "node_hours": round(cluster.node_hours, 4),
-        "months": {month: _amount(spent) for month, spent in cluster.months.items()},
-        "roles": {role: _amount(spent) for role, spent in cluster.roles.items()},
+        **pick(cluster, "months roles", VIEWS),
         "runs": [{**pick(run, "run state begin end"), **_amount(run.cost)} for run in cluster.runs],
     }
 
@@ -97,3 +93,6 @@ def _amount(spent: CostSoFar) -> dict[str, float | None]:
             ("cost_at_most", spent.most),
         )
     }
+
+
+VIEWS: dict[str, View] = {"CostSoFar": _amount}

@@ -45,7 +45,6 @@ def variable_of(command: str, option: click.Option) -> str:
 
 
 def names_of(option: click.Option) -> Sequence[str]:
-    """Variables that the flag reads."""
     return [option.envvar] if isinstance(option.envvar, str) else option.envvar or ()
 
 

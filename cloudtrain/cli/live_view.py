@@ -139,7 +139,6 @@ def money(cluster: ClusterStatus, now: float) -> Iterator[str]:
 
 
 def run_lines(cluster: ClusterStatus, now: float) -> Iterator[str]:
-    """The latest run and how far it is."""
     if not cluster.runs:
         return
     run = cluster.runs[-1]

@@ -23,7 +23,6 @@ MAX_SINGLE = 16
 
 
 def node_lines(nodes: Sequence[Node]) -> Iterator[str]:
-    """Each node on a line, or of a large cluster each role on one."""
     if len(nodes) <= MAX_SINGLE:
         width = max((len(node.task) for node in nodes), default=0)
         for node in nodes:

@@ -259,7 +259,6 @@ def command(
 
 
 def passed_on() -> tuple[str, ...]:
-    """The words after `--`."""
     words: tuple[str, ...] = click.get_current_context().meta["passed_on"]
     return words
 

@@ -78,7 +78,6 @@ def shown(*, as_json: bool, full_log: bool = True) -> Iterator[Screen]:
 
 
 def events_path() -> str | None:
-    """The PATH of --events; None without it."""
     context = click.get_current_context(silent=True)
     return context.meta.get(EVENTS) if context else None
 

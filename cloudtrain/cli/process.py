@@ -66,7 +66,6 @@ def prepare() -> None:
 
 
 def end(code: int) -> int:
-    """Flush all output and return the exit code."""
     if isinstance(sys.stdout, Stdout):
         sys.stdout.ending = True
         sys.stdout.flush()
@@ -114,7 +113,6 @@ def go_on_in_child() -> None:
 
 
 def stdout_is_lost() -> bool:
-    """True if nobody can read standard output."""
     return isinstance(sys.stdout, Stdout) and sys.stdout.fault is not None
 
 

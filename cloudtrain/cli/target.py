@@ -175,7 +175,6 @@ def config_of(
 def plan_of(
     argument: str | None, target_of: Callable[[str | None], ClusterTarget] = target_of
 ) -> Plan:
-    """The plan of that config."""
     from cloudtrain.cluster.plan import make_plan
 
     return make_plan(config_of(argument, target_of))

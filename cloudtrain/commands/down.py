@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -81,9 +81,9 @@ def down(
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
     desk = end_desk(config, order_key, discard=discard, console=console, clock=clock)
-    everywhere = partial(
-        _destroy_everywhere, config, discard, owner, break_lease, desk is not None, console, clock
-    )
+    destroy = partial(destroy_at_last, discard=discard, owner=owner, desk_ended=desk is not None)
+    destroy = partial(destroy, console=console, clock=clock)
+    everywhere = partial(_destroy_everywhere, config, destroy, break_lease, console)
     if desk is None:
         return everywhere()
     with holding_cluster(desk, "down", console, breaks=break_lease):
@@ -93,13 +93,7 @@ def down(
 
 
 def _destroy_everywhere(
-    config: ClusterConfig,
-    discard: bool,
-    owner: str | None,
-    break_lease: str,
-    desk_ended: bool,
-    console: Console,
-    clock: Clock,
+    config: ClusterConfig, destroy: Callable[[Handle], None], break_lease: str, console: Console
 ) -> None:
     """`down` in each account that may have some of it, even if it fails in one of them."""
     wait = await_lock(Records(config.name), console)
@@ -107,14 +101,7 @@ def _destroy_everywhere(
     with holding_cluster(Handle(config), "down", console, wait=wait, breaks=break_lease):
         for each in each_account(config):
             try:
-                destroy_at_last(
-                    Handle(each),
-                    discard=discard,
-                    owner=owner,
-                    desk_ended=desk_ended,
-                    console=console,
-                    clock=clock,
-                )
+                destroy(Handle(each))
             except CloudtrainError as error:
                 failures[each.provider] = error
     raise_all(failures)
@@ -143,11 +130,10 @@ def destroy_at_last(
 ) -> None:
     """`destroy_cluster`, tried again while a store or the cloud is away. After `OUTAGE` it raises
     the last error, and the idle process goes on trying."""
+    destroy = partial(destroy_cluster, discard=discard, owner=owner, desk_ended=desk_ended)
     try:
         retry_outage(
-            lambda: destroy_cluster(
-                handle, discard=discard, owner=owner, desk_ended=desk_ended, console=console
-            ),
+            lambda: destroy(handle, console=console),
             handle.records,
             lambda: handle.plan,
             console,

@@ -202,7 +202,6 @@ def _no_offer(
 
 
 def _nearest(region: str, known: Collection[str]) -> list[str]:
-    """The nearest known region; empty if none is near."""
     near = difflib.get_close_matches(region, known, n=3)
     return sorted(near, key=lambda name: similarity(name, region))[-1:]
 

@@ -56,7 +56,6 @@ def cluster_name(folder: Path) -> str:
 
 
 def providers() -> tuple[str, ...]:
-    """Providers that have a template."""
     return tuple(sorted(path.stem for path in (_CONFIGS / "templates").glob("*.yaml")))
 
 
@@ -84,7 +83,6 @@ class Page:
 
 
 def pages() -> tuple[Page, ...]:
-    """All pages, by name."""
     return tuple(map(_read, paths().values()))
 
 

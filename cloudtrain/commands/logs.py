@@ -123,7 +123,6 @@ def show_landed(found: FoundRun, console: RoleFilter, tail: int | None) -> None:
 
 
 def name_of(task: Task) -> str:
-    """Name of the attempt's log in the store."""
     return f"{task.name}.attempt-{task.attempt}.log"
 
 
@@ -148,7 +147,6 @@ def follow_step(records: Records, id: str, console: Console, offsets: Offsets) -
 
 
 def advance(records: Records, run: Run, console: Console, offsets: Offsets) -> None:
-    """Show what has been appended since."""
     for task, path in log_files(records, run):
         offset = offsets.get((task.name, task.attempt), 0)
         if not path.exists() or path.stat().st_size <= offset:

@@ -44,8 +44,6 @@ from cloudtrain.trust.file_uses import FileUses, file_uses
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTask:
-    """One node, and its task as `train` would start it."""
-
     node: NodePlan
     price_per_hour: float | None
     """$ of its machine; None if not known, 0 if nothing is billed."""

@@ -51,8 +51,6 @@ def shell_command(name: str, node: str | None, command: Sequence[str]) -> list[s
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """Result of a command on the nodes."""
-
     exit_codes: Mapping[str, int]
     """By task; as a shell has it, 128 and more for one that a signal ended."""
     skipped: tuple[str, ...] = ()

@@ -96,7 +96,6 @@ class ClusterStatus:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Nodes of the plan that do not exist."""
         if self.nodes is None or self.open is False:
             return ()
         there = {node.name for node in self.nodes}

@@ -100,7 +100,6 @@ def tensorboard(
 
 
 def no_event_files(found: FoundRun) -> UsageError:
-    """A run that has ended without event files among what landed."""
     return UsageError(
         f"run {found.run.id} landed no event files (*{MARK}*)",
         hint="the script decides whether it writes any "
@@ -206,8 +205,6 @@ class Copies:
 
 
 class Server:
-    """TensorBoard's own process."""
-
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._lines: list[str] = []

@@ -40,8 +40,6 @@ class BackgroundConsole(ForwardingConsole):
 
 
 class SilentStage:
-    """Shows no progress."""
-
     def node(self, name: str, text: str) -> None:
         pass
 

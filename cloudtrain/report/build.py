@@ -51,7 +51,6 @@ _USERINFO = re.compile(r"://[^/@\s]+@")
 
 
 def build(sources: Sources, *, now: float | None = None) -> Report:
-    """All facts of the page."""
     moment = moments.now() if now is None else now
     run, notes = sources.run, list(sources.notes)
     facts: dict[str, Any] = {}

@@ -49,8 +49,6 @@ class NodeTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One curve: `y` over `x`."""
-
     name: str
     attempt: int
     x: tuple[float, ...]
@@ -61,8 +59,6 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Curves of one metric."""
-
     metric: str
     unit: str
     """What `x` counts: `step`, `epoch`, or a unit of the time since the run began."""
@@ -121,8 +117,6 @@ class LandedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LogTail:
-    """The last lines of one task's log."""
-
     task: str
     attempt: int
     lines: tuple[str, ...]
@@ -130,8 +124,6 @@ class LogTail:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All facts of one page."""
-
     format: Literal[1] = 1
     made: float = field(metadata=UNIX_TIME)
     cloudtrain: str

@@ -24,7 +24,6 @@ def element(name: str, *content: str | Iterable[str], **attributes: str | int) -
 
 
 def joined(content: Iterable[str | Iterable[str]]) -> Html:
-    """Several pieces, one after the other."""
     found: list[str] = []
     for each in content:
         if isinstance(each, Html):
@@ -61,7 +60,6 @@ def table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> H
 
 
 def facts(rows: Mapping[str, str]) -> Html:
-    """Names and values."""
     pairs = (joined([element("dt", name), element("dd", text)]) for name, text in rows.items())
     return element("dl", pairs)
 

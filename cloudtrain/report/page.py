@@ -197,7 +197,6 @@ def _phase_row(phase: Phase, begin: float, end: float) -> tuple[str, str, str, H
 
 
 def _kind(phase: str) -> str:
-    """Its colour."""
     if phase.startswith("attempt"):
         return "train"
     words = {"create": "create", "boot and setup": "setup", "delete": "delete"}
@@ -375,7 +374,6 @@ def _logs(report: Report) -> Iterator[Html]:
 
 
 def size(count: float) -> str:
-    """`12.3 MB`"""
     units = ["B", "kB", "MB", "GB", "TB"]
     while count >= 1000 and len(units) > 1:
         count, units = count / 1000, units[1:]

@@ -137,7 +137,6 @@ def _node(
 
 
 def _made(node: str, events: Sequence[Event]) -> Iterator[Segment]:
-    """Its creation, boot, setup and deletion."""
     requested = created = placed = None
     for event in events:
         time = event.time or 0.0

@@ -62,7 +62,6 @@ def home() -> Path:
 
 
 def known_clusters() -> tuple[str, ...]:
-    """Names of the clusters that have a folder here, sorted."""
     try:
         with os.scandir(home() / "clusters") as entries:
             names = [e.name for e in entries if CLUSTER_NAME.match(e.name) and e.is_dir()]
@@ -150,7 +149,6 @@ class Records:
             write_whole(self._closed, b"")
 
     def remove(self) -> None:
-        """Delete the whole folder, with runs and logs."""
         import shutil
 
         hidden = self.folder.with_name(f".forgotten-{self.name}")
@@ -160,7 +158,6 @@ class Records:
             shutil.rmtree(hidden)
 
     def has_keys(self) -> bool:
-        """True if the cluster's SSH keys are on this machine."""
         return (self.folder / "key").exists()
 
     def is_open(self) -> bool:
@@ -310,7 +307,6 @@ class Records:
         return next((run for run in reversed(self.runs()) if run.state not in ENDED), None)
 
     def log_path(self, run: str, task: str, attempt: int) -> Path:
-        """Path here of the log of one attempt of one task."""
         return self._runs / self._checked(run) / f"{task}.{attempt}.log"
 
     def metrics_path(self, run: str, task: str, attempt: int) -> Path:
@@ -318,7 +314,6 @@ class Records:
         return self.log_path(run, task, attempt).with_suffix(metrics.SUFFIX)
 
     def listing_path(self, run: str, name: str) -> Path:
-        """Path here of the run's listing of a dataset."""
         return self._runs / self._checked(run) / f"data-{name}.json.gz"
 
     def ask_stop(self, run: str) -> None:
