@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import importlib
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -256,6 +258,12 @@ def refused(call: Callable[[], Any]) -> tuple[int, str]:
         call()
     error = raised.value
     return int(error.status_code or 0), str(error.error.code) if error.error else ""
+
+
+def test_a_client_that_stands_still_in_its_handshake_holds_up_no_other(cloud: Cloud) -> None:
+    address = urlsplit(cloud.url)
+    with socket.create_connection((str(address.hostname), int(address.port or 0))):
+        assert cloud.calls() == []
 
 
 # ── A cluster's life ─────────────────────────────────────────────────────────

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import io
 import ipaddress
+import ssl
 import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from werkzeug.datastructures import Headers
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -94,6 +95,12 @@ class _Server(ThreadedWSGIServer):
     daemon_threads = True
     request_queue_size = 1024
     allow_reuse_address = False
+
+    def get_request(self) -> tuple[Any, Any]:
+        """A client that stands still in its TLS handshake holds up its own thread alone."""
+        if isinstance(self.socket, ssl.SSLSocket):
+            vars(self.socket)["do_handshake_on_connect"] = False  # what `accept` reads
+        return super().get_request()
 
     def log(self, type: str, message: str, *args: object) -> None:
         """A person reads the calls at /_standin/calls."""
