@@ -31,11 +31,12 @@ from cloudtrain.core.model import (
     Plan,
 )
 from cloudtrain.core.parallel import fan_out
-from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
+from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.paths import shown, some
-from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.retry import AWAY, Retry
 from cloudtrain.core.task_id import TaskId
+from cloudtrain.providers.base.own_machines import OwnMachines
 from cloudtrain.providers.hosts import scripts
 from cloudtrain.providers.hosts.user_ssh import (
     HostSlot,
@@ -53,20 +54,15 @@ def provider(config: ClusterConfig) -> HostsProvider:
     return HostsProvider(config)
 
 
-class HostsProvider:
+class HostsProvider(OwnMachines):
     """Provider for existing machines. A node exists while its machine has the file
     `~/.cloudtrain/<cluster>/nodes/<node>`.
     """
 
     name = "hosts"
-    whereabouts: Whereabouts | None = None
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
-
-    def principal(self) -> Principal | None:
-        """None: there is no account other than the user who is logged in."""
-        return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         slots = self._slots(plan.config.name)
@@ -74,9 +70,6 @@ class HostsProvider:
         addresses = sorted({address_of(slot.host).address for slot in slots})
         findings = self._each(slots, lambda slot: _check_host(slot, addresses, numbers))
         return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
-
-    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()  # nothing is rented: `check` covers everything
 
     def create(
         self,
@@ -129,9 +122,6 @@ class HostsProvider:
 
         found = self._each(self._slots(cluster), ask)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
-
-    def find(self, cluster: str) -> PartialList[Node]:
-        return PartialList(self.nodes(cluster))
 
     def destroy(
         self,
@@ -194,18 +184,6 @@ class HostsProvider:
         if left:
             text = f"not deleted: {_folders(cluster, left)}"
             raise LeftoverError(text, hint="run it again once they answer")
-
-    def move_ends(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        expires: float | None,
-        tell: Callable[[Node, str], None],
-    ) -> None:
-        """Do nothing: only `limits.idle` and `down` end such nodes."""
-
-    def serial_log(self, cluster: str, node: str) -> str:
-        return ""
 
     def sweep(self) -> PartialList[Holding]:
         """List clusters on the machines that this config names."""

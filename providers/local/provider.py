@@ -29,9 +29,10 @@ from cloudtrain.core.model import (
     Plan,
 )
 from cloudtrain.core.owner import login
-from cloudtrain.core.partial_list import NotAsked, PartialList, Whereabouts
-from cloudtrain.core.protocols import Finding, Journal, Principal
+from cloudtrain.core.partial_list import NotAsked, PartialList
+from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.task_id import TaskId
+from cloudtrain.providers.base.own_machines import OwnMachines
 from cloudtrain.providers.local import (
     checks,
     environment,
@@ -55,7 +56,7 @@ def provider(config: ClusterConfig) -> LocalProvider:
     )
 
 
-class LocalProvider:
+class LocalProvider(OwnMachines):
     """Provider for nodes on this machine: folders `<home>/local/<cluster>/<node>` and processes
     with their tag.
 
@@ -64,7 +65,6 @@ class LocalProvider:
     """
 
     name = "local"
-    whereabouts: Whereabouts | None = None
 
     def __init__(self, config: ClusterConfig, *, home: Path, cache: Path) -> None:
         self._root = home / "local"
@@ -72,10 +72,6 @@ class LocalProvider:
         self._own_cache = visible_paths.own_cache(config, cache)
         self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
         self._user = _user()
-
-    def principal(self) -> Principal | None:
-        """None: there is no account other than the user who is logged in."""
-        return None
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return (
@@ -86,9 +82,6 @@ class LocalProvider:
             checks.memory(len(plan.nodes)),
             checks.loopback(self._places(plan)[0][0][0]),
         )
-
-    def dry_run(self, plan: Plan) -> tuple[Finding, ...]:
-        return ()  # nothing is rented: `check` covers everything
 
     def create(
         self,
@@ -192,9 +185,6 @@ class LocalProvider:
         nodes = [self._node(cluster, name, name in alive) for name in alive | folders]
         return tuple(sorted(nodes, key=lambda node: node.rank))
 
-    def find(self, cluster: str) -> PartialList[Node]:
-        return PartialList(self.nodes(cluster))
-
     def destroy(
         self,
         cluster: str,
@@ -227,18 +217,6 @@ class LocalProvider:
                 NodeFolder(folder).mark_killed()
         tags = {self._tag(cluster, name) for name in names}
         self._erase(lambda tag: tag in tags, folders)
-
-    def move_ends(
-        self,
-        cluster: str,
-        names: Sequence[str],
-        expires: float | None,
-        tell: Callable[[Node, str], None],
-    ) -> None:
-        """Do nothing: only `limits.idle` and `down` end such nodes."""
-
-    def serial_log(self, cluster: str, node: str) -> str:
-        return ""
 
     def processes(self, cluster: str, node: str) -> tuple[int, ...]:
         """Every process of a node: its server, and what that has started."""
