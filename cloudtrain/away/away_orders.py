@@ -57,8 +57,7 @@ def order_down(
     found: FoundAway, state: AwayState | None, key_file: Path | None, console: Console, clock: Clock
 ) -> None:
     """Have the desk end what it does, land it, and delete the cluster and itself. `state`: what it
-    last reported, if the store still has that.
-    """
+    last reported, if the store still has that."""
     key = order_key(found, key_file)
     follow_order(found, state, "down", key, console, clock)
 
@@ -128,8 +127,7 @@ def follow_order(
 @dataclass(kw_only=True)
 class _Wait:
     """State of waiting for one order. All that counts is what the run's desk has signed, and that
-    the account no longer lists the desk.
-    """
+    the account no longer lists the desk."""
 
     found: FoundAway
     order: Order
@@ -240,11 +238,9 @@ def is_over(
     console: Console,
     clock: Clock,
 ) -> bool:
-    """True if nothing is lost with the desk, False if it is to be ordered to end.
-
-    That it has ended is believed if its report is signed, if it says so over SSH, or if the account
-    lists it no more. Raises NotLanded for one that has the keys of nodes and takes no orders.
-    """
+    """True if nothing is lost with the desk, False if it is to be ordered to end. That it has ended
+    is believed if its report is signed, if it says so over SSH, or if the account lists it no more.
+    Raises NotLanded for one that has the keys of nodes and takes no orders."""
     name, has_signed = desk.config.name, state is not None and not state.unsigned
     has_ended = state is not None and state.phase == "ended"
     if state is not None and has_signed and is_working(state, clock.now()):
@@ -270,8 +266,7 @@ def is_over(
 
 def is_working(state: AwayState, now: float) -> bool:
     """True by a report of the desk's own. "starting" is what its client says before it starts the
-    process: only the machine knows whether it has.
-    """
+    process: only the machine knows whether it has."""
     return state.phase not in ("starting", "ended") and not state.is_silent(now)
 
 
@@ -288,10 +283,8 @@ def process_there(desk: Handle, console: Console) -> Process | None:
 
 def is_gone(desk: Handle, config: ClusterConfig) -> bool:
     """True if no place of the account lists it, and all answered; also if its machine has stopped,
-    as its process and the secrets were in memory, and nothing starts them again.
-
-    Raises NotLanded if it has stopped and there are nodes: their keys are on its disk alone.
-    """
+    as its process and the secrets were in memory, and nothing starts them again. Raises NotLanded
+    if it has stopped and there are nodes: their keys are on its disk alone."""
     listed = desk.provider.find(desk.config.name)
     if any(not each.foreign for each in listed.not_asked) or any(
         node.state not in ("stopped", "gone") for node in listed
@@ -305,8 +298,7 @@ def is_gone(desk: Handle, config: ClusterConfig) -> bool:
 
 def refuse_to_lose_keys(config: ClusterConfig, why: str) -> None:
     """Raise NotLanded if the cluster has nodes, or may have some where the cloud does not answer:
-    their keys are on the desk's disk alone.
-    """
+    their keys are on the desk's disk alone."""
     if nodes := nodes_left(config):
         raise NotLanded(
             f"{why}, and the keys of {nodes} are on its disk alone",
@@ -317,8 +309,7 @@ def refuse_to_lose_keys(config: ClusterConfig, why: str) -> None:
 
 def nodes_left(config: ClusterConfig) -> str:
     """Names of the nodes that the cluster has in any account, or where it may have some, as the
-    cloud does not answer there; "" if it has none.
-    """
+    cloud does not answer there; "" if it has none."""
     found = [Handle(account).provider.find(config.name) for account in each_account(config)]
     left = [node.name for nodes in found for node in nodes if node.state != "gone"]
     silent = [each.place for nodes in found for each in nodes.not_asked if each.silent]
@@ -329,8 +320,7 @@ def nodes_left(config: ClusterConfig) -> str:
 
 def report_end(config: ClusterConfig, console: Console, clock: Clock) -> None:
     """Tell other machines of the end of a desk that did not report it itself: signed if the order
-    key is here, and what it ends is signed too.
-    """
+    key is here, and what it ends is signed too."""
     try:
         found = find_away(config.name, config)
         state = found.state() if found is not None else None

@@ -50,10 +50,8 @@ def desk_name(cluster: str) -> str:
 
 def desk_config(config: ClusterConfig, program: Path, wait: float | None = None) -> ClusterConfig:
     """Config of the desk for a cluster: in its cloud, account, places and network, with
-    `away.identity`, and with nothing else of it.
-
-    `program`: folder of `write_program`. `wait`: seconds that the run may wait for capacity.
-    """
+    `away.identity`, and with nothing else of it. `program`: folder of `write_program`. `wait`:
+    seconds that the run may wait for capacity."""
     cloud = cloud_of(config.provider)
     assert cloud is not None
     python = "{}.{}".format(*sys.version_info)
@@ -119,8 +117,7 @@ def away_notes(config: ClusterConfig) -> tuple[str, ...]:
 
 def without_desks_share(config: ClusterConfig, desk: ClusterConfig) -> ClusterConfig:
     """The cluster's config with `limits.budget` less what this desk costs at most: by its lifetime,
-    with what it leaves behind. Raises UsageError if that is not known, or more than the budget.
-    """
+    with what it leaves behind. Raises UsageError if that is not known, or more than the budget."""
     limits, cloud, bill = config.limits, cloud_of(desk.provider), estimate(make_plan(desk))
     life = desk.limits.max_lifetime
     if limits.budget is None:
@@ -211,10 +208,8 @@ def write_program(folder: Path, extras: Collection[str]) -> None:
 
 def pinned_requirements(extras: Collection[str]) -> list[str]:
     """`name==version` of every package that this program needs with these extras, in the versions
-    that are installed here: those have been used with it.
-
-    A requirement that is not installed here is for other systems, by its marker.
-    """
+    that are installed here: those have been used with it. A requirement that is not installed here
+    is for other systems, by its marker."""
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     todo = [(NAME, extra) for extra in ("", *extras)]

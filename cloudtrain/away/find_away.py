@@ -56,10 +56,8 @@ class FoundAway:
 
 
 def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -> FoundAway | None:
-    """The cluster's latest desk; None if it has none.
-
-    A record here counts first: a cluster that is up from here is not away. Raises StoreError.
-    """
+    """The cluster's latest desk; None if it has none. A record here counts first: a cluster that is
+    up from here is not away. Raises StoreError."""
     records = Records(name) if name in known_clusters() else None
     record = away_record(records) if records is not None and uri is None else None
     if record is not None:
@@ -87,11 +85,9 @@ def find_away(name: str, config: ClusterConfig | None, uri: str | None = None) -
 
 
 def attended(found: FoundAway | None, now: float) -> AwayState | None:
-    """Last report of the desk if it is still at work; None if it has ended.
-
-    The account has the last word on a desk that has not reported for long, and on an end that the
-    run's desk has not signed.
-    """
+    """Last report of the desk if it is still at work; None if it has ended. The account has the
+    last word on a desk that has not reported for long, and on an end that the run's desk has not
+    signed."""
     state = found.state() if found is not None else None
     if found is None or state is None or (state.phase == "ended" and not state.unsigned):
         return None
@@ -111,8 +107,7 @@ def marked(desk: Handle, record: AwayRecord) -> Handle:
 
 def own_desk(config: ClusterConfig) -> Handle | None:
     """The desk's own cluster: what the account has of it, or a record here says was created for it.
-    None if there is neither. Raises CloudError.
-    """
+    None if there is neither. Raises CloudError."""
     if not may_have_desk(config):
         return None
     desk, name = desk_handle(config), f"{config.name}-{ROLE}"
@@ -159,8 +154,7 @@ def desk_handle(config: ClusterConfig) -> Handle:
 
 def are_desk(cluster: str, nodes: Sequence[Node]) -> bool:
     """True if these are the cluster's desk and nothing else. Earlier versions gave it no label: it
-    then has to be on record here, and its keys with it.
-    """
+    then has to be on record here, and its keys with it."""
     own = Records(f"{cluster}-{ROLE}")
     if any(node.role != ROLE for node in nodes):
         return False

@@ -124,8 +124,7 @@ def secrets_in(paths: DeskPaths) -> dict[str, str]:
 
 def config_for_desk(config: ClusterConfig, code: Code, internal: str) -> ClusterConfig:
     """The config with nothing that only this machine has. `code`: where the desk has the code;
-    `internal`: its address for machines of its network.
-    """
+    `internal`: its address for machines of its network."""
     main = requirements.delivered(config, ()).main
     setup = replace(config.setup, requirements=main) if main else config.setup
     token = config.code.token if code.git is None else None
@@ -208,8 +207,7 @@ Process = Literal["running", "ended", "none"]
 
 def code_on_desk(config: ClusterConfig, source: code_playbook.CodeSource) -> Code:
     """Source of the code for the desk: the commit of a repository that anybody can read, or a
-    folder that is delivered from here, so that no git credential leaves this machine.
-    """
+    folder that is delivered from here, so that no git credential leaves this machine."""
     if isinstance(source, code_playbook.NoCode):
         return Code()
     if isinstance(source, code_playbook.GitCode):
@@ -242,8 +240,7 @@ def deliver_job(session: Session, job: Job, secrets: Mapping[str, Secret]) -> No
 
 def make_key(session: Session, job: Job) -> str:
     """Have the desk create the key that signs what it writes to the store; returns its public half.
-    A key that is there already is kept.
-    """
+    A key that is there already is kept."""
     paths = DeskPaths(name=job.name, desk=job.desk)
     algorithm, key, *_ = [*_run(session, "key", script(_KEY, paths.key)).split(), "", ""]
     return f"{algorithm} {key}"

@@ -79,8 +79,7 @@ def load_order_key(path: Path) -> SigningKey:
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """`stop-run` ends one run and lands it; `down` ends what is running, lands it and deletes the
-    cluster. The desk deletes itself after either.
-    """
+    cluster. The desk deletes itself after either."""
 
     cluster: str
     desk: str
@@ -154,8 +153,7 @@ def _path(order: Order) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """Answer to an order: "received", then "done" or "failed"; or "refused" at once. Its nonce is
-    that of the order, so that the answer to another order is never taken for it.
-    """
+    that of the order, so that the answer to another order is never taken for it."""
 
     nonce: str
     state: AnswerState = field(metadata=ANY_TEXT)
@@ -188,8 +186,7 @@ def _answer_path(order: Order) -> str:
 
 class OrderInbox:
     """The desk's orders. Nothing that others write to the store stops it: what is not a valid order
-    is ignored with one warning.
-    """
+    is ignored with one warning."""
 
     def __init__(
         self,
@@ -203,8 +200,7 @@ class OrderInbox:
         key: SigningKey | None = None,
     ) -> None:
         """`key` signs the answers. `seen_file` has each order that was taken; the next process of
-        the same desk goes on with it. Raises UsageError if it cannot be read.
-        """
+        the same desk goes on with it. Raises UsageError if it cannot be read."""
         self._store, self._cluster, self._desk = store, cluster, desk
         self._public_key, self._seen_file = public_key, seen_file
         self._key = key

@@ -119,8 +119,7 @@ class Publisher:
         key: SigningKey | None = None,
     ) -> None:
         """`key` signs the state. `log_file` keeps the whole log on this machine: what the store did
-        not take is sent later, also by the next process.
-        """
+        not take is sent later, also by the next process."""
         self._store, self._log_file, self._warn = store, log_file, warn
         self._signing_key = key
         self._folder = folder_of(cluster, desk)
@@ -131,8 +130,7 @@ class Publisher:
 
     def log(self, data: bytes) -> None:
         """Append to the log on this machine; `send_log` sends it. Waits for no network, and a full
-        disk is a warning: the run matters more.
-        """
+        disk is a warning: the run matters more."""
 
         def write() -> None:
             with self._file_lock:
@@ -201,8 +199,7 @@ class Publisher:
 
 class Published:
     """Files that a cluster's desk has written: the desk with that id, or the one that the account
-    lists, or the latest. Others may write to a store too. Raises StoreError.
-    """
+    lists, or the latest. Others may write to a store too. Raises StoreError."""
 
     def __init__(
         self,
@@ -214,8 +211,7 @@ class Published:
         seen_file: Path | None = None,
     ) -> None:
         """`keys` sign what counts; without them nothing does. `seen_file` keeps the number of the
-        last report that was read, for the next process.
-        """
+        last report that was read, for the next process."""
         self.cluster = cluster
         self._store, self._desk = store, desk
         self._keys, self._seen_file = keys or DeskKeys(None), seen_file
@@ -306,9 +302,7 @@ def _piece(folder: str, number: int) -> str:
 
 def log_stream(append: Callable[[bytes], None]) -> TextIO:
     """The stream of an `EventStream`, of which every line is given to `append`.
-
-    `EventStream(console, log_stream(publisher.log))` is the desk's console.
-    """
+    `EventStream(console, log_stream(publisher.log))` is the desk's console."""
     raw = io.BufferedWriter(_Appended(append))
     return io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
 

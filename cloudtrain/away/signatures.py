@@ -113,9 +113,8 @@ def signed_text(key: SigningKey | None, purpose: bytes, text: str) -> bytes:
 
 
 def read_signed(public_keys: Sequence[str], purpose: bytes, data: bytes) -> tuple[object, bool]:
-    """The JSON value in the text, and whether one of the keys has signed it. Earlier versions
-    wrote it without a signature. Raises ValueError, RecursionError.
-    """
+    """The JSON value in the text, and whether one of the keys has signed it. Earlier versions wrote
+    it without a signature. Raises ValueError, RecursionError."""
     found = json.loads(data)
     if not isinstance(found, dict) or "signed" not in found:
         return found, False
@@ -160,8 +159,7 @@ def folder_of(cluster: str, desk: str) -> str:
 
 def read_small(store: ArtifactStore, path: str, largest: int, *, least: int = 0) -> bytes | None:
     """A file of the store; None if it does not exist or has less than `least` bytes. Raises
-    StoreError, also if it has more than `largest`.
-    """
+    StoreError, also if it has more than `largest`."""
     if not any(found.path == path and found.size >= least for found in store.list(path)):
         return None
     data = REPLACED.call(lambda: _read(store, path, largest), on=StoreError)

@@ -231,8 +231,7 @@ def await_first_login(
 
 class _Presence:
     """Lists of the nodes that the cloud still has, asked for once for all that wait. One list that
-    lacks a node may be late, two are not.
-    """
+    lacks a node may be late, two are not."""
 
     def __init__(self, listed: Callable[[], Iterable[Node]], clock: Clock) -> None:
         self._listed, self._clock = listed, clock
@@ -285,9 +284,8 @@ class _Wait:
             raise _never(node, error) from error
 
     def for_cloud_init(self, node: Node) -> None:
-        """Wait for cloud-init, by its processes: `cloud-init status` does not work without
-        systemd. What still runs at the limit is reported, and left running.
-        """
+        """Wait for cloud-init, by its processes: `cloud-init status` does not work without systemd.
+        What still runs at the limit is reported, and left running."""
 
         def is_done() -> bool | None:
             if self.transport.ask(node, _CLOUD_INIT_WORKS).exit_code != 0:

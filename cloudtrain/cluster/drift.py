@@ -224,8 +224,7 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
 
 def _chosen(key: str, config: ClusterConfig, node: NodePlan, facts: Made) -> bool:
     """True if the difference comes from a default or a fallback of the file, which does not count
-    as a change of the file, or from another spelling.
-    """
+    as a change of the file, or from another spelling."""
     group = config.nodes[node.role]
     if key == "identity":
         return _same_identity(config, facts[key], config.identity)
@@ -278,10 +277,8 @@ def recorded_drift(plan: Plan) -> Drift:
 
 
 def on_record(plan: Plan) -> dict[str, Made]:
-    """Nodes that exist according to the record, each with its creation facts.
-
-    Facts that a record of an earlier version lacks are taken from the recorded config.
-    """
+    """Nodes that exist according to the record, each with its creation facts. Facts that a record
+    of an earlier version lacks are taken from the recorded config."""
     records = Records(plan.config.name)
     if not records.is_open():
         return {}
@@ -296,9 +293,7 @@ def on_record(plan: Plan) -> dict[str, Made]:
 
 def override_notes(config: ClusterConfig) -> tuple[str, ...]:
     """Notes on `--set` values of the last call that this one does not give, and the file has not.
-
-    The record keeps them as part of the file, so without them the file says something else.
-    """
+    The record keeps them as part of the file, so without them the file says something else."""
     records = Records(config.name)
     if config.source == "" or not records.is_open():
         return ()
@@ -360,8 +355,7 @@ def dollars(amount: float | None) -> str:
 
 def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
     """Return the drift of the lifetime, and of a lower budget, where the end of a running node
-    cannot be moved: by the cloud, or as an earlier version did not record when it began.
-    """
+    cannot be moved: by the cloud, or as an earlier version did not record when it began."""
     config = plan.config
     events = Records(config.name).events()
     known = known_end(events)

@@ -100,8 +100,7 @@ class LeaseHolder:
     @property
     def is_here(self) -> bool:
         """True if the lease was taken by this machine. As we hold the cluster's lock, its process
-        has ended without releasing it.
-        """
+        has ended without releasing it."""
         return self.machine == this_machine() and self.boot == boot_id() != ""
 
 
@@ -294,8 +293,7 @@ class LeaseRenewer(threading.Thread):
 
     def _may_take(self, there: Swapped) -> bool:
         """True if the lease is free, expired, from this machine, to be broken, or our own from a
-        request whose answer was lost.
-        """
+        request whose answer was lost."""
         return is_over(there) or holder_of(there).is_here or self._is_to_break(there)
 
     def _is_to_break(self, there: Swapped) -> bool:
@@ -314,8 +312,7 @@ class LeaseRenewer(threading.Thread):
 
 def is_over(there: Swapped) -> bool:
     """True without a lease, or with one that was not renewed. One of the future, beyond the
-    difference of two clocks, was not renewed by the store's clock either.
-    """
+    difference of two clocks, was not renewed by the store's clock either."""
     lasts = holder_of(there).lasts
     lasts = min(LASTS, lasts) if lasts >= 0.0 else 0.0  # also for NaN
     return not there.version or there.age > lasts or there.age < -LASTS
@@ -440,10 +437,8 @@ def is_recorded_desk(cluster: str) -> bool:
 
 def describe_owner(name: str, config: ClusterConfig | None, *, owner: str | None) -> list[str]:
     """Lines on the owner of a cluster whose keys are not here, by its provider: the last check
-    before the cluster is deleted.
-
-    Raises UsageError if the cluster belongs to another owner than us, or than `owner`.
-    """
+    before the cluster is deleted. Raises UsageError if the cluster belongs to another owner than
+    us, or than `owner`."""
     records = Records(name)
     config = config or recorded_config(records)
     refuse_other_account(config, records)

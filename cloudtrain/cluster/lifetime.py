@@ -25,11 +25,9 @@ SAME = 60.0
 
 
 def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
-    """Return the new end; None if it is unchanged.
-
-    By `limits.max_lifetime` it counts from the creation of the cluster; `limits.budget` may bring
-    it nearer. Raises UsageError for one that is in the past.
-    """
+    """Return the new end; None if it is unchanged. By `limits.max_lifetime` it counts from the
+    creation of the cluster; `limits.budget` may bring it nearer. Raises UsageError for one that is
+    in the past."""
     known = known_end(session.records.events())
     limits = session.config.limits
     if known is None or not session.nodes:
@@ -166,8 +164,7 @@ def budget_now(session: Session) -> BudgetState | None:
 
 def paid_until(session: Session, plan: Plan) -> float | None:
     """Latest end of the cluster that the budget allows once the plan's nodes run, too; None without
-    a budget. Raises UsageError if a price is not known.
-    """
+    a budget. Raises UsageError if a price is not known."""
     limit, cloud = session.config.limits.budget, cloud_of(session.config.provider)
     if limit is None or cloud is None:
         return None
@@ -230,11 +227,9 @@ LEAST_MORE = 900.0
 
 
 def within_budget(session: Session, plan: Plan) -> tuple[Session, Plan]:
-    """The plan of nodes to be created or started, with the latest end that the budget allows.
-
-    If they make the cluster more expensive, the end of the others is moved nearer first, where the
-    cloud can. Raises UsageError if the budget does not allow them.
-    """
+    """The plan of nodes to be created or started, with the latest end that the budget allows. If
+    they make the cluster more expensive, the end of the others is moved nearer first, where the
+    cloud can. Raises UsageError if the budget does not allow them."""
     end = _allowed_end(session, plan)
     if end is None or enforced_lifetime(session.config) is None:
         return session, plan

@@ -60,10 +60,7 @@ def current_owner(provider: Provider, console: Console | None = None) -> Owner:
 
 def is_mine(owner: Owner, provider: Provider, records: Records) -> bool:
     """True if `owner` is us, or nobody, or a principal under which this machine created the
-    cluster.
-
-    Queries our identity only if the answer depends on it.
-    """
+    cluster. Queries our identity only if the answer depends on it."""
     if not owner.id:
         return True
     if owner.is_login:
@@ -89,10 +86,8 @@ def refuse_other_owners_resources(
     records: Records, provider: Provider, *, owner: str | None
 ) -> tuple[Holding, ...]:
     """Refuse if another owner has resources but no node yet, as they may be creating their first
-    node. Returns what the account holds.
-
-    Not queried if the record shows that this machine created something: then the name was free.
-    """
+    node. Returns what the account holds. Not queried if the record shows that this machine created
+    something: then the name was free."""
     if not is_cloud(provider.name) or (records.has_keys() and made_here(records.events())):
         return ()
     held = tuple(each for each in provider.sweep() if each.cluster == records.name)
@@ -103,8 +98,7 @@ def refuse_other_owners_resources(
 
 def is_recorded(records: Records, nodes: Sequence[Node]) -> bool:
     """True if the record here is about these nodes, not about others of the same name before them.
-    Earlier versions did not tell them apart.
-    """
+    Earlier versions did not tell them apart."""
     known, theirs = generations(records.events()), {node.generation for node in nodes} - {""}
     return not known or theirs <= set(known)
 

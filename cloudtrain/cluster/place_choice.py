@@ -180,8 +180,7 @@ def continue_budget(here: Handle, since: float) -> None:
 
 def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     """The choices in their order. What an interrupted `up` began comes first, and is the only one
-    if its nodes were ready once.
-    """
+    if its nodes were ready once."""
     found = choices(config)
     there = standing(config)
     events = Handle(config).records.events() if there is not None else ()
@@ -211,8 +210,7 @@ def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
 
 def _leave_other_account(records: Records, config: ClusterConfig | None, console: Console) -> None:
     """Delete all that the record knows in another account than the config's (None: in any), before
-    the record may name that one.
-    """
+    the record may name that one."""
     if not records.is_open() or not made_here(records.events()):
         return
     recorded = recorded_config(records)
@@ -267,11 +265,9 @@ class ClusterOffer:
 
 
 def cluster_offers(config: ClusterConfig) -> tuple[ClusterOffer, ...]:
-    """All offers in the order in which `up` tries them.
-
-    `ordered`: as written. `any_of`: by price, then as written; those with a price that is known
-    only as an upper bound after those with a price, those without any last.
-    """
+    """All offers in the order in which `up` tries them. `ordered`: as written. `any_of`: by price,
+    then as written; those with a price that is known only as an upper bound after those with a
+    price, those without any last."""
     found = [
         _offer(config, candidate, place)
         for candidate in config.candidates
@@ -282,8 +278,7 @@ def cluster_offers(config: ClusterConfig) -> tuple[ClusterOffer, ...]:
 
 def choices(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     """The configs that `up` tries, in their order: consecutive offers of one candidate are one,
-    with their places as its placement. The config itself if it has no candidates.
-    """
+    with their places as its placement. The config itself if it has no candidates."""
     if not config.candidates:
         return (config,)
     return tuple(
@@ -296,8 +291,7 @@ def choices(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
 
 def settle(config: ClusterConfig) -> ClusterConfig:
     """The config as the candidate reads it in which the cluster is by the record here; if it is
-    nowhere, as the first offer's does that the tables do not refuse.
-    """
+    nowhere, as the first offer's does that the tables do not refuse."""
     if not config.candidates:
         return config
     there = standing(config)

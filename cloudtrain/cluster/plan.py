@@ -26,11 +26,9 @@ CHOOSES = "an `accelerator: KIND:COUNT` without `machine` chooses the cheapest m
 
 
 def make_plan(config: ClusterConfig) -> Plan:
-    """Plan all nodes in TF_CONFIG's order, on a cloud with their machine and accelerator.
-
-    Raises UsageError for what cannot run. Unavailable machines are reported by `plan_errors`, so
-    that an existing cluster can be deleted whatever today's table says.
-    """
+    """Plan all nodes in TF_CONFIG's order, on a cloud with their machine and accelerator. Raises
+    UsageError for what cannot run. Unavailable machines are reported by `plan_errors`, so that an
+    existing cluster can be deleted whatever today's table says."""
     if not strategy_of(config).launched:
         raise not_launched(config.strategy)
     nodes: list[NodePlan] = []
@@ -54,11 +52,9 @@ def make_plan(config: ClusterConfig) -> Plan:
 
 
 def task_ports(config: ClusterConfig) -> Iterator[int]:
-    """Ports of the nodes' TensorFlow servers, in the plan's order.
-
-    TensorFlow binds `*:port` whatever address TF_CONFIG gives: tasks on one machine need a port
-    each, also where each has a loopback address of its own.
-    """
+    """Ports of the nodes' TensorFlow servers, in the plan's order. TensorFlow binds `*:port`
+    whatever address TF_CONFIG gives: tasks on one machine need a port each, also where each has a
+    loopback address of its own."""
     first = config.train.port
     facts = facts_of(config.provider)
     if facts.on_this_machine:
@@ -205,11 +201,9 @@ def regions(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
-    """One task on each node, in the plan's order.
-
-    A node with reserved ports uses the first of them. Nodes of a cloud at loopback addresses belong
-    to an emulator and share this machine: their tasks get a port each.
-    """
+    """One task on each node, in the plan's order. A node with reserved ports uses the first of
+    them. Nodes of a cloud at loopback addresses belong to an emulator and share this machine: their
+    tasks get a port each."""
     own = {node.name: node.task_ports[0] for node in nodes if node.task_ports}
     if not takes_other_ports(plan.config):
         own = {}
@@ -228,8 +222,7 @@ def tasks(plan: Plan, nodes: Sequence[Node] = ()) -> tuple[Task, ...]:
 
 def takes_other_ports(config: ClusterConfig) -> bool:
     """True if a task may use a different port from the plan's: the user chose none, and clusters on
-    this machine share its ports.
-    """
+    this machine share its ports."""
     return facts_of(config.provider).on_this_machine and config.train.port == DEFAULT_PORT
 
 
@@ -315,8 +308,7 @@ def open_ports_note(config: ClusterConfig) -> str | None:
 @dataclass
 class SpotFallback:
     """Counts the refused requests of one wait. `names`: nodes to request on demand from now on,
-    although the file says spot; it is decided once, and never without `train.spot_retries`.
-    """
+    although the file says spot; it is decided once, and never without `train.spot_retries`."""
 
     console: Console
     over_budget: Callable[[Plan], str | None] = lambda plan: None
@@ -327,8 +319,7 @@ class SpotFallback:
 
     def refused(self, plan: Plan, missing: Callable[[], Collection[str]]) -> None:
         """Another request was refused. `missing` lists the names of the plan's nodes that do not
-        exist; it is called only when that matters.
-        """
+        exist; it is called only when that matters."""
         self.refusals += 1
         retries = plan.config.train.spot_retries
         if self._is_decided or retries is None or self.refusals < max(1, retries):

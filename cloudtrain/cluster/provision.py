@@ -53,10 +53,8 @@ def ensure_nodes(session: Session) -> Session:
 
 
 def start_stopped(session: Session) -> Session:
-    """Start stopped nodes, whose disks are unchanged; create nothing.
-
-    Includes nodes that the config no longer names, but none whose deletion has begun.
-    """
+    """Start stopped nodes, whose disks are unchanged; create nothing. Includes nodes that the
+    config no longer names, but none whose deletion has begun."""
     session = plan_with_existing(session.refreshed())
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     plans = tuple(node for node in session.plan.nodes if node.name in stopped)
@@ -232,8 +230,7 @@ def with_same_image(session: Session, plan: Plan) -> Plan:
 @contextmanager
 def preemption_as_no_capacity() -> Iterator[None]:
     """Raise CapacityError if nodes were taken while they booted and nothing else went wrong: they
-    are created again like nodes for which there was no room.
-    """
+    are created again like nodes for which there was no room."""
     try:
         yield
     except NodeGone as gone:
@@ -299,10 +296,7 @@ def identity_for(session: Session) -> Identity:
 
 def clear_leftovers(session: Session, error: Exception, journal: Journal) -> bool:
     """Delete the nodes of an interrupted `up`, which contain no data, so that every placement can
-    be tried.
-
-    Otherwise they would tie the cluster to a placement without capacity.
-    """
+    be tried. Otherwise they would tie the cluster to a placement without capacity."""
     events = session.records.events()
     if was_ready(events) or not session.provider.nodes(session.config.name):
         return False
@@ -314,10 +308,8 @@ def clear_leftovers(session: Session, error: Exception, journal: Journal) -> boo
 
 
 def shown_journal(session: Session, stage: Stage, plan: Plan | None = None) -> Journal:
-    """Return the journal; it also shows each event on the console as it happens.
-
-    `plan`: the nodes as they are requested, which may be dearer than the session's.
-    """
+    """Return the journal; it also shows each event on the console as it happens. `plan`: the nodes
+    as they are requested, which may be dearer than the session's."""
 
     planned = {node.name: node for node in session.plan.nodes}
     requested = planned if plan is None else {node.name: node for node in plan.nodes}
@@ -359,11 +351,9 @@ TAKEN = Retry(pause=5.0, within=NODE_TAKEN)
 
 
 def lost_nodes(session: Session, error: CloudtrainError) -> tuple[str, ...]:
-    """Nodes that did not answer, by this error, and that their cloud has no more.
-
-    A spot node may be listed for a while after its last answer: it is waited for. None if the cloud
-    does not answer.
-    """
+    """Nodes that did not answer, by this error, and that their cloud has no more. A spot node may
+    be listed for a while after its last answer: it is waited for. None if the cloud does not
+    answer."""
     silent = _unreachable(error)
 
     def gone() -> tuple[str, ...] | None:
@@ -394,8 +384,7 @@ def _unreachable(error: BaseException | None) -> set[str]:
 @contextmanager
 def lost_as_no_capacity(session: Session) -> Iterator[None]:
     """Raise CapacityError if nodes were lost in the block, before a run began on them, and nothing
-    else went wrong: they are created again like nodes for which there was no room.
-    """
+    else went wrong: they are created again like nodes for which there was no room."""
     try:
         yield
     except (NodeError, NodesError) as error:

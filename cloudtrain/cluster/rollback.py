@@ -23,10 +23,8 @@ from cloudtrain.state import Records
 def report_or_roll_back(
     session: Session, to_delete: Sequence[str], *, rollback: bool
 ) -> Iterator[None]:
-    """On any error inside, report nodes that are billed.
-
-    `rollback`: first delete what was created inside; nodes of `to_delete` were to be recreated.
-    """
+    """On any error inside, report nodes that are billed. `rollback`: first delete what was created
+    inside; nodes of `to_delete` were to be recreated."""
     kept = {node.name for node in session.nodes} - set(to_delete)
     start = len(session.records.events())
     try:
@@ -41,10 +39,8 @@ def report_or_roll_back(
 
 
 def roll_back(session: Session, kept: set[str], start: int) -> None:
-    """Delete nodes that were requested since the journal's entry `start`; they have run nothing.
-
-    A node that existed before may hold work, and is never among them.
-    """
+    """Delete nodes that were requested since the journal's entry `start`; they have run nothing. A
+    node that existed before may hold work, and is never among them."""
     events = session.records.events()
     created = nodes_requested(events[start:]).keys() - kept
     if not created:

@@ -107,8 +107,7 @@ class Session:
 
     def patient(self) -> Session:
         """The session for commands to a node that may refuse connections for a moment: its sshd
-        restarts, or the network is down.
-        """
+        restarts, or the network is down."""
         from cloudtrain.ssh.transport import RetryingTransport
 
         waiting = RetryingTransport(self.transport, waits=self.console.warn, clock=self.clock)
@@ -119,10 +118,8 @@ class Session:
 def open_session(
     handle: Handle, console: Console, *, owner: str | None = None
 ) -> Iterator[Session]:
-    """Open an existing cluster. Closing it leaves detached tasks running.
-
-    Raises UsageError for another owner's cluster, unless it is the one that `owner` names.
-    """
+    """Open an existing cluster. Closing it leaves detached tasks running. Raises UsageError for
+    another owner's cluster, unless it is the one that `owner` names."""
     from cloudtrain.ssh.transport import SshTransport
 
     plan, records, provider = handle.plan, handle.records, handle.provider
@@ -169,9 +166,7 @@ def open_provider(config: ClusterConfig) -> Provider:
 
 
 def whereabouts(config: ClusterConfig) -> Whereabouts:
-    """Places where this config's cluster may be, from the record if that is of the same
-    account.
-    """
+    """Places where this config's cluster may be, from the record if that is of the same account."""
     records = Records(config.name)
     try:
         recorded = recorded_config(records)
@@ -204,9 +199,8 @@ def missing_extra(provider: str) -> str | None:
 
 
 def artifact_store(config: ClusterConfig, records: Records) -> StoreBackend:
-    """The configured store; by default a local folder of the cluster, so that nothing is only on
-    a node that is about to be deleted.
-    """
+    """The configured store; by default a local folder of the cluster, so that nothing is only on a
+    node that is about to be deleted."""
     return store_at(config.artifacts.store or (records.folder / "artifacts").as_uri(), config)
 
 
@@ -288,8 +282,7 @@ def recorded_config(records: Records) -> ClusterConfig:
 
 def refuse_other_use(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
     """Raise UsageError if the record is of a cluster that a desk attends to, that is in another
-    account, or that another project's file has created.
-    """
+    account, or that another project's file has created."""
     refuse_away(records)
     refuse_other_account(config, records)
     refuse_other_folder(config, records, adopt=adopt)
@@ -315,10 +308,8 @@ def refuse_other_account(config: ClusterConfig, records: Records) -> None:
 
 
 def refuse_other_folder(config: ClusterConfig, records: Records, *, adopt: bool) -> None:
-    """Raise UsageError for the cluster of another project's file with the same name.
-
-    If the file that it was created from no longer exists, any file may use it.
-    """
+    """Raise UsageError for the cluster of another project's file with the same name. If the file
+    that it was created from no longer exists, any file may use it."""
     if adopt or not config.source or not records.is_open():
         return
     try:

@@ -92,10 +92,8 @@ def task_launch(plan: Plan, run: Run, task: Task, inputs: LaunchInputs) -> TaskL
 
 
 def nccl_address(plan: Plan, node: str, address: str) -> str | None:
-    """The address by which the node finds NCCL's interface, if it has GPUs and others too.
-
-    None for a name: on the node itself it often stands for the loopback.
-    """
+    """The address by which the node finds NCCL's interface, if it has GPUs and others too. None for
+    a name: on the node itself it often stands for the loopback."""
     if plan.accelerator(node) is None or interconnect.gpu_nodes(plan) < 2:
         return None
     try:
@@ -134,10 +132,8 @@ def placeholders(run: Run, task: Task, inputs: LaunchInputs) -> dict[str, str]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace placeholders such as `{output}` by their values; other braces are unchanged.
-
-    One pass, so that a value that looks like a placeholder is not filled again.
-    """
+    """Replace placeholders such as `{output}` by their values; other braces are unchanged. One
+    pass, so that a value that looks like a placeholder is not filled again."""
     return re.sub(
         r"\{([A-Za-z0-9_.-]+)\}", lambda match: values.get(match.group(1), match.group(0)), text
     )

@@ -225,10 +225,8 @@ def name_of_rehearsal(name: str) -> str:
 
 
 def local_config(config: ClusterConfig, store: str, *, setup_run: bool) -> ClusterConfig:
-    """The same job on local nodes, with its artifacts in `store` (a `file://` URI).
-
-    `setup_run`: whether the lines of `setup.run` are run, which change this machine.
-    """
+    """The same job on local nodes, with its artifacts in `store` (a `file://` URI). `setup_run`:
+    whether the lines of `setup.run` are run, which change this machine."""
     return replace(
         config,
         name=name_of_rehearsal(config.name),

@@ -78,8 +78,7 @@ def longest_silence(train: Train) -> float:
 
 def stand_still(seconds: float, over: threading.Event) -> None:
     """Stop this process, with all its threads, for so long, or until a SIGCONT (Ctrl-C sends one:
-    `cli/process`): SIGSTOP, which none can refuse.
-    """
+    `cli/process`): SIGSTOP, which none can refuse."""
     words = ["sh", "-c", STOPPING, "sh", str(os.getpid()), f"{seconds:.0f}"]
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(
@@ -94,8 +93,7 @@ def stand_still(seconds: float, over: threading.Event) -> None:
 @contextmanager
 def jumping_clock() -> Iterator[Callable[[float], None]]:
     """A function that sets by how many seconds the clock is wrong for all Python code of this
-    process, also the libraries of clouds and stores. The machine's own is not touched.
-    """
+    process, also the libraries of clouds and stores. The machine's own is not touched."""
     real, real_ns, wrong = time.time, time.time_ns, 0.0
 
     def jump(seconds: float) -> None:
@@ -196,11 +194,9 @@ def silent(processes: list[int]) -> Iterator[None]:
 
 @contextmanager
 def full_disk(provider: LocalNodes, run: Run, task: Task, processes: list[int]) -> Iterator[None]:
-    """Leave the task no space to write to. Raises CloudtrainError.
-
-    Where this machine allows no view of its own, the node has no disk of its own: then the task
-    cannot make a file longer, which fails as `File too large` (EFBIG; setrlimit(2)).
-    """
+    """Leave the task no space to write to. Raises CloudtrainError. Where this machine allows no
+    view of its own, the node has no disk of its own: then the task cannot make a file longer, which
+    fails as `File too large` (EFBIG; setrlimit(2))."""
     size = provider.fill_disk(run.cluster, task.node)
     limits = [] if size is not None else list(_no_longer_files(processes))
     try:
@@ -217,8 +213,7 @@ def free_disk(
     provider: LocalNodes, cluster: str, node: str, size: int, *, clock: Clock = CLOCK
 ) -> None:
     """Give the disk its size again, unless its node is just being deleted, and the disk with it:
-    its processes end one by one. Raises CloudtrainError.
-    """
+    its processes end one by one. Raises CloudtrainError."""
 
     def freed() -> bool | None:
         try:
@@ -274,10 +269,8 @@ def given_up(before: Run, after: Run | None, task: Task) -> bool:
 
 
 def announce(handle: Handle, run: Run, task: Task) -> None:
-    """Write the notice of a preemption as the agent beside the task does on a cloud.
-
-    Raises NodeError, UsageError.
-    """
+    """Write the notice of a preemption as the agent beside the task does on a cloud. Raises
+    NodeError, UsageError."""
     folder = attempt_folder(run.cluster, run.id, task.name, task.attempt)
     with open_session(handle, QuietConsole()) as session:
         session.transport.ask(

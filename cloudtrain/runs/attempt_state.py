@@ -148,10 +148,8 @@ def serves(state: AttemptState, task: Task) -> bool:
 
 
 def has_joined(state: AttemptState, view: TaskView) -> bool | None:
-    """True if the cluster had formed with this task in it, so that a chief may do without it.
-
-    None: its port was open, but not yet those of all others. Unknown counts as joined.
-    """
+    """True if the cluster had formed with this task in it, so that a chief may do without it. None:
+    its port was open, but not yet those of all others. Unknown counts as joined."""
     if not serves(state, view.task) or state.formed_after is not None:
         return True
     if view.task.name in state.warned:  # the run goes on without it already
@@ -173,11 +171,8 @@ def not_joined_yet(state: AttemptState) -> bool:
 
 
 def never_served(state: AttemptState, view: TaskView) -> bool:
-    """True if the task certainly ended without having opened its port.
-
-    One that listened elsewhere may have a cluster of its own, if no other has opened its port
-    either.
-    """
+    """True if the task certainly ended without having opened its port. One that listened elsewhere
+    may have a cluster of its own, if no other has opened its port either."""
     if view.served is None or view.served.never is None or view.port_open:
         return False
     return not (view.served.elsewhere and state.first_port is None)

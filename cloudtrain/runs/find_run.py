@@ -41,11 +41,9 @@ class FoundRun:
 def find_run(
     name: str, run: str | None, *, config: ClusterConfig | None, uri: str | None
 ) -> FoundRun:
-    """The cluster's latest run, or the one with that id.
-
-    The record here counts first, unless it is away, then the store of the config (of a FILE, or of
-    the last `up`). `uri` names a store to read instead of both. Raises UsageError, StoreError.
-    """
+    """The cluster's latest run, or the one with that id. The record here counts first, unless it is
+    away, then the store of the config (of a FILE, or of the last `up`). `uri` names a store to read
+    instead of both. Raises UsageError, StoreError."""
     if uri is not None or name not in known_clusters():
         return in_store(name, run, config, uri)
     records = Records(name)
@@ -82,10 +80,8 @@ def in_store(name: str, run: str | None, config: ClusterConfig | None, uri: str 
 
 def ingest_before_reading(found: FoundRun, console: Console, doing: str) -> None:
     """Land spools before reading a run that this machine started or sent away; a supervised run
-    lands them itself.
-
-    Other machines only read: two that change one manifest would undo each other's work.
-    """
+    lands them itself. Other machines only read: two that change one manifest would undo each
+    other's work."""
     try:
         store = found.store()
         if not can_spool(store):
@@ -225,8 +221,7 @@ def _on_record(
     records: Records, run: Run, console: Console, *, held: bool
 ) -> StoredCheckpoint | None:
     """The checkpoint of a run that is on record here, once its spools are ingested; `held`: the
-    caller holds its cluster's lock.
-    """
+    caller holds its cluster's lock."""
     if run.state not in ENDED:
         console.warn(
             f"run {run.id} of {run.cluster} has not ended: using the last checkpoint that landed"
@@ -304,11 +299,8 @@ def source_store(uri: str, config: ClusterConfig) -> ArtifactStore:
 
 
 def source_of(run: Run, config: ClusterConfig) -> StoredCheckpoint | None:
-    """The checkpoint that the run resumes from; None if it begins by itself.
-
-    Raises DataError if it no longer exists: training from the beginning instead would waste what
-    the nodes cost.
-    """
+    """The checkpoint that the run resumes from; None if it begins by itself. Raises DataError if it
+    no longer exists: training from the beginning instead would waste what the nodes cost."""
     if run.resumed_from is None:
         return None
     source = run.resumed_from

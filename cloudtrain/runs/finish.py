@@ -107,8 +107,7 @@ def lost_tasks(session: Session, run: Run, manifest: Manifest) -> tuple[Task, ..
 
 def cause_of_loss(session: Session, run: Run) -> Cause | None:
     """Cause of a failure although the tasks succeeded: a node was lost before all files of a
-    deciding task had landed. None if the run has succeeded, or failed anyhow. Raises StoreError.
-    """
+    deciding task had landed. None if the run has succeeded, or failed anyhow. Raises StoreError."""
     winners = deciding_tasks(run.tasks, session.config)
     deciding = replace(run, tasks=tuple(task for task in run.tasks if task.name in winners))
     if run.state != "succeeded" or all(session.node(task.node) for task in deciding.tasks):
@@ -121,10 +120,8 @@ def cause_of_loss(session: Session, run: Run) -> Cause | None:
 
 
 def land_report(session: Session, run: Run, closing: Closing) -> None:
-    """Land the run's report beside its record; a fault of it is a warning.
-
-    It is listed by a complete manifest, or not at all.
-    """
+    """Land the run's report beside its record; a fault of it is a warning. It is listed by a
+    complete manifest, or not at all."""
     manifest = replace(closing.manifest, complete=True)
     pages = warned(
         session.console.warn, lambda: on_record(session.records, run, manifest, session.store)
@@ -209,11 +206,9 @@ def final_state(session: Session, run: Run, failed_by: CloudtrainError | None) -
 
 
 def land_run(session: Session, run: Run, closing: Closing) -> tuple[str, ...]:
-    """Land everything from every existing node; returns the missing `artifacts.require` files.
-
-    The table (`of_run`) speaks of tasks. Processes that a task left behind are in no record: files
-    that still change are their only sign, and they are ended then.
-    """
+    """Land everything from every existing node; returns the missing `artifacts.require` files. The
+    table (`of_run`) speaks of tasks. Processes that a task left behind are in no record: files that
+    still change are their only sign, and they are ended then."""
     if of_run("finish", run, "exited" if all_ends_known(run) else "unasked") == "end_orphans":
         end_orphans(session)
         return land_nodes(session, run, closing)
@@ -274,8 +269,7 @@ _MILD = re.compile(r"warn|\bno errors?\b|\b0 errors\b", re.IGNORECASE)
 
 def swallowed(task: str, log: bytes) -> Doubt | None:
     """A task that ended with 0 after a traceback, or after a message with a hint, that neither a
-    step nor a word of going on follows.
-    """
+    step nor a word of going on follows."""
     lines = program_lines(log)
     since = max((n + 1 for n, line in enumerate(lines) if _counts(line)), default=0)
     ending = lines[since:]
@@ -322,8 +316,7 @@ _NUMBER = re.compile(r"(\d+)$")
 
 def incomplete(task: str, mine: Collection[str], everything: Collection[str]) -> Doubt | None:
     """A checkpoint of TensorFlow among the files of a task that is not whole, unless its folder has
-    a newer one that is. `everything`: the files of all tasks, as each ps may have a part.
-    """
+    a newer one that is. `everything`: the files of all tasks, as each ps may have a part."""
     there = frozenset(everything)
     wanted = {
         each["prefix"]: int(each["all"]) for path in sorted(mine) if (each := _DATA.fullmatch(path))
@@ -384,8 +377,7 @@ def untrained(
     task: str, logs: Mapping[str, bytes], *, files: int, seconds: float, tensorflow: bool
 ) -> Doubt | None:
     """A run that ended within seconds, and of which neither a log has a step nor a file landed.
-    Without TensorFlow, what a script prints is its work.
-    """
+    Without TensorFlow, what a script prints is its work."""
     lines = [line for log in logs.values() for line in program_lines(log)]
     trained = any(_counts(line) or _FIGURES.search(line) for line in lines)
     if files or seconds >= SHORT or trained or (lines and not tensorflow):

@@ -25,8 +25,7 @@ DOING = "idle"
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
     """Idle state. `due`: Unix time at which the cluster is destroyed, None while it is in use.
-    `fault`: error of the last attempt to land or destroy it, `again`: Unix time of the next one.
-    """
+    `fault`: error of the last attempt to land or destroy it, `again`: Unix time of the next one."""
 
     due: float | None
     fault: str | None = None
@@ -35,8 +34,7 @@ class IdleState:
 
 def idle_limit(records: Records) -> float | None:
     """Idle limit in seconds; None if `limits.idle` is off or no cluster is open, or if its desk
-    attends to it, whose runs are not on record here.
-    """
+    attends to it, whose runs are not on record here."""
     if not records.is_open() or records.is_away():
         return None
     try:
@@ -94,10 +92,8 @@ def recorded_budget(records: Records, now: float) -> BudgetState | None:
 
 def attend_in_background(records: Records, run: Run, console: Console) -> None:
     """Start `cloudtrain attend`, which restarts, ends and lands the run as this process would have.
-
     The tasks on the nodes need neither; without it nobody would stop a parameter server or land the
-    artifacts. Secrets reach it by its environment only, as they reached this process.
-    """
+    artifacts. Secrets reach it by its environment only, as they reached this process."""
     start_process(records, ATTEND)
     console.say(
         f"run {run.id} continues in the background: `cloudtrain logs -f {run.cluster}` follows it, "
@@ -107,11 +103,8 @@ def attend_in_background(records: Records, run: Run, console: Console) -> None:
 
 def ensure_idle_process(records: Records) -> bool:
     """Start `cloudtrain idle` if `limits.idle` or `limits.budget` is set and no such process runs;
-    True if one runs now.
-
-    It ends with the cluster. It does not survive a restart of this machine: every command that
-    reads the cluster's state calls this.
-    """
+    True if one runs now. It ends with the cluster. It does not survive a restart of this machine:
+    every command that reads the cluster's state calls this."""
     if not is_watched(records):
         return False
     if records.idle_process() is None:

@@ -94,8 +94,7 @@ class LandingSteps:
 
     def _end_run(self, step: Step) -> None:
         """Stop the active run, or finish it. A failure that does not pass is reported: `land` then
-        compares the nodes with the store, whatever the run's record says.
-        """
+        compares the nodes with the store, whatever the run's record says."""
         records = self.session.records
         run = records.active_run()
         if run is None:
@@ -150,11 +149,9 @@ def cluster_seen(
 
 
 def record_seen(records: Records, nodes: Sequence[Node] = ()) -> Record:
-    """State of the records of this cluster's runs on this machine.
-
-    Its journal names every attempt before it starts, and names `up` before the first node. Nodes
-    that another machine created since then may have run anything.
-    """
+    """State of the records of this cluster's runs on this machine. Its journal names every attempt
+    before it starts, and names `up` before the first node. Nodes that another machine created since
+    then may have run anything."""
     if not records.has_keys():
         return "without_keys"
     if not is_recorded(records, nodes):
@@ -169,8 +166,7 @@ def record_seen(records: Records, nodes: Sequence[Node] = ()) -> Record:
 
 def end_lost_run(handle: Handle) -> NotLanded | None:
     """For a cluster without a node: record its active run as failed, and return the error that
-    names it and what had landed. None if there is none, or all that it made has landed.
-    """
+    names it and what had landed. None if there is none, or all that it made has landed."""
     records = handle.records
     run = records.active_run()
     if run is None or not run.attempts or _had_landed(records, run):
@@ -186,12 +182,7 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
     text = f"{nodes} gone before everything had landed"
     run = with_attempt(run, cause=Cause(task="", node="", kind="lost", text=text))
     records.save_run(
-        replace(
-            run,
-            state="failed",
-            ended=moments.now(),
-            exit_code=RunFailed.exit_code,
-        )
+        replace(run, state="failed", ended=moments.now(), exit_code=RunFailed.exit_code)
     )
     records.journal(RunEnded(run=run.id, state="failed", exit_code=RunFailed.exit_code))
     return NotLanded(
@@ -264,11 +255,9 @@ def decide_drift(session: Session, allowed: AllowedChanges) -> DriftDecision:
 
 
 def delete_nodes(session: Session, names: Sequence[str]) -> Session:
-    """Land what these nodes hold, then delete them; the others are left as they are.
-
-    Raises UsageError during a run, NotLanded with every node kept, LeftoverError. After a kill, the
-    next call continues: what the journal's `exchange` names had landed by then.
-    """
+    """Land what these nodes hold, then delete them; the others are left as they are. Raises
+    UsageError during a run, NotLanded with every node kept, LeftoverError. After a kill, the next
+    call continues: what the journal's `exchange` names had landed by then."""
     refuse_while_a_run_goes_on(session)
     due = [name for name in names if name not in nodes_leaving(session.records.events())]
     if due:

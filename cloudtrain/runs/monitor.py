@@ -58,8 +58,7 @@ OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeA
 
 def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None]:
     """Monitor an attempt; returns the run with what was recorded meanwhile, the attempt's state and
-    the cause of its failure, None if it is done or was stopped.
-    """
+    the cause of its failure, None if it is done or was stopped."""
     state, watched = new_attempt_state(session, run), Watched(session=session, run=run)
     follower = Follower(
         run,

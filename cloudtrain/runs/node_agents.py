@@ -63,10 +63,8 @@ def ingest_left_spools(session: Session, run: Run) -> None:
 
 
 def start_agents(session: Session, run: Run) -> float:
-    """Start an agent beside every task whose node exists, or warn if that is impossible.
-
-    Returns the seconds after which their presigned uploads have to be renewed.
-    """
+    """Start an agent beside every task whose node exists, or warn if that is impossible. Returns
+    the seconds after which their presigned uploads have to be renewed."""
     there = [(task, node) for task in run.tasks if (node := session.node(task.node)) is not None]
     now, agent = session.clock.now(), program("agent")
     sessions = False
@@ -125,10 +123,7 @@ def end_of(node: Node, now: float) -> float:
 
 def last_sync(node: Node, created: float) -> float:
     """Unix time of the last sync: ten minutes before the node's end, or 5 % of its life, but at
-    least two minutes.
-
-    Infinite if no end is known.
-    """
+    least two minutes. Infinite if no end is known."""
     if node.expires is None:
         return float("inf")
     life = node.expires - (node.created if node.created is not None else created)
@@ -137,10 +132,8 @@ def last_sync(node: Node, created: float) -> float:
 
 def task_stop(config: ClusterConfig, node: Node, created: float) -> float:
     """Unix time at which the task gets SIGTERM, so that it saves before the node's end: halfway
-    between the last sync and the end, but at most a tenth of the node's life before it.
-
-    Infinite if no end is known, or the cloud does not enforce it.
-    """
+    between the last sync and the end, but at most a tenth of the node's life before it. Infinite if
+    no end is known, or the cloud does not enforce it."""
     if node.expires is None or strategy_of(config).tpus:
         return float("inf")
     life = node.expires - (node.created if node.created is not None else created)
@@ -149,8 +142,7 @@ def task_stop(config: ClusterConfig, node: Node, created: float) -> float:
 
 def notice_query(provider: str, node: Node) -> dict[str, object] | None:
     """Query with which the node polls for a preemption notice; None if no notice can come.
-    CLOUDTRAIN_METADATA overrides the address.
-    """
+    CLOUDTRAIN_METADATA overrides the address."""
     cloud = cloud_of(provider)
     if cloud is None or cloud.preemption is None or not node.spot:
         return None

@@ -193,8 +193,7 @@ def _delete(session: Session, there: Sequence[Node]) -> None:
 
 def ready_time(lines: Iterable[Line]) -> float | None:
     """Seconds from nothing to running tasks: the longest `up` of this cluster (later ones have
-    little to do), and the shortest start of an attempt (others waited). None if not known.
-    """
+    little to do), and the shortest start of an attempt (others waited). None if not known."""
     ups: list[float] = []
     starts: list[float] = []
     up = start = None
@@ -348,11 +347,9 @@ class _Wait:
 
 
 def _was_being_deleted(session: Session) -> bool:
-    """True if a node that was listed as stopped is gone.
-
-    Google stops a preempted VM before it deletes it (documented), and so lists it as STOPPING
-    (suspected): https://cloud.google.com/compute/docs/instances/spot
-    """
+    """True if a node that was listed as stopped is gone. Google stops a preempted VM before it
+    deletes it (documented), and so lists it as STOPPING (suspected):
+    https://cloud.google.com/compute/docs/instances/spot"""
     stopped = {node.name for node in session.nodes if node.state == "stopped"}
     return bool(stopped - {node.name for node in session.refreshed().nodes})
 

@@ -39,8 +39,7 @@ class Watched:
 
 class Observer:
     """Looks at a running attempt, in each turn of the monitor. It is made from a `Watched` and
-    holds nothing else, so that after a restart no observer works on connections to lost nodes.
-    """
+    holds nothing else, so that after a restart no observer works on connections to lost nodes."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched, self._restarts = watched, -1

@@ -76,8 +76,7 @@ def preflight(
 
 def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
     """Query with which a node asks for a token of `identity`; None without one. CLOUDTRAIN_METADATA
-    overrides the address.
-    """
+    overrides the address."""
     cloud = cloud_of(config.provider)
     if config.identity is None or cloud is None or cloud.identity is None:
         return None

@@ -41,10 +41,8 @@ COMPILES = 3600.0
 
 
 def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> Run:
-    """Have the run's nodes compute, unless they did; returns the run with their figures.
-
-    Raises PreflightError with every node that cannot.
-    """
+    """Have the run's nodes compute, unless they did; returns the run with their figures. Raises
+    PreflightError with every node that cannot."""
     members = [_member(session, run, launch) for launch in launches]
     version = session.config.setup.tensorflow
     if not _is_proved(session, members) or version is None:
@@ -150,11 +148,9 @@ def _together(session: Session, version: str) -> bool:
 
 
 def proof_orders(members: Sequence[Member], *, together: bool) -> list[ProofOrder]:
-    """Orders of what each machine computes: once by itself, and together with the others.
-
-    Together: all with GPUs if their numbers are equal, else the CPUs of machines without, of
-    several nodes on one machine the first two.
-    """
+    """Orders of what each machine computes: once by itself, and together with the others. Together:
+    all with GPUs if their numbers are equal, else the CPUs of machines without, of several nodes on
+    one machine the first two."""
     peers = _peers(members) if together else []
     texts = _tf_configs(peers)
     orders = []

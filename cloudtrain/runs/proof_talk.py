@@ -184,8 +184,7 @@ _PHASES = {"start": "starting Python", "import": "importing TensorFlow"}
 def _is_fatal(phase: str, gpus: int, version: str) -> bool:
     """True if a failure in this phase means that training fails, too. NCCL between nodes is used
     only by scripts that ask for it, and XLA by those that ask and, on GPUs, by Keras 3; what XLA
-    needs is installed from 2.11 on.
-    """
+    needs is installed from 2.11 on."""
     if phase.endswith("NCCL"):
         return False
     number = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -243,8 +242,7 @@ class _Board:
 
     def begin(self, part: str) -> None:
         """Start a part on all its nodes and wait until all are through; between nodes, until a
-        moment after the first has failed.
-        """
+        moment after the first has failed."""
         talks = [talk for talk in self.talks if talk.states.get(part) == "ready"]
         for talk in talks:
             talk.tell({"go": part})

@@ -87,11 +87,8 @@ def _left_alone(cause: Cause, first: Observation, observations: Sequence[Observa
 
 
 def is_certain(observations: Sequence[Observation]) -> bool:
-    """True if the cause is certain by now.
-
-    If not, a worse one may still follow: exits that only report a lost peer come 4–20 s after the
-    event, the peer's own may come later still.
-    """
+    """True if the cause is certain by now. If not, a worse one may still follow: exits that only
+    report a lost peer come 4–20 s after the event, the peer's own may come later still."""
     return any(_rank(seen) < NOT_STARTED for seen in observations)
 
 

@@ -250,11 +250,9 @@ def idle_note(idle: Sequence[LatestUse]) -> str:
 
 
 def different(uses: Sequence[LatestUse]) -> Iterator[str]:
-    """Tasks that are much busier or less busy than their role's median.
-
-    Which of them the others wait for is not said: a GPU that waits for others in NCCL is 100 %
-    busy (seen: https://github.com/cupy/cupy/issues/3557).
-    """
+    """Tasks that are much busier or less busy than their role's median. Which of them the others
+    wait for is not said: a GPU that waits for others in NCCL is 100 % busy (seen:
+    https://github.com/cupy/cupy/issues/3557)."""
     if len(uses) < 3:  # of two, neither is the exception
         return
     usual = median(use.busy for use in uses)

@@ -310,8 +310,7 @@ def _frames(thread: str) -> Sequence[Frame]:
 
 def _described(thread: Sequence[Frame], sources: Mapping[tuple[str, int], str]) -> tuple[str, str]:
     """Call in the innermost line of the user's own code, and the line's place. The innermost frame
-    comes first; a call of C code has none.
-    """
+    comes first; a call of C code has none."""
     number = next(n for n, each in enumerate(thread) if not is_library(each.file))
     here = thread[number]
     called = next((f.name for f in reversed(thread[:number]) if f.name not in _WRAPPERS), None)

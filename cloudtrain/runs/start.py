@@ -144,11 +144,9 @@ def clear_work_folders(session: Session, run: Run) -> None:
 
 
 def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
-    """Land the chief's checkpoint and copy it to every task's node.
-
-    A chief on a new node has none: then the last one that landed is used, or, before the first, the
-    one from which the run resumes.
-    """
+    """Land the chief's checkpoint and copy it to every task's node. A chief on a new node has none:
+    then the last one that landed is used, or, before the first, the one from which the run
+    resumes."""
     nodes = {task.name: node_of(session, task) for task in run.tasks}
     if run.attempts[-1].number > 1:
         take_checkpoint(landing_of(session), run, nodes)
@@ -213,8 +211,7 @@ def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run 
 
 def preflight_attempt(session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()) -> None:
     """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself.
-    `running`: tasks that serve already, with their addresses. Raises PreflightError.
-    """
+    `running`: tasks that serve already, with their addresses. Raises PreflightError."""
     config = session.config
     with session.console.stage("preflight", len(run.tasks)) as stage:
         warnings = preflight(
@@ -307,8 +304,7 @@ def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:
 
 def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
     """Create a work folder for each task, and its layer over the environment of `setup:`; returns
-    the work folders' absolute paths by node name.
-    """
+    the work folders' absolute paths by node name."""
     config = session.config
     by_name = {node.name: node for node in session.nodes}
 
@@ -334,8 +330,7 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
 
 def create_part_folders(session: Session, run: Run, folder: str) -> None:
     """Create the checkpoint folder on every ps: TensorFlow 1's Saver has each ps write its part on
-    its own disk, and SaveV2 creates no parent folders (run on 1.15.5 and 2.21.0, 2026-11-22).
-    """
+    its own disk, and SaveV2 creates no parent folders (run on 1.15.5 and 2.21.0, 2026-11-22)."""
     by_name = {node.name: node for node in session.nodes}
 
     def work(task: Task) -> None:
@@ -351,11 +346,9 @@ def create_part_folders(session: Session, run: Run, folder: str) -> None:
 def prepare_work(
     config: ClusterConfig, run: Run, task: Task, environment: str | None = None
 ) -> Command:
-    """Copy the delivered code to the task's own folder, once, and print the absolute path.
-
-    `work` is a link to `train.dir` inside that copy, created last: an interrupted copy has none.
-    With an `environment` on the node, the task gets a layer over it.
-    """
+    """Copy the delivered code to the task's own folder, once, and print the absolute path. `work`
+    is a link to `train.dir` inside that copy, created last: an interrupted copy has none. With an
+    `environment` on the node, the task gets a layer over it."""
     source = paths.code_folder(config.name, run.code) if run.code != NO_CODE else ""
     work = paths.work_folder(config.name, run.id, task.name)
     own = paths.environment_folder(config.name, run.id, task.name)

@@ -47,8 +47,7 @@ class Decision:
 
 def decide(state: AttemptState, now: float, moment: float | None = None) -> Decision:
     """Decide what to do with the attempt at `now`, by the clock of the state; `moment`: the same in
-    Unix time, if that clock has another.
-    """
+    Unix time, if that clock has another."""
     if state.stop_asked:
         return Decision(verdict="stopped")
     winners = deciding_tasks(tuple(view.task for view in state.tasks.values()), state.config)
@@ -133,10 +132,7 @@ def grace_after_success(config: ClusterConfig, task: Task) -> float:
 
 def gets_no_checkpoint(config: ClusterConfig) -> bool:
     """True if no checkpoint can have reached an evaluator: nodes, also local ones, share no disk
-    and, without a secret of the user's, no bucket.
-
-    A grace set in the config still applies.
-    """
+    and, without a secret of the user's, no bucket. A grace set in the config still applies."""
     return (
         (is_cloud(config.provider) or facts_of(config.provider).on_this_machine)
         and config.train.checkpoints is None
@@ -219,9 +215,8 @@ def tolerated_warning(view: TaskView) -> str:
 
 
 def tolerated(state: AttemptState, task: Task) -> bool:
-    """True if the run goes on without this task: an evaluator never decides; some strategies
-    need only one of a role, to which TensorFlow is connected.
-    """
+    """True if the run goes on without this task: an evaluator never decides; some strategies need
+    only one of a role, to which TensorFlow is connected."""
     if task.role == "evaluator":
         return True
     if task.role not in strategy_of(state.config).may_lose:
@@ -391,10 +386,8 @@ ALONE = Retry(pause=2.0, backoff=2.0, longest=60.0)
 
 
 def may_restart(state: AttemptState, view: TaskView, cause: Cause | None) -> bool:
-    """True if a task that failed by `cause` is to be restarted alone.
-
-    `train.max_restarts` counts for each task by itself, over the whole run.
-    """
+    """True if a task that failed by `cause` is to be restarted alone. `train.max_restarts` counts
+    for each task by itself, over the whole run."""
     train = state.config.train
     if cause is None or view.final is not None:
         return False

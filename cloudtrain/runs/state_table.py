@@ -179,8 +179,7 @@ def rule_for(command: Command, seen: Seen, taken: Iterable[Step] = ()) -> Rule:
 
 def next_step(command: Command, nodes: Iterable[Seen], taken: Iterable[Step] = ()) -> Step:
     """The next step of a command for all its nodes, of which there is at least one (`gone` where
-    none is listed): the first in the order of STEPS.
-    """
+    none is listed): the first in the order of STEPS."""
     gone, order = frozenset(taken), list(STEPS)
     steps = {rule_for(command, seen, gone).step for seen in nodes}
     return min(steps, key=order.index)
@@ -190,8 +189,7 @@ def take_steps(
     command: Command, see: Callable[[], Iterable[Seen]], take: Callable[[Step], None]
 ) -> Step:
     """Take the command's steps, looking again before each, and return its last one, not taken:
-    `keep`, `destroy`, `nothing` or `start_tasks`.
-    """
+    `keep`, `destroy`, `nothing` or `start_tasks`."""
     taken: list[Step] = []
     while (step := next_step(command, see(), taken)) not in LAST:
         take(step)

@@ -57,11 +57,9 @@ RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
 
 
 def supervise_run(session: Session, run: Run) -> Run:
-    """Supervise a run to its end and return it, landed.
-
-    Raises RunFailed with its cause, NotLanded or StoreError. An interrupt leaves the tasks running
-    and the record as it is: call it again to continue.
-    """
+    """Supervise a run to its end and return it, landed. Raises RunFailed with its cause, NotLanded
+    or StoreError. An interrupt leaves the tasks running and the record as it is: call it again to
+    continue."""
     while True:
         session, run = end_attempts(session, run)
         run = finished_at_last(session, run, restarts=restarts_for)
@@ -153,9 +151,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
 
 def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -> Run:
     """Give up an attempt that could not be started as a node was lost meanwhile, for another one.
-
-    Raises the error if it has another reason, or no restart is left.
-    """
+    Raises the error if it has another reason, or no restart is left."""
     run = session.records.run(run.id)
     cause = lost_at_start(session, run, error)
     if cause is None or not should_restart(session, run, cause):
@@ -199,8 +195,7 @@ def pause_before_restart(session: Session, run: Run, cause: Cause) -> None:
 
 def failures_in_a_row(run: Run) -> int:
     """The last attempts that failed by themselves. One whose node was lost is no sign that the next
-    one fails too, and every second of a pause is billed.
-    """
+    one fails too, and every second of a pause is billed."""
     own = (each.cause is None or each.cause.kind != "lost" for each in reversed(run.attempts))
     return sum(1 for _ in takewhile(bool, own))
 
@@ -275,8 +270,7 @@ def _of_files(config: ClusterConfig, code: DeliveredFolder, said: str) -> str | 
 
 def _paths_in_code(config: ClusterConfig, path: str) -> Iterator[str]:
     """Paths in the code that `path` may mean: a relative one from `train.dir` or the top, an
-    absolute one below the task's work folder.
-    """
+    absolute one below the task's work folder."""
     if "/work/" in path and path.startswith("/"):
         yield os.path.normpath(path.partition("/work/")[2])
     elif not path.startswith(("/", "~")):
@@ -323,11 +317,9 @@ T = TypeVar("T")
 
 
 def passes(error: BaseException | None) -> bool:
-    """True for an error that is over once a store or a cloud answers again.
-
-    What only a user can mend never passes: a bucket that does not exist, credentials, a file that
-    cannot be read, what is more than `artifacts.limit`; nor does a node that does not answer.
-    """
+    """True for an error that is over once a store or a cloud answers again. What only a user can
+    mend never passes: a bucket that does not exist, credentials, a file that cannot be read, what
+    is more than `artifacts.limit`; nor does a node that does not answer."""
     if isinstance(error, NodesError):
         return all(map(passes, error.failures.values()))
     if isinstance(error, StoreAway | TransientError | RateError | BusyError):
@@ -347,8 +339,7 @@ def retry_outage(
     tries: Retry = TRIES,
 ) -> T:
     """The result of `work`, tried again while its errors are such as pass by themselves, for
-    `OUTAGE` seconds. Raises its last error.
-    """
+    `OUTAGE` seconds. Raises its last error."""
     end, said = clock.now() + tries.within, -EVERY
 
     def wait(error: CloudtrainError, pause: float, taken: float) -> None:

@@ -50,11 +50,9 @@ class Event:
 
 
 class Follower:
-    """Follows each task in a thread; `events` yields what they see, in order for each attempt.
-
-    The size of the local log file is the offset from which a log is continued, so that no second
-    record can disagree with it.
-    """
+    """Follows each task in a thread; `events` yields what they see, in order for each attempt. The
+    size of the local log file is the offset from which a log is continued, so that no second record
+    can disagree with it."""
 
     def __init__(
         self, run: Run, transport: Transport, log_path: Callable[[Task], Path], console: Console
@@ -139,9 +137,7 @@ class Follower:
 
 class MetricsFile:
     """A task's samples here. Its size is the offset from which they are continued, as the log's.
-
-    They are worth less than the log: without room for them, the task is followed without them.
-    """
+    They are worth less than the log: without room for them, the task is followed without them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -220,10 +216,8 @@ class LineView(ForwardingConsole):
         self, task: str, data: bytes, index: Sequence[Arrival], tail: int | None, *, whole: bool
     ) -> None:
         """A log from its beginning, of which the last `tail` lines that fit are shown. If it is not
-        `whole`, its unterminated last line is kept for what follows.
-
-        Raises UsageError if `since` is given and the times of its lines are not known.
-        """
+        `whole`, its unterminated last line is kept for what follows. Raises UsageError if `since`
+        is given and the times of its lines are not known."""
         if self._since is not None and data and not index:
             raise UsageError(
                 f"--since: the times of {task}'s lines are not on record here",

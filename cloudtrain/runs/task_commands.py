@@ -91,10 +91,7 @@ Started = Literal["started", "already", "stopped"]
 
 def parse_start(node: str, completed: Completed) -> Started:
     """Parse the answer. `already`: an earlier start of this attempt holds. `stopped`: a stop came
-    before it.
-
-    Raises NodeError with the node's message if nothing was started.
-    """
+    before it. Raises NodeError with the node's message if nothing was started."""
     verb, _, rest = completed.stdout.decode(errors="replace").strip().partition(" ")
     for started in get_args(Started):
         if verb == started:
@@ -123,11 +120,9 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
-    """State of one attempt on its node.
-
-    `absent`: never started. `lost`: its process is gone and nobody saw how it ended (its watcher
-    was killed too, or the machine went down). Times are Unix times of the node's clock.
-    """
+    """State of one attempt on its node. `absent`: never started. `lost`: its process is gone and
+    nobody saw how it ended (its watcher was killed too, or the machine went down). Times are Unix
+    times of the node's clock."""
 
     folder: str
     state: TaskState
@@ -190,10 +185,8 @@ def _process(words: Sequence[str]) -> Process:
 
 def _exit_code(raw: str) -> int:
     """Convert a shell's exit code: 137 stands for SIGKILL and for `exit 137`, Python's -9 for both.
-
     They cannot be told apart: the user's line runs in a shell, which turns the first into the
-    second unless the line is one plain command.
-    """
+    second unless the line is one plain command."""
     code = int(raw)
     return 128 - code if 129 <= code <= 159 else code
 
@@ -224,11 +217,9 @@ class NoticeSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class PortState:
-    """State of a task's port, as seen on its node.
-
-    `after`: seconds from its start until then. `never`: seconds after which it ended without
-    opening it; `elsewhere`: it listened on another port instead.
-    """
+    """State of a task's port, as seen on its node. `after`: seconds from its start until then.
+    `never`: seconds after which it ended without opening it; `elsewhere`: it listened on another
+    port instead."""
 
     after: float | None = None
     never: float | None = None
@@ -244,11 +235,8 @@ class DiskLow:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """The kernel killed the task because memory ran out.
-
-    Bytes, None if unknown: the limit of its cgroup or else of the machine; the cgroup's peak; the
-    task's own memory.
-    """
+    """The kernel killed the task because memory ran out. Bytes, None if unknown: the limit of its
+    cgroup or else of the machine; the cgroup's peak; the task's own memory."""
 
     limit: int | None
     peak: int | None
@@ -257,10 +245,8 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
-    """The attempt is over, and every byte of its log was sent before this.
-
-    `exit_code` is negative for a signal, None if unknown or if the attempt never started.
-    """
+    """The attempt is over, and every byte of its log was sent before this. `exit_code` is negative
+    for a signal, None if unknown or if the attempt never started."""
 
     state: Literal["exited", "lost", "absent"]
     exit_code: int | None = None
@@ -353,19 +339,14 @@ class StopResult:
 
 def stop(folder: str, *, tag: str, grace: float) -> Command:
     """Command that ends every process of the attempt: TERM, after `grace` seconds KILL, until none
-    is left.
-
-    They are found by session, descent and tag. Safe to repeat; an attempt that never started then
-    never will. Silent for up to `grace` + 15 seconds. See `parse_stop`.
-    """
+    is left. They are found by session, descent and tag. Safe to repeat; an attempt that never
+    started then never will. Silent for up to `grace` + 15 seconds. See `parse_stop`."""
     return _dispatch("stop", folder, tag, str(ceil(grace)))
 
 
 def stop_orphans_command(cluster: str, *, keep: Sequence[str] = (), grace: float = 2.0) -> Command:
     """Command that ends what is left of every attempt on this node, except the tags in `keep`.
-
-    Silent for up to `grace` + 15 seconds for each attempt that still runs. See `parse_stop`.
-    """
+    Silent for up to `grace` + 15 seconds for each attempt that still runs. See `parse_stop`."""
     return _dispatch("orphans", cluster, runs_folder(cluster), str(ceil(grace)), *keep)
 
 
@@ -403,8 +384,7 @@ def parse_orphans(node: str, completed: Completed) -> tuple[tuple[str, str], ...
 
 def dump_stacks(folder: str, *, tag: str) -> Command:
     """Command that prints what each process of the attempt does now: as its Python itself writes
-    it, or by py-spy if there is one. It ends nothing.
-    """
+    it, or by py-spy if there is one. It ends nothing."""
     return _dispatch("stacks", folder, tag)
 
 

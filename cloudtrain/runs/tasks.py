@@ -72,10 +72,7 @@ def task_statuses(session: Session, run: Run) -> dict[str, task_commands.TaskSta
 
 def stop_tasks(session: Session, run: Run, tasks: Iterable[Task]) -> None:
     """Send TERM, wait the config's grace, then KILL every process of these tasks' attempts, side by
-    side.
-
-    A node that does not answer is skipped with a warning.
-    """
+    side. A node that does not answer is skipped with a warning."""
     grace = session.config.train.grace
 
     def stop(task: Task) -> None:
@@ -124,11 +121,9 @@ def stacks_path(session: Session, run: Run, task: Task) -> Path:
 
 
 def all_ends_known(run: Run) -> bool:
-    """True if the end of every task of every attempt is known.
-
-    Otherwise a node may have been away only for a while, and its task still be running. Of a task
-    that was started alone the record has its last exit only.
-    """
+    """True if the end of every task of every attempt is known. Otherwise a node may have been away
+    only for a while, and its task still be running. Of a task that was started alone the record has
+    its last exit only."""
     names = {task.name for task in run.tasks}
     return all(attempt.exits.keys() >= names for attempt in run.attempts) and all(
         task.attempt <= len(run.attempts) for task in run.tasks
@@ -137,11 +132,8 @@ def all_ends_known(run: Run) -> bool:
 
 def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
     """End every task of this cluster that still runs on a reachable node, except the tags in
-    `keep`.
-
-    Such a task's node was unreachable while its run was given up. Returns the ids of their runs;
-    "" stands for processes that outlived their task.
-    """
+    `keep`. Such a task's node was unreachable while its run was given up. Returns the ids of their
+    runs; "" stands for processes that outlived their task."""
     kept = tuple(keep)
 
     def end(node: Node) -> tuple[tuple[str, str], ...]:
@@ -198,10 +190,8 @@ def nodes_of(session: Session, run: Run) -> dict[str, Node]:
 
 def land_what_is_left(session: Session) -> tuple[Pending, ...]:
     """Land files that nodes created or kept after their run's end; returns what is only on the
-    nodes after that.
-
-    Raises NotLanded for nodes that cannot be queried, after the others' files have landed.
-    """
+    nodes after that. Raises NotLanded for nodes that cannot be queried, after the others' files
+    have landed."""
     try:
         left = ask_unlanded(session)
     except NotLanded as error:
