@@ -7,7 +7,6 @@ presigned uploads for some archives. Each process that supervises the run starts
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from dataclasses import asdict
 from functools import partial
 
 from cloudtrain.artifacts.direct_upload import revealed
+from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.artifacts.landing import own_manifests
 from cloudtrain.artifacts.spool import ingest_spools, spool_name
 from cloudtrain.cluster.session import Session
@@ -78,13 +78,12 @@ def start_agents(session: Session, run: Run) -> float:
                 return None
             sessions = uploads[0].resumable
             order = agent_order(session, run, task, node, uploads, now)
-            stdin = agent.source + json.dumps(order).encode("ascii") + b"\n"
+            stdin = agent.source + json_line(order)
             done = session.transport.run(node, agent.command, stdin=stdin, timeout=60.0)
         except CloudtrainError as error:
             return f"{task.name}: {error.message}"
         if done.stdout.split() != [b"keeping"]:
-            words = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            return f"{task.name}: {words[-1] if words else f'exit code {done.exit_code}'}"
+            return f"{task.name}: {last_line(done.stderr, done.exit_code)}"
         return None
 
     failures = [why for why in fan_out(there, begin, name=lambda item: item[1].name) if why]

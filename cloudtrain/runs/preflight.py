@@ -18,6 +18,7 @@ from functools import cached_property
 from queue import SimpleQueue
 from statistics import median
 
+from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.codec import decode
@@ -192,9 +193,8 @@ def _ask(
     try:
         for probe, thread in zip(probes, threads, strict=True):
             probe.began = moments.now()
-            probe.orders.put(
-                _order(nonce=nonce, name=probe.task.name, port=probe.task.port, **order)
-            )
+            own = {"nonce": nonce, "name": probe.task.name, "port": probe.task.port}
+            probe.orders.put(json_line({**own, **order}))
             thread.start()
         _wait(changed, timeout, lambda: all(probe.report or probe.over for probe in probes))
         callers = _cluster(probes)
@@ -204,9 +204,8 @@ def _ask(
                 for other in callers
                 if other is not probe and other.report and other.report.listening
             ]
-            probe.orders.put(
-                _order(peers=peers, serving=serving, nonce=nonce, timeout=CONNECT_SECONDS)
-            )
+            calls = {"peers": peers, "serving": serving, "nonce": nonce, "timeout": CONNECT_SECONDS}
+            probe.orders.put(json_line(calls))
         _wait(
             changed,
             timeout,
@@ -225,10 +224,6 @@ def _ask(
 def _cluster(probes: Sequence[_Probe]) -> list[_Probe]:
     """Tasks that connect to each other: an evaluator is in nobody else's cluster."""
     return [probe for probe in probes if probe.task.role != "evaluator"]
-
-
-def _order(**values: object) -> bytes:
-    return json.dumps(values).encode() + b"\n"
 
 
 def _wait(changed: threading.Condition, seconds: float, done: Callable[[], bool]) -> None:
@@ -258,8 +253,7 @@ def _converse(
             probe.node, probe.program.command, stdin=probe.stdin(), on_stdout=hear, timeout=timeout
         )
         if done.exit_code != 0:
-            words = done.stderr.decode(errors="replace").strip().splitlines()
-            error = f"the probe failed: {words[-1] if words else f'exit code {done.exit_code}'}"
+            error = f"the probe failed: {last_line(done.stderr, done.exit_code)}"
     except Exception as failure:  # noqa: BLE001 - reported with all other nodes' failures
         error = text_of(probe.node.name, failure)
     finally:

@@ -10,6 +10,7 @@ from functools import cached_property
 from queue import SimpleQueue
 from typing import Any
 
+from cloudtrain.artifacts.inventory import json_line, last_line
 from cloudtrain.core.errors import text_of
 from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
@@ -131,13 +132,13 @@ class _Talk:
             "limits": {**LIMITS, **order.limits},
         }
         yield self.program.source
-        yield json.dumps(named).encode() + b"\n"
+        yield json_line(named)
         yield from iter(self.lines.get, None)
 
     def tell(self, what: object) -> None:
         """Send a line; None ends the conversation."""
         self.closed = self.closed or what is None
-        self.lines.put(None if what is None else json.dumps(what).encode() + b"\n")
+        self.lines.put(None if what is None else json_line(what))
 
     def line(self, line: str) -> None:
         if not line.startswith("{"):
@@ -281,9 +282,7 @@ class _Board:
                 timeout=SILENCE,
             )
             if done.exit_code != 0:
-                said = (b"".join(errors) or done.stderr).replace(b"\0", b"")  # without heartbeats
-                last = said.decode(errors="replace").strip().splitlines()[-1:]
-                error = last[0] if last else f"exit code {done.exit_code}"
+                error = last_line(b"".join(errors) or done.stderr, done.exit_code)
         except Exception as failure:  # noqa: BLE001 - a finding like all others
             error = text_of(name, failure)
         finally:
