@@ -15,7 +15,6 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from cloudtrain.core.cloud import clouds
 from cloudtrain.core.retry import CLOCK, Clock, Retry
@@ -55,6 +54,8 @@ def no_network(url: str, *, made_up: bool = False, clock: Clock = CLOCK) -> str 
 
 def _next_hop(url: str) -> tuple[str, int]:
     """Host and port that requests for the URL are sent to."""
+    from urllib.request import getproxies, proxy_bypass  # ssl, which reading a config does not need
+
     parts = urlsplit(url)
     proxy = getproxies().get(parts.scheme) or getproxies().get("all")
     if proxy and parts.hostname and not proxy_bypass(parts.netloc):
