@@ -210,8 +210,7 @@ JumpHosts = Annotated[str, Reads(jump_hosts, "[user@]host[:port]", "string")]
 Bastion = Annotated[str, Reads(bastion, "GROUP/NAME | ID", "string")]
 ProxyCommand = Annotated[str, Reads(proxy_command, "command line", "string")]
 Firewall = Annotated[
-    tuple[str, ...] | None,
-    Reads(firewall, "own | existing | firewall, or a list", *ONE_OR_LIST),
+    tuple[str, ...] | None, Reads(firewall, "own | existing | firewall, or a list", *ONE_OR_LIST)
 ]
 Caller = Annotated[str, Reads(caller, "auto | none | address/bits", "string")]
 Url = Annotated[str, Reads(url, "URL", "string")]

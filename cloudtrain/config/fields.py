@@ -486,8 +486,7 @@ EnvironmentName = Annotated[str, Reads(environment_name, "", "string")]
 TagName = Annotated[str, Reads(tag_name, "", "string")]
 TagValue = Annotated[str, Reads(tag_value, "text", *_TEXT, "null")]
 SecretVariable = Annotated[
-    str,
-    Reads(secret_variable, "${VAR}", "string", pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$"),
+    str, Reads(secret_variable, "${VAR}", "string", pattern=r"^\$\{[A-Za-z_][A-Za-z0-9_]*\}$")
 ]
 Count = Annotated[int, _whole(1, 1000)]
 Gigabytes = Annotated[int, _whole(1, 65536)]
@@ -507,8 +506,7 @@ Close = Annotated[
     Reads(close, "auto | on | off", {"enum": ["auto", "on", "off", True, False]}),
 ]
 AutoOrOff = Annotated[
-    Literal["auto", "off"],
-    Reads(auto_or_off, "auto | off", {"enum": ["auto", "off", False]}),
+    Literal["auto", "off"], Reads(auto_or_off, "auto | off", {"enum": ["auto", "off", False]})
 ]
 TfConfigChoice = Annotated[
     Any,

@@ -228,10 +228,7 @@ _CURES = (
         "renew the token in AZURE_FEDERATED_TOKEN_FILE; if it is new, this machine's clock is "
         "wrong: run `sudo timedatectl set-ntp true`",
     ),
-    (
-        r"AADSTS(50076|50079|50072|50074|50158)",
-        "run `{login}`, and confirm by your second factor",
-    ),
+    (r"AADSTS(50076|50079|50072|50074|50158)", "run `{login}`, and confirm by your second factor"),
     (r"AADSTS", "run `{login}`"),
     (
         r"\AManagedIdentityCredential|no response from the IMDS",

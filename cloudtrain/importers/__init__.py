@@ -8,9 +8,9 @@ import re
 from cloudtrain.config.other_tools import tool_of
 from cloudtrain.config.yaml_source import parse, shown
 from cloudtrain.core.errors import ConfigError, UsageError
-from cloudtrain.importers.ai_platform import is_ai_platform, read_ai_platform
+from cloudtrain.importers.ai_platform import read_ai_platform
 from cloudtrain.importers.cluster_ini import is_cluster_ini, read_cluster_ini
-from cloudtrain.importers.compose import is_compose, read_compose
+from cloudtrain.importers.compose import read_compose
 from cloudtrain.importers.draft import Draft, Options
 from cloudtrain.importers.finish import Imported, finish
 from cloudtrain.importers.submit_line import WHERE, Submit, read_submit
@@ -57,7 +57,7 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         raise ConfigError(problems, hint=f"`import` reads {'; '.join(KINDS)}")
     values = values_of(tree, file)
     values.problems.extend(problems)
-    if is_ai_platform(values):
+    if values.has("trainingInput"):
         return read_ai_platform(values, line, options)
     if is_vertex(values):
         return read_vertex(values, line, options)
@@ -67,7 +67,7 @@ def _draft(data: bytes | None, file: str, line: Submit | None, options: Options)
         )
     if is_tfjob(values):
         return read_tfjob(values, options)
-    if is_compose(values):
+    if values.has("services"):
         return read_compose(values, options)
     if other is not None:
         name = shown(file, 200)

@@ -24,12 +24,7 @@ from cloudtrain.importers.machines import TIERS, TPUS, cloud_of_google, put_mach
 from cloudtrain.importers.submit_line import IGNORED, Submit, pairs
 from cloudtrain.importers.values import Value, Values, refuse
 
-ROLES = {
-    "master": "chief",
-    "worker": "worker",
-    "parameterServer": "ps",
-    "evaluator": "evaluator",
-}
+ROLES = {"master": "chief", "worker": "worker", "parameterServer": "ps", "evaluator": "evaluator"}
 """AI Platform's word for a role → ours."""
 
 _FLAGS = {
@@ -51,10 +46,6 @@ _FLAGS = {
     "max-wait-time": "scheduling.maxWaitTime",
 }
 _ROLE_FLAGS = {"master": "master", "worker": "worker", "parameter-server": "parameterServer"}
-
-
-def is_ai_platform(values: Values) -> bool:
-    return values.has("trainingInput")
 
 
 def read_ai_platform(values: Values, submit: Submit | None, options: Options) -> Draft:

@@ -43,10 +43,6 @@ class Task:
     origin: Value
 
 
-def is_compose(values: Values) -> bool:
-    return values.has("services")
-
-
 def read_compose(values: Values, options: Options) -> Draft:
     """Read a compose file. Raises ConfigError without a service that has TF_CONFIG, or with
     different clusters."""

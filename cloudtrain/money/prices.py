@@ -66,11 +66,7 @@ def _at_most(most: float, lifetime: float | None, paid: float | None, config: Cl
 
 def parts(found: Estimate) -> str:
     """`machines 1.52 $, disks 0.05 $, addresses 0.03 $`, as far as there are any."""
-    named = {
-        "machines": found.machines,
-        "disks": found.disks,
-        "addresses": found.addresses or None,
-    }
+    named = {"machines": found.machines, "disks": found.disks, "addresses": found.addresses or None}
     return ", ".join(f"{name} {dollars(part)}" for name, part in named.items() if part is not None)
 
 
