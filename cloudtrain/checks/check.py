@@ -28,18 +28,9 @@ from cloudtrain.cluster.drift import lifetime_note, on_record, recorded_drift, r
 from cloudtrain.cluster.place_choice import each_candidate
 from cloudtrain.cluster.plan import CHOOSES, OTHER_GPUS, plan_errors, plan_notes, without_code
 from cloudtrain.cluster.session import Handle, open_provider
+from cloudtrain.core import errors
 from cloudtrain.core.cloud import is_cloud
-from cloudtrain.core.errors import (
-    CloudError,
-    CloudtrainError,
-    LeftoverError,
-    NoBucketError,
-    PreflightError,
-    UsageError,
-    exit_code,
-    if_told,
-    of_kind,
-)
+from cloudtrain.core.errors import exit_code, if_told, of_kind
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.parallel import ask_all
 from cloudtrain.core.protocols import Console, Finding, RentsMachines, WritesPolicies
@@ -60,7 +51,7 @@ def check(
         existing = (*drift_finding(handle.plan), *end_findings(handle))
         return (*found, *spot_finding(handle, found), *offline, *existing)
     for config in read:  # in this thread, where an MFA code may be asked for
-        with suppress(CloudtrainError):
+        with suppress(errors.CloudtrainError):
             open_provider(config)
     data = checked_data(handle.plan, priced=False)
 
@@ -69,7 +60,7 @@ def check(
         try:
             found = findings_of_place(handle, deep=deep, ignore=ignore)
             found = (*found, *spot_finding(handle, found))
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             found = (Finding.of("provider", error),)
         place = f"{config.provider} {', '.join(config.placement)}"
         found = (*found, *(egress_finding(config, data.traffic) if found else ()))
@@ -92,7 +83,7 @@ def least_policy(config: ClusterConfig) -> str:
     provider = open_provider(config)
     found = provider.policy(config) if isinstance(provider, WritesPolicies) else ""
     if not found:
-        raise UsageError(
+        raise errors.UsageError(
             f"no policy can be written for provider {config.provider}",
             hint=f"docs/{config.provider}.md has the rights that it needs",
         )
@@ -106,7 +97,7 @@ def drift_finding(plan: Plan) -> tuple[Finding, ...]:
         return ()
     try:
         refuse_drift(recorded_drift(plan), plan.config)
-    except UsageError as error:
+    except errors.UsageError as error:
         return (Finding.of("cluster", error),)
     text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
     return (Finding(what="cluster", ok=True, text=text),)
@@ -123,7 +114,7 @@ def end_findings(handle: Handle) -> tuple[Finding, ...]:
     if lacking:
         text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
         hint = "`cloudtrain up` gives them one where the cloud can, `cloudtrain down` deletes them"
-        return refusal("end", [text], hint, LeftoverError)
+        return refusal("end", [text], hint, errors.LeftoverError)
     if not any(node.expires and node.state == "running" for node in nodes):
         return ()
     return (Finding(what="end", ok=True, text="the cloud will end its running nodes"),)
@@ -202,7 +193,7 @@ def learn_machines(handle: Handle) -> tuple[tuple[Finding, ...], tuple[str, ...]
         return (), ()
     try:
         facts = provider.machine_facts(handle.plan, wanted)
-    except CloudError as error:
+    except errors.CloudError as error:
         if not plan_errors(handle.plan):
             return (), ()
         return (Finding.of("machines", error),), ()
@@ -279,7 +270,7 @@ def raise_bad(found: Sequence[Finding]) -> None:
     if {finding.what for finding in bad} == {"quota"}:
         way = "pass `--ignore quota` to continue anyway"
         hint = f"{hint}; {way}" if hint else way
-    worst = max((finding.error or UsageError for finding in bad), key=exit_code)
+    worst = max((finding.error or errors.UsageError for finding in bad), key=exit_code)
     raise of_kind(worst, text, hint)
 
 
@@ -287,7 +278,7 @@ def refuse_missing_script(config: ClusterConfig) -> None:
     """Refuse a run that could only fail; `up` alone warns, as the code may come later."""
     missing = missing_script(config)
     if missing is not None:
-        raise PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
+        raise errors.PreflightError(missing, hint="see `train.command`, `train.dir` and `code:`")
 
 
 def machines(plan: Plan) -> tuple[Finding, ...]:
@@ -308,7 +299,7 @@ def command(plan: Plan) -> tuple[Finding, ...]:
 def script(config: ClusterConfig) -> tuple[Finding, ...]:
     """Finding if the file that the command names is not delivered."""
     missing = missing_script(config)
-    return refusal("script", [missing] if missing else [], kind=PreflightError)
+    return refusal("script", [missing] if missing else [], kind=errors.PreflightError)
 
 
 def buckets(config: ClusterConfig) -> tuple[Finding, ...]:
@@ -323,8 +314,8 @@ def store(handle: Handle) -> Finding:
         return Finding(what="store", ok=True, text="artifacts are downloaded to this machine")
     try:
         handle.store.check()
-    except CloudtrainError as error:
-        if isinstance(error, NoBucketError) and config.artifacts.create:
+    except errors.CloudtrainError as error:
+        if isinstance(error, errors.NoBucketError) and config.artifacts.create:
             text = f"{config.artifacts.store}: does not exist yet: `up` creates it"
             return Finding(what="store", ok=True, text=text)
         return Finding.of("store", error)

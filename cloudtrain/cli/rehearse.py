@@ -63,8 +63,7 @@ def rehearse_command(
     """Run FILE's job on local nodes, whatever its provider: no account, no bill. With --faults,
     then once for each fault, which breaks a node under your own script while it trains, stops this
     process, or sets its clock; the table says whether it came through, what it repeated, and what
-    to change. Exit code 1 if it did not. Words after `--` are added to `train.command`.
-    """
+    to change. Exit code 1 if it did not. Words after `--` are added to `train.command`."""
     from cloudtrain.rehearsal.fault_trial import local_config
 
     def asked_about(argument: str | None) -> ClusterTarget:

@@ -85,8 +85,7 @@ def nodes(plan: Plan) -> str:
 
 def where(plan: Plan) -> str:
     """Place and price to confirm: `gcp, 1.60 $/hour`; of several offers, the first one and the
-    highest price.
-    """
+    highest price."""
     from cloudtrain.cluster.place_choice import cluster_offers, each_candidate
     from cloudtrain.cluster.plan import fallback_price
     from cloudtrain.money.estimate import estimate

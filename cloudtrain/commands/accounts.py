@@ -13,16 +13,8 @@ from cloudtrain.cluster.lease import held_long, may_be_creating
 from cloudtrain.cluster.ownership import is_mine
 from cloudtrain.cluster.session import missing_extra, open_provider, recorded_config
 from cloudtrain.commands.gpus import GpuMachine
-from cloudtrain.core import moments
+from cloudtrain.core import errors, moments
 from cloudtrain.core.cloud import Cloud, facts_of, providers
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    ConfigError,
-    CredentialsError,
-    NodesError,
-    NotAskedError,
-    UsageError,
-)
 from cloudtrain.core.events import Event
 from cloudtrain.core.model import ClusterConfig, Holding, MachineType, Node
 from cloudtrain.core.owner import matches_owner
@@ -109,15 +101,15 @@ class AccountAnswer:
 
     account: AccountRef
     not_asked: tuple[NotAsked, ...] = ()
-    error: CloudtrainError | None = None
-    excused: ClassVar[tuple[type[CloudtrainError], ...]] = (CredentialsError,)
+    error: errors.CloudtrainError | None = None
+    excused: ClassVar[tuple[type[errors.CloudtrainError], ...]] = (errors.CredentialsError,)
     """Errors that count only for an account that the user named."""
 
     @property
     def exit_code(self) -> int:
         """6 for places that did not answer; those without access never count."""
         if any(each.silent for each in self.not_asked):
-            return NotAskedError.exit_code
+            return errors.NotAskedError.exit_code
         if self.error is None or (isinstance(self.error, self.excused) and not self.account.named):
             return 0
         return self.error.exit_code
@@ -132,14 +124,14 @@ class AccountInventory(AccountAnswer):
         """6 also for expired nodes that still exist, and nodes without an end."""
         nodes, now = [node for held in self.held for node in held.holding.nodes], moments.now()
         billed = overdue(nodes, now) or without_end(nodes, now)
-        return NotAskedError.exit_code if billed else super().exit_code
+        return errors.NotAskedError.exit_code if billed else super().exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountQuota(AccountAnswer):
     allowances: tuple[Allowance, ...] = ()
     """In the order of the machines and, of each, of its regions; on demand, then spot."""
-    excused = (CredentialsError, UsageError)
+    excused = (errors.CredentialsError, errors.UsageError)
 
 
 def account_of(name: str, provider: str, project: str | None) -> ClusterConfig:
@@ -156,7 +148,7 @@ def accounts() -> tuple[AccountRef, ...]:
     for name in known_clusters():
         try:
             config = recorded_config(Records(name))
-        except ConfigError:
+        except errors.ConfigError:
             continue
         if not facts_of(config.provider).takes_hosts:
             account = AccountRef(config=config, named=Records(name).is_open())
@@ -180,21 +172,21 @@ def list_accounts(accounts: Sequence[AccountRef]) -> tuple[AccountInventory, ...
     def one(account: AccountRef) -> AccountInventory:
         try:
             provider = opened[account.key]
-            if isinstance(provider, CloudtrainError):
+            if isinstance(provider, errors.CloudtrainError):
                 raise provider
             holdings = provider.sweep()
             held = tuple(held_of(holding, provider, account.config) for holding in holdings)
-        except (CloudtrainError, NodesError) as error:
+        except (errors.CloudtrainError, errors.NodesError) as error:
             return AccountInventory(account=account, error=error)
         return AccountInventory(account=account, held=held, not_asked=holdings.not_asked)
 
     return tuple(fan_out(accounts, one, name=str))
 
 
-def _opened(account: AccountRef) -> Provider | CloudtrainError:
+def _opened(account: AccountRef) -> Provider | errors.CloudtrainError:
     try:
         return open_provider(account.config)
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         return error
 
 
@@ -216,7 +208,7 @@ def is_known(cluster: str, account: ClusterConfig) -> bool:
     try:
         records = Records(cluster)
         recorded = recorded_config(records)
-    except CloudtrainError:
+    except errors.CloudtrainError:
         return False
     projects = {recorded.project, account.project} - {None}
     same = recorded.provider == account.provider and len(projects) < 2
@@ -242,7 +234,7 @@ def delete_leftovers(
         with Records(cluster).lock("gc"):
             if is_known(cluster, item.account.config):
                 return None
-            with suppress(NotAskedError):  # the next listing names those places
+            with suppress(errors.NotAskedError):  # the next listing names those places
                 item.provider.destroy(cluster, no_record, claimed=item.holding.generations)
         stage.done(cluster, "gone")
         return cluster
@@ -301,10 +293,10 @@ def account_quotas(
         try:
             provider = open_provider(account.config)
             if not isinstance(provider, RentsMachines):
-                raise UsageError(f"{account}: this provider reports no quotas")
+                raise errors.UsageError(f"{account}: this provider reports no quotas")
             types = [_type(machine) for machine in wanted]
             found = provider.allowances(types, sorted(regions) if only_known else ())
-        except (CloudtrainError, NodesError) as error:
+        except (errors.CloudtrainError, errors.NodesError) as error:
             return AccountQuota(account=account, error=error)
         return AccountQuota(
             account=account,

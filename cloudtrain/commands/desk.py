@@ -24,14 +24,7 @@ from cloudtrain.cluster.ownership import act_for
 from cloudtrain.cluster.session import Handle, open_provider
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.run import run
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    ConfigError,
-    DataError,
-    NodesError,
-    NotLanded,
-    StoreError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import Problem
 from cloudtrain.core.protocols import Console, RentsMachines
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
@@ -53,7 +46,9 @@ def read_job() -> Job:
         job = from_bytes(path.read_bytes())
     except OSError as error:
         text = f"{error.strerror}: only the controller of `run FILE --away` has this file"
-        raise ConfigError([Problem(file=str(path), line=None, field="", text=text)]) from error
+        raise errors.ConfigError(
+            [Problem(file=str(path), line=None, field="", text=text)]
+        ) from error
     config, code = job.config, job.config.code
     if code.path is not None:
         code = replace(code, path=str(Path(code.path).expanduser()))
@@ -116,7 +111,7 @@ def attend(job: Job, records: Records, console: Console, describe: Describe) -> 
         told = describe(error)
         text = "\n".join(filter(None, [told["message"], told["hint"]]))
         console.warn(text)
-        code = NotLanded.exit_code if is_unlanded(error) else int(told["exit_code"])
+        code = errors.NotLanded.exit_code if is_unlanded(error) else int(told["exit_code"])
         return Outcome(exit_code=code, error=text)
     console.say(f"run {done.id} {done.state}; artifacts: {done.store or 'none'}")
     return Outcome(exit_code=done.exit_code or 0)
@@ -124,9 +119,11 @@ def attend(job: Job, records: Records, console: Console, describe: Describe) -> 
 
 def is_unlanded(error: BaseException) -> bool:
     """True for an error after which the nodes hold what is nowhere else."""
-    if isinstance(error, NodesError):
+    if isinstance(error, errors.NodesError):
         return any(map(is_unlanded, error.failures.values()))
-    return isinstance(error, NotLanded | StoreError) and not isinstance(error, DataError)
+    return isinstance(error, errors.NotLanded | errors.StoreError) and not isinstance(
+        error, errors.DataError
+    )
 
 
 def is_open(records: Records) -> bool:
@@ -140,7 +137,7 @@ def keep_until_destroyed(
     """Delete what the command has left. Nodes with unlanded files wait for an order, or for their
     end; other failures are tried again, and named at last."""
     handle, failures = Handle(job.config), 0
-    unlanded = outcome.exit_code == NotLanded.exit_code
+    unlanded = outcome.exit_code == errors.NotLanded.exit_code
     while True:
         if unlanded:
             reporter.kept = f"the nodes are kept, as they hold what has not landed: {outcome.error}"
@@ -153,7 +150,7 @@ def keep_until_destroyed(
                 destroy_cluster(handle, discard=False, console=console)
             reporter.kept = ""
             return outcome
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             failures, unlanded = failures + 1, is_unlanded(error)
             outcome = Outcome(exit_code=error.exit_code, error=str(error))
             console.warn(str(error))
@@ -172,16 +169,16 @@ def delete_itself(
         provider.whereabouts = replace(provider.whereabouts, generations=(job.generation,))
     rented = cast(RentsMachines, provider)  # no other nodes have a desk
 
-    def told(error: CloudtrainError, pause: float, _: float) -> None:
+    def told(error: errors.CloudtrainError, pause: float, _: float) -> None:
         console.warn(f"the controller cannot delete itself: {error}; trying again in {pause:.0f} s")
 
     try:
         LEFT.call(
             lambda: rented.delete_from_inside(job.name, Records(job.name).journal),
-            on=CloudtrainError,
+            on=errors.CloudtrainError,
             before_pause=told,
             clock=clock,
         )
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         text = f"{outcome.error}\nthe controller could not delete itself: {error}".strip()
         reporter.report("ended", exit_code=outcome.exit_code, error=text)

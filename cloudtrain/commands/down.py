@@ -28,18 +28,8 @@ from cloudtrain.cluster.session import (
     without_keys,
 )
 from cloudtrain.commands.stop_run import stop_run
-from cloudtrain.core import moments
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    LeasedError,
-    LeftoverError,
-    NodesError,
-    NotLanded,
-    RunFailed,
-    StoreError,
-    UsageError,
-    raise_all,
-)
+from cloudtrain.core import errors, moments
+from cloudtrain.core.errors import raise_all
 from cloudtrain.core.events import DownBegun, DownOrdered, being_destroyed, pending_nodes
 from cloudtrain.core.model import ClusterConfig, Holding, Node
 from cloudtrain.core.partial_list import NotAsked, PartialList
@@ -89,7 +79,7 @@ def down(
     with holding_cluster(desk, "down", console, breaks=break_lease):
         destroy_cluster(desk, discard=True, owner=owner, console=console)
     report_end(config, console, clock)  # before the order key is deleted
-    return LEASE_OF_DESK.call(everywhere, on=LeasedError, clock=clock)
+    return LEASE_OF_DESK.call(everywhere, on=errors.LeasedError, clock=clock)
 
 
 def _destroy_everywhere(
@@ -102,7 +92,7 @@ def _destroy_everywhere(
         for each in each_account(config):
             try:
                 destroy(Handle(each))
-            except CloudtrainError as error:
+            except errors.CloudtrainError as error:
                 failures[each.provider] = error
     raise_all(failures)
 
@@ -139,7 +129,7 @@ def destroy_at_last(
             console,
             clock=clock,
         )
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         if OUTAGE and not discard and owner is None and passes(error) and handle.records.is_open():
             handle.records.journal(DownOrdered(why=error.message))
             ensure_idle_process(handle.records)
@@ -208,9 +198,9 @@ def land_first(
     try:
         with open_session(handle, console, owner=owner) as session:
             land_everything(session)
-    except UsageError:
+    except errors.UsageError:
         raise
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         if lost := lost_meanwhile(handle.provider, config.name, nodes):
             raise _LostMeanwhile(", ".join(lost)) from error
         console.warn("the nodes are kept; `cloudtrain down --discard` destroys them unlanded")
@@ -223,7 +213,9 @@ def give_up_run(records: Records, console: Console) -> None:
     if active is not None:
         console.warn(f"ending active run {active.id}: what has not landed is lost")
         records.save_run(
-            replace(active, state="stopped", ended=moments.now(), exit_code=RunFailed.exit_code)
+            replace(
+                active, state="stopped", ended=moments.now(), exit_code=errors.RunFailed.exit_code
+            )
         )
 
 
@@ -260,7 +252,7 @@ def lost_meanwhile(provider: Provider, cluster: str, before: Sequence[Node]) -> 
     landed from them. None if the provider does not answer."""
     try:
         now = {node.name for node in provider.nodes(cluster) if node.state == "running"}
-    except CloudtrainError:
+    except errors.CloudtrainError:
         return ()
     return tuple(n.name for n in before if n.state == "running" and n.name not in now)
 
@@ -310,12 +302,12 @@ def report_not_asked(not_asked: Sequence[NotAsked], console: Console) -> None:
 
 def unlandable(
     config: ClusterConfig, nodes: tuple[Node, ...], owner: str | None
-) -> CloudtrainError:
+) -> errors.CloudtrainError:
     """NotLanded for a cluster whose keys are not here: nothing can be landed without them.
     LeftoverError if only hosts that do not answer are left: their contents are unknown."""
     why = without_keys(config, nodes)
-    if isinstance(why, NodesError):
-        return LeftoverError(why.message, hint=why.hint)
+    if isinstance(why, errors.NodesError):
+        return errors.LeftoverError(why.message, hint=why.hint)
     places = ", ".join(sorted({node.owner.machine for node in nodes} - {""}))
     machine = f"the machine that created it{f' ({places})' if places else ''}"
     hint = f"run `cloudtrain down` on {machine} to land them"
@@ -326,7 +318,7 @@ def unlandable(
             "its controller had them, and is gone: --discard destroys the nodes unlanded, and what "
             "they have stored unattended stays, for `cloudtrain fetch`"
         )
-    return NotLanded(
+    return errors.NotLanded(
         f"{why.message}: what the nodes hold cannot be landed from here; the nodes are kept",
         hint=hint,
     )
@@ -339,13 +331,13 @@ def down_when_spent(handle: Handle, console: Console, *, clock: Clock = CLOCK) -
     lifetime ends. A second error never replaces the first."""
     try:
         yield
-    except (NotLanded, StoreError):
+    except (errors.NotLanded, errors.StoreError):
         raise
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         try:
             _go_down_if_spent(handle, console, clock)
-        except CloudtrainError as second:
-            raise NodesError({"run": error, "down": second}) from error
+        except errors.CloudtrainError as second:
+            raise errors.NodesError({"run": error, "down": second}) from error
         raise
     _go_down_if_spent(handle, console, clock)
 

@@ -10,24 +10,11 @@ from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.place_choice import in_first_with_room
 from cloudtrain.cluster.provision import lost_as_no_capacity
 from cloudtrain.cluster.rollback import report_billed
-from cloudtrain.cluster.session import (
-    Handle,
-    open_session,
-    record_cluster,
-    refuse_other_use,
-)
+from cloudtrain.cluster.session import Handle, open_session, record_cluster, refuse_other_use
 from cloudtrain.commands.down import destroy_at_last, is_spent
 from cloudtrain.commands.train import new_run
 from cloudtrain.commands.up import create_cluster, make_store
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    DataError,
-    NodesError,
-    NotLanded,
-    RunFailed,
-    StoreError,
-    UsageError,
-)
+from cloudtrain.core import errors
 from cloudtrain.core.model import Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.run_record import ResumedFrom, Run
@@ -100,7 +87,7 @@ def create_train_delete(
     try:
         done = up_and_train(handle, begins_with, arguments, console)
     except BaseException as error:
-        away = isinstance(error, NotLanded | StoreError) and passes(error)
+        away = isinstance(error, errors.NotLanded | errors.StoreError) and passes(error)
         if away and not keep_on_failure:
             return landed_later(handle, error, before, console)
         if keeps_nodes(error, keep_on_failure, handle.config.name, console):
@@ -110,7 +97,7 @@ def create_train_delete(
         raise
     try:
         destroy_at_last(handle, console=console)
-    except NotLanded:
+    except errors.NotLanded:
         report_billed(handle.config, handle.provider, console)
         raise
     return done
@@ -131,7 +118,7 @@ def where_it_was(
         return given
     try:
         return resume_source(handle, run, console)
-    except UsageError as error:
+    except errors.UsageError as error:
         console.warn(f"the next run begins anew: {error.message}")
         return given
 
@@ -156,7 +143,7 @@ def refuse_other_beginning(records: Records) -> None:
     """Raise UsageError if the active run, which is joined, does not resume another."""
     active = records.active_run()
     if active is not None and active.resumed_from is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"run {active.id} of {records.name} is active and does not resume another run",
             hint=f"omit --resume to join it, or end it with `cloudtrain stop-run {records.name}`",
         )
@@ -165,15 +152,15 @@ def refuse_other_beginning(records: Records) -> None:
 def keeps_nodes(error: BaseException, keep_on_failure: bool, name: str, console: Console) -> bool:
     """True for nodes that hold what could not be landed, and those of a failed run that the user
     keeps, unless its budget is spent."""
-    if isinstance(error, DataError):
+    if isinstance(error, errors.DataError):
         return False
-    if isinstance(error, NotLanded | StoreError):
+    if isinstance(error, errors.NotLanded | errors.StoreError):
         console.warn(
             f"the nodes of {name} are kept: `cloudtrain down {name}` lands what they hold and "
             "destroys them, --discard destroys them unlanded"
         )
         return True
-    return keep_on_failure and isinstance(error, RunFailed) and not is_spent(Records(name))
+    return keep_on_failure and isinstance(error, errors.RunFailed) and not is_spent(Records(name))
 
 
 def landed_later(
@@ -195,12 +182,12 @@ def landed_later(
 def clean_up(handle: Handle, console: Console, error: BaseException) -> None:
     """Run `down` after a failure. A second error is attached to the first, never replaces it."""
     name = handle.config.name
-    if not isinstance(error, CloudtrainError):
+    if not isinstance(error, errors.CloudtrainError):
         console.warn(f"interrupted: ending the run and taking {name} down")
     try:
         destroy_at_last(handle, console=console)
-    except CloudtrainError as second:
-        raise NodesError({"run": error, "down": second}) from error
+    except errors.CloudtrainError as second:
+        raise errors.NodesError({"run": error, "down": second}) from error
     except KeyboardInterrupt:
         console.warn(
             f"interrupted again: nodes may be left; `cloudtrain down {name}` destroys them"

@@ -40,15 +40,7 @@ from cloudtrain.cluster.session import (
 from cloudtrain.commands.down import destroy_cluster
 from cloudtrain.commands.up import up
 from cloudtrain.config import read_secrets
-from cloudtrain.core import moments
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    LeasedError,
-    NodeError,
-    NodesError,
-    StoreError,
-    UsageError,
-)
+from cloudtrain.core import errors, moments
 from cloudtrain.core.model import ClusterConfig, Plan
 from cloudtrain.core.protocols import Console
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
@@ -126,7 +118,7 @@ def run_away(
         published = begin(away, record, adopt, console, clock)
         state = await_proof(away, published, console, clock)
         if state.phase == "ended" and state.exit_code:
-            error = CloudtrainError(f"the controller: {state.error}")
+            error = errors.CloudtrainError(f"the controller: {state.error}")
             error = error.copy_with(exit_code=state.exit_code)
             clean_up(away, records, console, error)
             raise error
@@ -136,7 +128,7 @@ def run_away(
 def refuse_up_from_here(records: Records) -> None:
     """Raise UsageError for a cluster that this machine created and attends to itself."""
     if records.is_open() and records.has_keys():
-        raise UsageError(
+        raise errors.UsageError(
             f"{records.name} is up, and this machine attends to it",
             hint=f"run `cloudtrain down {records.name}` first, or use another `name`",
         )
@@ -158,7 +150,7 @@ def resume_uri(handle: Handle, resume: str, console: Console) -> str:
     source = resume_source(handle, resume, console)
     own = scheme_of(handle.config.artifacts.store or "")
     if scheme_of(source.store) != own:
-        raise UsageError(
+        raise errors.UsageError(
             f"--resume {resume}: the controller cannot read {source.store}",
             hint=f"copy it to a store of {own}://",
         )
@@ -175,13 +167,13 @@ def clear_ended_desk(away: AwayPlan, records: Records, console: Console) -> None
         refuse_taken_name(away)
         if desk.provider.find(name):
             if is_at_work(away, console):
-                raise UsageError(
+                raise errors.UsageError(
                     f"{cluster} is away: its controller is at work",
                     hint=f"`cloudtrain logs -f {cluster}` follows it, `cloudtrain down {cluster}` "
                     "ends it",
                 )
             if not desk.records.has_keys():
-                raise UsageError(
+                raise errors.UsageError(
                     f"{name} exists, and this machine did not create it",
                     hint="another machine may be creating it; `cloudtrain down FILE` deletes it",
                 )
@@ -212,7 +204,7 @@ def refuse_taken_name(away: AwayPlan) -> None:
     is_open = desk.records.configured() > 0 and desk.records.is_open()
     if are_desk(cluster, there) if there else not is_open or is_recorded_desk(cluster):
         return
-    raise UsageError(
+    raise errors.UsageError(
         f"the name {desk.config.name} is taken: that cluster is not the controller of {cluster}",
         hint=f"`run --away` calls the controller of {cluster} so: use another `name`, or end that "
         f"cluster first (`cloudtrain down {desk.config.name}`)",
@@ -326,13 +318,13 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
             ended = why_ended(session, name)
             try:
                 state = published.state()
-            except StoreError as error:  # it may answer the next time; the desk goes on
+            except errors.StoreError as error:  # it may answer the next time; the desk goes on
                 stage.node(session.nodes[0].name, error.message)
                 return None
             if state is not None and state.phase != "starting" and not state.unsigned:
                 return state
             if ended:
-                raise CloudtrainError(
+                raise errors.CloudtrainError(
                     ended, hint=f"`cloudtrain down {away.config.name}` deletes it"
                 )
             said = "" if state is None else state.text
@@ -343,7 +335,7 @@ def await_proof(away: AwayPlan, published: Published, console: Console, clock: C
 
         state = poll_until(look, PROOF, clock=clock)
         if state is None:
-            raise CloudtrainError(
+            raise errors.CloudtrainError(
                 f"the controller is not done with `check` after {PROOF.within:.0f} s; it goes on",
                 hint=f"`cloudtrain status {away.config.name}` shows what it does",
             )
@@ -359,7 +351,7 @@ def why_ended(session: Session, name: str) -> str:
             return ""
         output = end_of_output(session, name) or "no output"
         return f"the controller's process has ended: {output}"
-    except NodeError as error:
+    except errors.NodeError as error:
         lost = lost_nodes(session, error)
         return f"{', '.join(lost)}: its cloud has it no more" if lost else ""
 
@@ -367,19 +359,21 @@ def why_ended(session: Session, name: str) -> str:
 def clean_up(away: AwayPlan, records: Records, console: Console, error: BaseException) -> None:
     """Delete the desk after a failure. A second error is attached to the first. The cluster stays
     on record if the desk has created nodes by then."""
-    if isinstance(error, LeasedError):  # another machine's desk: nothing was created from here
+    if isinstance(
+        error, errors.LeasedError
+    ):  # another machine's desk: nothing was created from here
         records.close()
         return
     name, desk = away.config.name, away.desk
-    if not isinstance(error, CloudtrainError):
+    if not isinstance(error, errors.CloudtrainError):
         console.warn(f"interrupted: deleting {desk.config.name}")
     try:
         with holding_cluster(desk, "run --away", console):
             refuse_taken_name(away)
             destroy_cluster(desk, discard=True, console=console)
         nodes = nodes_left(away.config)
-    except CloudtrainError as second:
-        raise NodesError({"run --away": error, "down": second}) from error
+    except errors.CloudtrainError as second:
+        raise errors.NodesError({"run --away": error, "down": second}) from error
     if nodes:
         console.warn(
             f"{nodes} may have been created by the controller: `cloudtrain down {name} --discard` "

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checks.node_notes import cost_of, overdue, without_end
-from cloudtrain.core import moments
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    LeftoverError,
-    NotAskedError,
-    RateError,
-    StoreError,
-    TransientError,
-)
+from cloudtrain.core import errors, moments
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.node_hours import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
@@ -30,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtrain.runs.idle import IdleState
     from cloudtrain.runs.run_progress import RunProgress, Utilization
 
-OVERDUE = LeftoverError.exit_code
+OVERDUE = errors.LeftoverError.exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +55,7 @@ class ClusterStatus:
     """Resources with its label and others that cannot be ours."""
     lease: str = ""
     """A line on a lease that another machine holds for over a day."""
-    error: CloudtrainError | None = None
+    error: errors.CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
     """Store that the runs were read from, if none is on record here."""
@@ -104,8 +96,8 @@ class ClusterStatus:
     def exit_code(self, now: float) -> int:
         """Exit code of `status`. Nodes being created or destroyed do not count as missing."""
         if self.error is not None:
-            silent = isinstance(self.error, TransientError | RateError)
-            return NotAskedError.exit_code if silent else self.error.exit_code
+            silent = isinstance(self.error, errors.TransientError | errors.RateError)
+            return errors.NotAskedError.exit_code if silent else self.error.exit_code
         changing = self.holder is not None and self.holder.doing in ("up", "down")
         if overdue(self.nodes or (), now):
             return OVERDUE
@@ -201,7 +193,7 @@ def with_desk(
         if found is None or not cluster.is_away:
             return replace(cluster, away=state)
         stored, faults = StoredRuns(found.store, cluster.name).runs_and_faults()
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         return replace(cluster, faults=(*cluster.faults, error.message))
     return replace(
         cluster,
@@ -230,7 +222,7 @@ def refuse_no_folder(uri: str | None) -> None:
         return
 
     if not FileStore(uri).root.is_dir():
-        raise StoreError(
+        raise errors.StoreError(
             f"{uri}: no such folder", hint="pass the `artifacts.store` of the config as --store"
         )
 
@@ -257,7 +249,7 @@ def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
     """Add runs of other machines to a cluster that is on record here without a run."""
     try:
         found = in_store(cluster.name, config, None)
-    except CloudtrainError:
+    except errors.CloudtrainError:
         return cluster
     if not found.runs:
         return cluster
@@ -270,7 +262,7 @@ def on_record(name: str) -> ClusterStatus:
     config: dict[str, Any] = {}
     try:
         config = records.config()
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         faults = (error.message, *faults)
     return ClusterStatus(
         name=name,
@@ -333,9 +325,7 @@ def _idle(records: Records) -> IdleState | None:
 
 
 def with_idle_process(cluster: ClusterStatus) -> ClusterStatus:
-    """The same, with a new idle process: the old one may have ended with this
-    machine.
-    """
+    """The same, with a new idle process: the old one may have ended with this machine."""
     from cloudtrain.runs.idle import ensure_idle_process, idle_state
 
     records = Records(cluster.name)
@@ -357,7 +347,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
         provider = open_provider(config)
         ask = provider.nodes_and_ends if isinstance(provider, RentsMachines) else provider.nodes
         nodes = ask(cluster.name)
-    except CloudtrainError as error:
+    except errors.CloudtrainError as error:
         return replace(cluster, error=error)
     prices = {node.name: price_of(config, node) for node in nodes}
     return replace(
