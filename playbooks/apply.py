@@ -100,14 +100,14 @@ class _Work:
         answer = self.transport.ask(self.node, "\n".join(map(_check, checks)))
         states = answer.stdout.decode("ascii", "replace").strip()
         if answer.exit_code != 0 or len(states) != len(checks) or set(states) - {"y", "n"}:
-            words = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
+            text = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
             raise StepFailed(
                 self.node.name,
-                f"cannot run the steps' checks: exit {answer.exit_code}: {words}",
+                f"cannot run the steps' checks: exit {answer.exit_code}: {text}",
                 step_exit_code=answer.exit_code,
             )
-        there = iter(states)
-        return [step for step in steps if step.unless is None or next(there) == "n"]
+        answers = iter(states)
+        return [step for step in steps if step.unless is None or next(answers) == "n"]
 
     def _in_turn(self, step: Step) -> bool:
         """Run a step on one node of a host after another, and only on those that still lack it.
@@ -248,25 +248,25 @@ def reboot(node: Node, transport: Transport, stage: Stage, clock: Clock) -> None
         pass  # it went down before it could answer
     else:
         if done.exit_code != 0:
-            words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-            raise StepFailed(node.name, f"it needs a reboot: {words}", step="reboot")
-    words = ""
+            text = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+            raise StepFailed(node.name, f"it needs a reboot: {text}", step="reboot")
+    text = ""
 
     def is_back() -> bool | None:
-        nonlocal words
+        nonlocal text
         try:
             if _boot(node, transport) != before:
                 return True
-            words = "it has not gone down yet"
+            text = "it has not gone down yet"
         except (NodeUnreachable, HostKeyMismatch) as error:
-            words = error.text
-        stage.node(node.name, f"rebooting: {words}")
+            text = error.text
+        stage.node(node.name, f"rebooting: {text}")
         return None
 
     if poll_until(is_back, BACK, clock=clock) is None:
         raise NodeUnreachable(
             node.name,
-            f"not back after a reboot within {BACK.within:.0f} s: {words}",
+            f"not back after a reboot within {BACK.within:.0f} s: {text}",
             hint="check the node's boot log in the cloud's console; "
             "`cloudtrain up` continues from here",
         )

@@ -33,9 +33,9 @@ class Archive:
 
     def chunks(self) -> Iterator[bytes]:
         number = self.make().fileno()
-        place = 0
-        while chunk := os.pread(number, CHUNK, place):
-            place += len(chunk)
+        offset = 0
+        while chunk := os.pread(number, CHUNK, offset):
+            offset += len(chunk)
             yield chunk
 
     def make(self) -> IO[bytes]:

@@ -112,8 +112,8 @@ def steps(source: CodeSource, cluster: str) -> tuple[Step, ...]:
         run = script(scripts.GIT, target, *facts)
     else:
         run, stdin = script(scripts.FOLDER, target), source.archive.chunks
-    there = script(scripts.CODE_THERE, target)
-    return (Step(name=f"code {source.digest[:10]}", run=run, unless=there, stdin=stdin),)
+    delivered = script(scripts.CODE_THERE, target)
+    return (Step(name=f"code {source.digest[:10]}", run=run, unless=delivered, stdin=stdin),)
 
 
 # ── a commit fetched on this machine ───────────────────────────────────────────
@@ -181,8 +181,8 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _failed(access: Access, url: str, text: str) -> CloudtrainError:
     lines = access.words(text)
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
-    words = [line for line in lines if not line.startswith("hint: ")]
-    last = "\n  ".join(words[-4:]) or "git exited without a message"
+    messages = [line for line in lines if not line.startswith("hint: ")]
+    last = "\n  ".join(messages[-4:]) or "git exited without a message"
     return CloudtrainError(
         f"cannot fetch {url} on this machine:\n  {last}", hint=hints[-1] if hints else None
     )

@@ -122,8 +122,8 @@ class _OverFabric:
         on_stderr: Callable[[bytes], None] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        with _sent(self._connection, stdin) as place:
-            line = script('place=$1; shift; exec "$@" <"$place"', place, *command.arguments)
+        with _sent(self._connection, stdin) as path:
+            line = script('place=$1; shift; exec "$@" <"$place"', path, *command.arguments)
             return self._completed(line, on_stdout, on_stderr)
 
     def ask(self, node: Node, text: str, *, timeout: float = 30.0) -> Completed:
@@ -157,12 +157,12 @@ def _sent(connection: Connection, data: bytes | Iterable[bytes]) -> Iterator[str
     if not whole:
         yield "/dev/null"
         return
-    place = connection.run("mktemp", hide=True, in_stream=False).stdout.strip()
+    path = connection.run("mktemp", hide=True, in_stream=False).stdout.strip()
     try:
-        connection.put(io.BytesIO(whole), place)
-        yield place
+        connection.put(io.BytesIO(whole), path)
+        yield path
     finally:
-        connection.run(command("rm", "-f", place).shell(), hide=True, in_stream=False)
+        connection.run(command("rm", "-f", path).shell(), hide=True, in_stream=False)
 
 
 class _Handed(io.StringIO):

@@ -126,12 +126,12 @@ class _Walk:
     left_out: list[LeftOut] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def folder(self, place: Path, outer: Sequence[IgnoreRule]) -> None:
+    def folder(self, path: Path, outer: Sequence[IgnoreRule]) -> None:
         """Add what is in a folder. An ignored folder is not entered, so that nothing in it can be
         re-included, as in git."""
         try:
-            rules = (*outer, *ignore.rules(place, IGNORE_FILES))
-            with os.scandir(place) as children:
+            rules = (*outer, *ignore.rules(path, IGNORE_FILES))
+            with os.scandir(path) as children:
                 found = sorted(children, key=lambda child: child.name)
         except OSError as error:
             self.problems.append(f"{error.filename}: {error.strerror}")
@@ -202,9 +202,9 @@ class _Walk:
         file = Path(rule.file)
         if file.name == OWN_IGNORE_FILE:
             return "remove that line, or add `!` and its path below it"
-        place = file.parent if file.is_relative_to(self.root) else self.root
-        inner = os.path.relpath(path, place) + ("/" if is_folder else "")
-        return f"add `!{inner}` to {os.path.relpath(place / OWN_IGNORE_FILE, self.root)}"
+        folder = file.parent if file.is_relative_to(self.root) else self.root
+        inner = os.path.relpath(path, folder) + ("/" if is_folder else "")
+        return f"add `!{inner}` to {os.path.relpath(folder / OWN_IGNORE_FILE, self.root)}"
 
     def _inner(self, path: str) -> str:
         return os.path.relpath(path, self.root)

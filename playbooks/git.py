@@ -169,14 +169,14 @@ class _Trees:
 
     def fetch(self) -> bool:
         filtered = ("--depth=1", "--no-tags", "--filter=blob:none")
-        for words in (
+        for argv in (
             ("init", "--quiet", "--bare"),
             ("config", "remote.origin.url", self.url),
             ("config", "remote.origin.promisor", "true"),
             ("config", "remote.origin.partialclonefilter", "blob:none"),
             ("fetch", "--quiet", *filtered, "origin", self.commit),
         ):
-            if self._git(*words) is None:
+            if self._git(*argv) is None:
                 return False
         return True
 
@@ -194,19 +194,19 @@ class _Trees:
         blob = ("config", "--blob", f"{self.commit}:.gitmodules", "--get-regexp", key)
         return self._git(*blob) or ""
 
-    def _git(self, *words: str) -> str | None:
-        done = git_access.run(self.access, "git", "-C", self.folder, *words, timeout=_SECONDS)
+    def _git(self, *argv: str) -> str | None:
+        done = git_access.run(self.access, "git", "-C", self.folder, *argv, timeout=_SECONDS)
         return done.stdout if done.returncode == 0 else None
 
 
 def _submodules(repository: _Trees) -> Iterator[str]:
-    there = {path for mode, path in repository.paths() if mode == _SUBMODULE}
-    if not there:
+    paths = {path for mode, path in repository.paths() if mode == _SUBMODULE}
+    if not paths:
         return
     named = dict(_settings(repository.setting(r"^submodule\..*\.path$")))
     urls = dict(_settings(repository.setting(r"^submodule\..*\.url$")))
     for name, path in named.items():
-        if path not in there or name not in urls:
+        if path not in paths or name not in urls:
             continue
         url = urls[name]
         if url.startswith(("./", "../")):
@@ -217,8 +217,8 @@ def _submodules(repository: _Trees) -> Iterator[str]:
         ask = ("git", "ls-remote", "--quiet", "--exit-code", "--", url, "HEAD")
         done = git_access.run(repository.access, *ask, timeout=_SECONDS)
         if done.returncode not in (0, 2):
-            words = repository.access.words(done.stderr)
-            why = words[0] if words else f"git exit {done.returncode}"
+            lines = repository.access.words(done.stderr)
+            why = lines[0] if lines else f"git exit {done.returncode}"
             yield f"its submodule {path} at {url} cannot be read without an account: {why}"
 
 

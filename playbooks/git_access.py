@@ -179,10 +179,10 @@ def _only_there(url: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Restrict the token to the server of `code.git`. No submodule elsewhere and no redirect gets
     it. The user's stored credentials for that server are left alone."""
     parts = urlsplit(url)
-    place = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
+    key = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
     first = int(environment.get("GIT_CONFIG_COUNT") or 0)
     settings = {"GIT_CONFIG_COUNT": str(first + 2)}
     for number, value in enumerate(("", _HELPER), start=first):
-        settings[f"GIT_CONFIG_KEY_{number}"] = place
+        settings[f"GIT_CONFIG_KEY_{number}"] = key
         settings[f"GIT_CONFIG_VALUE_{number}"] = value
     return {**settings, "CLOUDTRAIN_GIT_USER": parts.username or ""}

@@ -59,8 +59,8 @@ def _none(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     """Check that an unknown machine has no GPUs: it would train on its CPU at their price."""
     group = config.nodes.get(node.role)
     machine = group.machine if group else None
-    known = machine is None or catalog.machine_type(config.provider, machine) is not None
-    if known or not strategy_of(config).gpus:
+    is_known = machine is None or catalog.machine_type(config.provider, machine) is not None
+    if is_known or not strategy_of(config).gpus:
         return ()
     return (
         Step(

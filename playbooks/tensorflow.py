@@ -154,9 +154,9 @@ def problems(config: ClusterConfig) -> tuple[Problem, ...]:
         )
     oldest, newest = tensorflow_releases.FOR_TPUS
     if strategy_of(config).tpus and is_cloud(config.provider) and not oldest <= number <= newest:
-        known = " and ".join("{}.{}".format(*each) for each in (oldest, newest))
+        releases = " and ".join("{}.{}".format(*each) for each in (oldest, newest))
         text["setup.tensorflow"] = (
-            f"of the releases that PyPI has for TPUs, only {known} install: use one of them, or "
+            f"of the releases that PyPI has for TPUs, only {releases} install: use one of them, or "
             "no `setup.tensorflow` and an `image:` that has it, such as tpu-vm-tf-2.18.0-pjrt"
         )
     if config.setup.keras == "3" and number < KERAS_3:

@@ -82,8 +82,8 @@ def unknown(version: str) -> str | None:
         return None
     oldest, last_of_1 = min(_NEWEST), 15
     if number < oldest or (number[0] == 1 and number[1] > last_of_1):
-        known = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
-        return f"unknown TensorFlow {version}; {known} are known"
+        releases = f"1.13 to 1.15 and 2.0 to {newest[0]}.{newest[1]}"
+        return f"unknown TensorFlow {version}; {releases} are known"
     return None
 
 

@@ -155,9 +155,9 @@ class _Target:
         """True if the folder has exactly these files."""
         folder = normpath(folder)
         inside = f"{literal(folder)}/**"
-        there = take_inventory(self.node, self.work, Wanted(patterns=(inside,)), self.transport)
+        inventory = take_inventory(self.node, self.work, Wanted(patterns=(inside,)), self.transport)
         sizes = {f"{folder}/{path}": each.size for path, each in landed.items()}
-        if {file.path: file.size for file in there.files} != sizes or there.warnings:
+        if {file.path: file.size for file in inventory.files} != sizes or inventory.warnings:
             return False
         sums = checksums(self.node, self.work, sizes, self.transport, stop)
         return sums == {f"{folder}/{path}": each.sha256 for path, each in landed.items()}
@@ -303,8 +303,8 @@ class CheckpointContent:
             return error.message
         if files is None:
             return ""
-        place = f"{work}/{folder}"
-        order = {"work": work, "folder": place, "lock": lock_of(work), "files": files}
+        target = f"{work}/{folder}"
+        order = {"work": work, "folder": target, "lock": lock_of(work), "files": files}
         done = run_program(node, "unpacker", json_line(order), transport)
         try:
             answer = json.loads(done.stdout.splitlines()[-1])

@@ -128,16 +128,16 @@ class _Exchange:
             }
         )
 
-    def _take(self, told: dict[str, Any]) -> None:
-        file, upload = self._asked.pop(told["n"])
-        source, why = file.source, told.get("why")
+    def _take(self, answer: dict[str, Any]) -> None:
+        file, upload = self._asked.pop(answer["n"])
+        source, why = file.source, answer.get("why")
         if why in ("changed", "unread"):
             self.sent.changed.add(source)
         elif why is not None:
-            self.sent.why = self.sent.why or shown(" ".join(str(told["text"]).split()))
+            self.sent.why = self.sent.why or shown(" ".join(str(answer["text"]).split()))
         else:
-            artifact = _artifact(upload.path, told)
-            parts = [UploadedPart(**part) for part in told["receipts"]]
+            artifact = _artifact(upload.path, answer)
+            parts = [UploadedPart(**part) for part in answer["receipts"]]
             if len(upload.requests) == 1:
                 self.sent.arrived[source] = artifact
             else:
@@ -155,9 +155,9 @@ class _Exchange:
                 self.sent.why = error.message
 
 
-def _artifact(path: str, told: Mapping[str, Any]) -> Artifact:
+def _artifact(path: str, answer: Mapping[str, Any]) -> Artifact:
     """Parse an answer. Raises ValueError or LookupError if it describes no file."""
-    size, sha256, md5 = told["size"], told["sha256"], told["md5"]
+    size, sha256, md5 = answer["size"], answer["sha256"], answer["md5"]
     digests = re.fullmatch(r"[0-9a-f]{64} ([0-9a-f]{32})?", f"{sha256} {md5}")
     if type(size) is not int or size < 0 or digests is None:
         raise ValueError("size or digests are invalid")

@@ -52,13 +52,13 @@ def download_run(
         console.warn(f"run {run} has not landed completely: downloading what has landed so far")
     here, began = FileStore(destination.absolute().as_uri()), moments.wall()
     groups = by_folder(manifest)
-    place = FetchedFolder(here.root, tasks, overwrite=overwrite)
-    place.begin(manifest.files)
+    fetched = FetchedFolder(here.root, tasks, overwrite=overwrite)
+    fetched.begin(manifest.files)
     failures: list[CloudtrainError] = []
     with console.stage("fetch", len(groups)) as stage:
         for folder, files in groups.items():
             try:
-                new = download_files(run, files, store, here, place)
+                new = download_files(run, files, store, here, fetched)
                 stage.done(folder, f"{new} new of {len(files)}")
             except CloudtrainError as error:
                 failures.append(error)
@@ -79,17 +79,21 @@ def by_folder(manifest: Manifest) -> Mapping[str, list[Artifact]]:
 
 
 def download_files(
-    run: str, files: Sequence[Artifact], store: ArtifactStore, here: FileStore, place: FetchedFolder
+    run: str,
+    files: Sequence[Artifact],
+    store: ArtifactStore,
+    here: FileStore,
+    fetched: FetchedFolder,
 ) -> int:
     """Download files; returns how many of them were not there yet."""
 
     def bring(batch: Sequence[Artifact]) -> int:
         for landed in batch:
-            place.refuse(landed.path)
+            fetched.refuse(landed.path)
         found = are_here(batch, here)
         due = [landed for landed in batch if landed.path not in found]
         for landed in due:
-            place.refuse_to_replace(landed.path)
+            fetched.refuse_to_replace(landed.path)
         if due:
             here.upload_all({landed.path: verified(landed, run, store) for landed in due})
         return len(due)
@@ -129,8 +133,8 @@ def _each(error: BaseException) -> Iterator[BaseException]:
 def are_here(batch: Sequence[Artifact], here: FileStore) -> set[str]:
     """Paths of the files that are there as landed."""
     with suppress(CloudtrainError, OSError):  # unreadable: downloading it again reports why
-        there = {each.path: here.root / each.path for each in batch}
-        files = {path: at.stat().st_size for path, at in there.items() if at.is_file()}
+        places = {each.path: here.root / each.path for each in batch}
+        files = {path: at.stat().st_size for path, at in places.items() if at.is_file()}
         alike = [each for each in batch if files.get(each.path) == each.size]
         sums = here.checksums(each.path for each in alike)
         return {each.path for each in alike if sums[each.path] == each.sha256}
@@ -196,10 +200,10 @@ class FetchedFolder:
         folder = path.rpartition("/")[0]
         if folder in self._plain:  # the store follows none that is made meanwhile
             return
-        for place in (self.root / PARTIAL, *reversed((self.root / path).parents)):
-            if place.is_relative_to(self.root) and place != self.root and place.is_symlink():
+        for parent in (self.root / PARTIAL, *reversed((self.root / path).parents)):
+            if parent.is_relative_to(self.root) and parent != self.root and parent.is_symlink():
                 raise StoreError(
-                    f"{shown(path)}: {shown(place)} is a link, which is not followed: not written",
+                    f"{shown(path)}: {shown(parent)} is a link, which is not followed: not written",
                     hint="remove the link, or name another folder",
                 )
         self._plain.add(folder)
@@ -232,16 +236,16 @@ class FetchedFolder:
         tops = [self.root / top for top in self._tops if (self.root / top / FETCHED).exists()]
         marked = marked or [top for top in tops if not top.is_symlink()]
         for folder in marked:
-            for place, _, names in os.walk(folder):
+            for below, _, names in os.walk(folder):
                 for name in names:
-                    yield str(Path(place, name).relative_to(self.root))
+                    yield str(Path(below, name).relative_to(self.root))
 
 
 def mark_as_fetched(root: Path, tops: Iterable[str]) -> None:
     """Mark the folder, or if it has files of the user's, the folders that are fetched into it."""
     root.mkdir(parents=True, exist_ok=True)
-    there = {each.name for each in root.iterdir()}
-    of_user = there - {FETCHED, FETCHED_FILES, PARTIAL, *tops}
+    names = {each.name for each in root.iterdir()}
+    of_user = names - {FETCHED, FETCHED_FILES, PARTIAL, *tops}
     for folder in [root / each for each in tops if each not in RECORDS] if of_user else [root]:
         if folder != root and folder.is_symlink():
             continue

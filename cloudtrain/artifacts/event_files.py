@@ -44,18 +44,18 @@ def copy_landed(
     StoreError."""
     room, left_out = LARGEST, []
     for file in files:
-        place = folder / file.path
-        if place.exists() and place.stat().st_size >= file.size:
+        target = folder / file.path
+        if target.exists() and target.stat().st_size >= file.size:
             continue
         if file.size > room:
             left_out.append(file.path)
             continue
         room -= file.size
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(place.name + ".partial-copy")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(target.name + ".partial-copy")
         with partial.open("wb") as copy:
             copy.writelines(verified(file, run, store))
-        partial.replace(place)
+        partial.replace(target)
     return tuple(left_out)
 
 
@@ -67,17 +67,17 @@ def copy_from_node(
     work = paths.work_folder(cluster, run, task)
     room, left_out = LARGEST, []
     for file in listed(node, work, transport):
-        place = folder / task / file.path
-        have = place.stat().st_size if place.exists() else 0
+        target = folder / task / file.path
+        have = target.stat().st_size if target.exists() else 0
         if have > file.size:  # another file of that name
-            place.unlink()
+            target.unlink()
             have = 0
         room -= file.size
         if room < 0:
             left_out.append(f"{task}/{file.path}")
         elif have < file.size:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            append_from_node(node, f"{work}/{file.source}", have, transport, place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            append_from_node(node, f"{work}/{file.source}", have, transport, target)
     return tuple(left_out)
 
 
@@ -87,10 +87,10 @@ def listed(node: Node, work: str, transport: Transport) -> Iterator[File]:
             yield file
 
 
-def append_from_node(node: Node, path: str, have: int, transport: Transport, place: Path) -> None:
+def append_from_node(node: Node, path: str, have: int, transport: Transport, target: Path) -> None:
     """Append the bytes after the first `have`, up to `PIECE`."""
     left = PIECE
-    with place.open("ab") as copy:
+    with target.open("ab") as copy:
 
         def write(data: bytes) -> None:
             nonlocal left

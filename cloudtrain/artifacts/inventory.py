@@ -127,8 +127,8 @@ def _file(row: bytes) -> File:
         file = File(path, source or path, size, stamp, not unnamed)
         # Only what is not named may be outside of the work folder.
         outside = not file.named and file.path.startswith((IN_HOME, IN_CODE))
-        known = is_inside(file.source.removeprefix("/") if outside else file.source)
-        is_one = is_inside(file.path) and known and _STAMP.fullmatch(stamp)
+        inside = is_inside(file.source.removeprefix("/") if outside else file.source)
+        is_one = is_inside(file.path) and inside and _STAMP.fullmatch(stamp)
         if is_one and type(size) is int and size >= 0 and unnamed in ([], [0]):
             return file
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -186,7 +186,7 @@ def checksums(
     if not names:
         return {}
     answer = Answer(node, f"its checksums in {folder}", 128 * len(names) + (1 << 20))
-    words = Answer(node, f"its error output for {folder}", 1 << 20)
+    errors = Answer(node, f"its error output for {folder}", 1 << 20)
     came = 0
 
     def take(data: bytes) -> None:
@@ -197,13 +197,13 @@ def checksums(
 
     def hear(data: bytes) -> None:
         stop.check()
-        words.take(data.replace(b"\0", b""))
+        errors.take(data.replace(b"\0", b""))
 
     orders = b"".join(map(json_line, ({"folder": folder}, *names)))
     done = run_program(node, "checksums", orders, transport, on_stdout=take, on_stderr=hear)
     if done.exit_code != 0:
         what = f"cannot compute checksums in {folder}"
-        raise failed(node, what, replace(done, stderr=words.data))
+        raise failed(node, what, replace(done, stderr=errors.data))
     return answer.parsed(lambda data: dict(_sums(data, names)))
 
 

@@ -178,13 +178,13 @@ def pending_files(
         )
         runs = sorted({run for each in found for run, _ in each})
         ledgers = {run: ManifestWriter(store, run, certain=True, own=landing.own) for run in runs}
-        asked = [
+        sources = [
             (run, source)
             for run in runs
             for source in _sources_on(landing, run, nodes, found, ledgers[run])
         ]
         lists = fan_out(
-            asked,
+            sources,
             lambda item: _unlanded(item[1], ledgers[item[0]], transport, stage or SilentStage()),
             name=lambda item: item[1].node.name,
         )
@@ -334,16 +334,16 @@ def _unlanded(
     name = source.node.name
     stage.node(name, "listing its files")
     inventory = take_inventory(source.node, source.folder, source.wanted, transport)
-    known = known_files(source.task, ledger)
+    landed = known_files(source.task, ledger)
     disks = files_by_disk(source, inventory, ledger, transport)
     left: list[Pending] = []
-    for place, files in [*disks, (source, inventory.over)]:
-        due = [file for file in files if is_due(file, known)]
+    for disk, files in [*disks, (source, inventory.over)]:
+        due = [file for file in files if is_due(file, landed)]
 
         def compared(count: int, of: int = len(due)) -> None:
             stage.node(name, f"{count} of {of} files compared by SHA-256")
 
-        same = unchanged(place, due, known, transport, Stop(), heard=compared)
+        same = unchanged(disk, due, landed, transport, Stop(), heard=compared)
         left += [_pending(source, ledger, f.path, f.size) for f in due if f.path not in same]
     count = len(inventory.files)
     stage.done(name, f"{count} file{'s' * (count != 1)}")
@@ -380,8 +380,8 @@ def _land_here(ledger: ManifestWriter, path: str, source: Path | bytes) -> Artif
     def read() -> Iterable[bytes]:
         return [source] if isinstance(source, bytes) else _read(source)
 
-    known = ledger.manifest.files.get(path)
-    if known is not None and known.sha256 == sha256_of(read()):
+    landed = ledger.manifest.files.get(path)
+    if landed is not None and landed.sha256 == sha256_of(read()):
         return None
     stored = ledger.store.upload(ledger.key(ledger.place(path)), read())
     return ledger.landed(path, replace(stored, md5=""))

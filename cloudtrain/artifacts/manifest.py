@@ -126,12 +126,12 @@ def _stored(store: ArtifactStore, run: str) -> bytes | None:
 
 def parsed(data: bytes, store: ArtifactStore, run: str) -> Manifest:
     """The manifest in these bytes of the store. Raises StoreError."""
-    place = f"{store.uri.rstrip('/')}/{run}/{NAME}"
+    uri = f"{store.uri.rstrip('/')}/{run}/{NAME}"
     try:
         return from_json(json.loads(data.decode("ascii")))
     except (ValueError, RecursionError) as error:
         raise StoreError(
-            f"{place} is not a manifest that this version can read: {error}",
+            f"{uri} is not a manifest that this version can read: {error}",
             hint="move it away to land the run's files again from nodes that still exist",
         ) from error
 

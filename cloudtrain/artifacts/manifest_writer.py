@@ -63,13 +63,13 @@ class ManifestWriter:
             data = b"".join(store.download(f"{run}/{NAME}"))
             self._saved = parsed(data, store, run)
             self.is_own = own is None or own.has(run, data)
-        known = self._saved if self.is_own else unproven(self._saved)
+        listed = self._saved if self.is_own else unproven(self._saved)
         certain = certain or not self.is_own
-        self.lost = frozenset(_not_held(store, known, held, certain=certain))
+        self.lost = frozenset(_not_held(store, listed, held, certain=certain))
         if self.lost:  # or landed since it was listed
             held = _held(store, run)
-            self.lost = frozenset(_not_held(store, known, held, certain=certain))
-        self.manifest = known.without(self.lost)
+            self.lost = frozenset(_not_held(store, listed, held, certain=certain))
+        self.manifest = listed.without(self.lost)
         self.unnamed = tuple(held[place] for place in held.keys() - _places(self._saved))
         """Other objects of the run, such as spool archives."""
         self._lock = threading.Lock()
@@ -110,8 +110,8 @@ class ManifestWriter:
                 for w in self.manifest.warnings
                 if w.startswith(kept) or not w.startswith(f"{task}/")
             )
-            known = frozenset(self.manifest.warnings)
-            new = tuple(warning for warning in of_task if warning not in known)
+            old = frozenset(self.manifest.warnings)
+            new = tuple(warning for warning in of_task if warning not in old)
             self.manifest = replace(self.manifest, warnings=(*others, *of_task))
             return new
 

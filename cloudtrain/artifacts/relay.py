@@ -167,13 +167,13 @@ class _Receiver:
 
     def _take(self, source: str, size: int, data: IO[bytes] | None) -> None:
         assert data is not None, "a regular file has data"
-        place, file = self._due[source]
+        path, file = self._due[source]
         if size > file.size + GROWTH:
             raise _too_much(self._node, source)
         if size > BATCH_BYTES:
-            self.arrived[source] = self._store.upload(place, iter(partial(data.read, _CHUNK), b""))
+            self.arrived[source] = self._store.upload(path, iter(partial(data.read, _CHUNK), b""))
             return
-        self._batch[source] = place, data.read()
+        self._batch[source] = path, data.read()
         self._held += size
         if len(self._batch) >= self._most or self._held >= BATCH_BYTES:
             self._submit()
@@ -182,7 +182,7 @@ class _Receiver:
         batch, self._batch, self._held = self._batch, {}, 0
         if not batch:
             return
-        files = {place: [data] for place, data in batch.values()}
+        files = {path: [data] for path, data in batch.values()}
         self._waiting.append((list(batch), self._pool.submit(upload_all, self._store, files)))
         if len(self._waiting) >= MOST_WAITING:
             self._settle()

@@ -120,8 +120,8 @@ def ingest_spools_into(
     if news:
         landing.console.say(f"ingesting {counted(news)} {_UNATTENDED}")
     if names:
-        there, log_path = tuple(nodes.values()), landing.log_path(run)
-        _ingest(names, run, ledger, landing.console, there, landing.transport, log_path)
+        running, log_path = tuple(nodes.values()), landing.log_path(run)
+        _ingest(names, run, ledger, landing.console, running, landing.transport, log_path)
 
 
 def _of_tasks(run: Run, names: Iterable[SpoolName]) -> list[SpoolName]:
@@ -275,12 +275,13 @@ class _Taker:
             for member, file in intact.items()
             if member.startswith(formats.ARCHIVED_WORK)
         }
-        known = ledger.manifest.task_files(name.task)
+        stored = ledger.manifest.task_files(name.task)
         together = _checkpoint(name.task, index, mine, ledger)
         due = {
             f"{name.task}/{path}": file
             for path, file in mine.items()
-            if (path not in index.checkpoint.files or together) and _is_newer(file, known.get(path))
+            if (path not in index.checkpoint.files or together)
+            and _is_newer(file, stored.get(path))
         }
         ledger.add(opened.land(due), together)
         self.lost[name.task] = ledger.lose(name.task, name.attempt, sizes(Counter(index.left)))
@@ -293,8 +294,8 @@ class _Taker:
     def _take_log(self, file: Artifact, name: SpoolName, suffix: str, opened: SpoolArchive) -> None:
         """A log only grows: the longest is the newest. So do metrics."""
         path = f"logs/{name.task}.attempt-{name.attempt}{suffix}"
-        known = self.ledger.manifest.files.get(path)
-        if known is None or known.size < file.size:
+        stored = self.ledger.manifest.files.get(path)
+        if stored is None or stored.size < file.size:
             self.ledger.add(opened.land({path: replace(file, stamp="")}))  # it is its size
         if self._log_path is None:
             return
@@ -331,9 +332,9 @@ def _checkpoint(
     folder, stamps = index.checkpoint.folder, index.checkpoint.files
     if folder is None or not index.checkpoint_is_whole:
         return None
-    known = ledger.manifest.task_files(task)
+    stored = ledger.manifest.task_files(task)
     for path, stamp in stamps.items():
-        sent, landed = mine.get(path), known.get(path)
+        sent, landed = mine.get(path), stored.get(path)
         if sent is not None and _is_newer(sent, landed):
             if sent.stamp != stamp:
                 return None

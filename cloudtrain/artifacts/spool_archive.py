@@ -179,8 +179,8 @@ class SpoolUnpackers:
         """Unpack an archive. Raises UnpackingUnavailable, NodeError; ValueError, KeyError or
         TypeError for an invalid archive."""
         assert self._transport is not None
-        place = f"{paths.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
-        folder = f"{place}/files"
+        top = f"{paths.runs_folder(self._run.cluster)}/{self._run.id}/{PLACE}"
+        folder = f"{top}/files"
         try:
             facts = self._fetched(node, folder, path, size)
             upload = Upload(transport=self._transport, store=self._ledger.store, pool=self._pool)
@@ -188,14 +188,14 @@ class SpoolUnpackers:
         except NodeError:
             raise  # nothing can be removed there now; the next unpacking there does it
         except BaseException:
-            self._remove(node, place)
+            self._remove(node, top)
             raise
-        self._remove(node, place)
+        self._remove(node, top)
 
-    def _remove(self, node: Node, place: str) -> None:
+    def _remove(self, node: Node, folder: str) -> None:
         assert self._transport is not None
         with suppress(CloudtrainError):
-            self._transport.run(node, script('rm -rf -- "$1"', place), timeout=SILENCE)
+            self._transport.run(node, script('rm -rf -- "$1"', folder), timeout=SILENCE)
 
     def _fetched(self, node: Node, folder: str, path: str, size: int) -> dict[str, Any]:
         """Answer of unpacker.py."""

@@ -72,7 +72,7 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
 
         todo = list(first.values())
         found = fan_out(todo, work, name=lambda each: each.node.name, on_interrupt=stop.set)
-    folder = {each.place: place for each, place in zip(todo, found, strict=True)}
+    folder = {each.place: path for each, path in zip(todo, found, strict=True)}
     by_node: dict[str, dict[str, str]] = {}
     for each in due:
         by_node.setdefault(each.node.name, {})[each.name] = folder[each.place]

@@ -162,21 +162,21 @@ class Exchange:
         at = number // 8
         return at < len(self._whole) and bool(self._whole[at] >> number % 8 & 1)
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if "at" in told:
-            self._report(int(told["at"]))
-        elif "again" in told:
-            number = int(told["again"])
+    def _take(self, answer: dict[str, Any]) -> None:
+        if "at" in answer:
+            self._report(int(answer["at"]))
+        elif "again" in answer:
+            number = int(answer["again"])
             if 0 <= number < len(self.dataset.files):
                 self._again.put(number)
-        elif "need" in told:
-            self._whole = base64.b64decode(told["have"])
-            self._parts = frozenset((int(n), int(offset)) for n, offset, _ in told["parts"])
+        elif "need" in answer:
+            self._whole = base64.b64decode(answer["have"])
+            self._parts = frozenset((int(n), int(offset)) for n, offset, _ in answer["parts"])
             self._needed.set()
-        elif "waiting" in told:
+        elif "waiting" in answer:
             self.progress("another download of it is running on this machine")
-        elif "ready" in told or "error" in told:
-            self._answer = told
+        elif "ready" in answer or "error" in answer:
+            self._answer = answer
             self.end()
         else:
             raise ValueError("not an answer")
@@ -191,26 +191,26 @@ class Exchange:
 
     def folder(self, exit_code: int) -> str:
         """Absolute folder, once the program has ended. Raises DataError, NodeError, NoRoute."""
-        told = self._answer
-        ready = told.get("ready")
+        answer = self._answer
+        ready = answer.get("ready")
         if isinstance(ready, str) and ready.startswith("/"):
             return ready
-        if "error" not in told:
+        if "error" not in answer:
             why = self.answers.last_words(exit_code)
             raise NodeError(self.node.name, f"data.{self.dataset.name}: {why}")
-        raise self._failure(told)
+        raise self._failure(answer)
 
-    def _failure(self, told: dict[str, Any]) -> Exception:
-        name, kind = f"data.{self.dataset.name}", told["error"]
-        text = shown(" ".join(str(told.get("text", "")).split()))
-        number = told.get("n")
+    def _failure(self, answer: dict[str, Any]) -> Exception:
+        name, kind = f"data.{self.dataset.name}", answer["error"]
+        text = shown(" ".join(str(answer.get("text", "")).split()))
+        number = answer.get("n")
         files = self.dataset.files
         path = shown(files[number].path) if isinstance(number, int) and number < len(files) else ""
         where = f"{name}: {path}" if path else name
         if kind == "unreachable":
             return NoRoute(text)
         if kind == "room":
-            return self._no_room(told)
+            return self._no_room(answer)
         if kind == "changed":
             return DataError(f"{where} changed since it was listed", hint=CHANGED)
         if kind == "gone" and self.copies:
@@ -221,8 +221,8 @@ class Exchange:
             text = f"the bytes that arrived have another checksum: {text}"
         return NodeError(self.node.name, f"{where}: {text or kind}")
 
-    def _no_room(self, told: dict[str, Any]) -> CloudtrainError:
-        disk = told["disks"][-1]
+    def _no_room(self, answer: dict[str, Any]) -> CloudtrainError:
+        disk = answer["disks"][-1]
         folder, need, free = shown(str(disk["folder"])), int(disk["need"]), int(disk["free"])
         text = f"needs {need / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free in {folder}"
         if "inodes" in disk:

@@ -58,8 +58,8 @@ def _disks(plan: Plan, node: NodePlan) -> tuple[int | None, int | None, int]:
     local = cloud.scratch_machines if cloud else ""
     scratch: int | None = 0
     if local and re.fullmatch(local, machine, re.IGNORECASE):
-        known = machine_type(plan.config.provider, machine)
-        scratch = known.scratch_gb if known else None
+        listed = machine_type(plan.config.provider, machine)
+        scratch = listed.scratch_gb if listed else None
     system = GPU_SYSTEM_GB if node.accelerator else SYSTEM_GB
     return node.disk_gb or default or None, scratch, system
 

@@ -206,12 +206,12 @@ class _Container:
             dates.append(answer.http_response.headers.get("Date", ""))
 
         try:
-            there = blob.download_blob(raw_response_hook=hear)
+            found = blob.download_blob(raw_response_hook=hear)
             return Swapped(
                 done=False,
-                version=there.properties.etag,
-                data=there.read(SMALL),
-                age=age_of(there.properties.last_modified, dates[0] if dates else None),
+                version=found.properties.etag,
+                data=found.read(SMALL),
+                age=age_of(found.properties.last_modified, dates[0] if dates else None),
             )
         except self._errors.ResourceNotFoundError as error:
             if _code(error) != "BlobNotFound":
@@ -221,24 +221,24 @@ class _Container:
     def explain(self, error: Exception) -> CloudtrainError | None:
         if not isinstance(error, self._errors.AzureError):
             return None
-        words = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
+        text = _SIGNATURE.sub(r"\1***", str(error.message or error).split("\n")[0])
         code, status = _code(error), getattr(error, "status_code", None)
         if code in _HINTS:
             kind = NoBucketError if code == "ContainerNotFound" else StoreError
-            return kind(f"{code}: {words}", hint=_HINTS[code])
+            return kind(f"{code}: {text}", hint=_HINTS[code])
         if code in _UNKNOWN_CALLER or status == 401:
-            return CredentialsError(words, hint=_LOGIN)
+            return CredentialsError(text, hint=_LOGIN)
         if status == 403:
-            return PermissionsError(f"{code}: {words}" if code else words, hint=_ROLE)
+            return PermissionsError(f"{code}: {text}" if code else text, hint=_ROLE)
         if isinstance(error, self._errors.ClientAuthenticationError):  # azure-identity's own
-            return CredentialsError(words, hint=_LOGIN)
-        if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(words):
+            return CredentialsError(text, hint=_LOGIN)
+        if isinstance(error, self._errors.ServiceRequestError) and _NO_SUCH_HOST.search(text):
             hint = f"create one with `az storage account create --name {self._account} …`"
-            return StoreAway(words, hint=hint)  # or this machine has no network
+            return StoreAway(text, hint=hint)  # or this machine has no network
         silent = (self._errors.ServiceRequestError, self._errors.ServiceResponseError)
         passes = isinstance(error, silent) or (status or 0) >= 500 or status == 429
         kind = StoreAway if passes else StoreError
-        return kind(f"{code}: {words}" if code else words, hint=AGAIN)
+        return kind(f"{code}: {text}" if code else text, hint=AGAIN)
 
 
 def _described(blob: Any) -> StoredObject:
@@ -318,15 +318,17 @@ def _by_identity(request: Any) -> Any:
 def _service(account: str, endpoint: str | None) -> tuple[Any, KeyOrIdentity | None]:
     from azure.storage.blob import BlobServiceClient
 
-    told = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
-    if told:
+    connection = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    if connection:
         try:
             transport = KeyOrIdentity()
-            service = BlobServiceClient.from_connection_string(told, transport=transport, **RETRIES)
+            service = BlobServiceClient.from_connection_string(
+                connection, transport=transport, **RETRIES
+            )
         except ValueError as error:
-            words = _SIGNATURE.sub(r"\1***", str(error))
+            text = _SIGNATURE.sub(r"\1***", str(error))
             raise CredentialsError(
-                f"AZURE_STORAGE_CONNECTION_STRING: {words}", hint="copy it from the portal again"
+                f"AZURE_STORAGE_CONNECTION_STRING: {text}", hint="copy it from the portal again"
             ) from None
         if service.account_name == account:
             return service, transport

@@ -271,8 +271,8 @@ class HttpsData:
             )
         if status in (304, 412):
             return self._changed()
-        words = f"{status} {getattr(error, 'reason', '')}" if status else _words(error)
-        return StoreError(f"{self.uri}: {words}", hint="check the URL, then try again")
+        text = f"{status} {getattr(error, 'reason', '')}" if status else _words(error)
+        return StoreError(f"{self.uri}: {text}", hint="check the URL, then try again")
 
     def _changed(self) -> StoreError:
         return StoreError(f"{self.uri}: changed since it was listed", hint="run the command again")

@@ -358,10 +358,10 @@ def _explained(path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        words = error.strerror or str(error)
+        text = error.strerror or str(error)
         kind = StoreAway if error.errno in _AWAY else StoreError
         raise kind(
-            f"{shown(path)}: {words}",
+            f"{shown(path)}: {text}",
             hint=_HINTS.get(error.errno or 0, "check that the store can be read and written")
             + ", then run the command again",
         ) from error

@@ -230,8 +230,8 @@ class _Bucket:
         try:
             self._client.head_bucket(Bucket=self._name)
         except self._errors.ClientError as error:
-            told = error.response.get("ResponseMetadata", {})
-            return bool(told.get("HTTPStatusCode") != 404)
+            metadata = error.response.get("ResponseMetadata", {})
+            return bool(metadata.get("HTTPStatusCode") != 404)
         return True
 
     def delete(self, key: str) -> None:
@@ -256,16 +256,16 @@ class _Bucket:
 
     def peek(self, key: str) -> Swapped:
         try:
-            there = self._client.get_object(Bucket=self._name, Key=key)
+            answer = self._client.get_object(Bucket=self._name, Key=key)
         except self._client.exceptions.NoSuchKey:
             return Swapped(done=False)
-        date = there["ResponseMetadata"]["HTTPHeaders"].get("date")
-        with there["Body"] as body:
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        with answer["Body"] as body:
             return Swapped(
                 done=False,
-                version=there["ETag"],
+                version=answer["ETag"],
                 data=body.read(SMALL),
-                age=age_of(there["LastModified"], date),
+                age=age_of(answer["LastModified"], date),
             )
 
     def explain(self, error: Exception) -> CloudtrainError | None:
@@ -275,11 +275,11 @@ class _Bucket:
         if isinstance(error, boto3.exceptions.S3UploadFailedError) and error.__context__:
             error = error.__context__ if isinstance(error.__context__, Exception) else error
         if isinstance(error, self._errors.ClientError):
-            told = error.response.get("Error", {})
-            code, words = str(told.get("Code", "")), str(told.get("Message") or error)
+            refusal = error.response.get("Error", {})
+            code, text = str(refusal.get("Code", "")), str(refusal.get("Message") or error)
             if _status(error) >= 500 or _status(error) == 429:
-                return StoreAway(f"{code}: {words}", hint=AGAIN)
-            refused = _refusal(code, f"{code}: {words}")
+                return StoreAway(f"{code}: {text}", hint=AGAIN)
+            refused = _refusal(code, f"{code}: {text}")
             return self._identity.cured(refused) if code in _WHO else refused
         if isinstance(error, self._errors.ConnectionError | self._errors.HTTPClientError):
             return StoreAway(str(error), hint="check that the store is reachable")

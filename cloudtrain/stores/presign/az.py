@@ -76,9 +76,9 @@ def blob_sas(
     about = [address, protocol, VERSION, "b", snapshot, scope, *answer]
     signed = "\n".join([right, start, end, name, *by, *about])
     digest = hmac.digest(base64.b64decode(key.value.reveal()), signed.encode(), hashlib.sha256)
-    told = {"sv": VERSION, "sr": "b", "sp": right, "se": end, "spr": protocol, **key.facts}
-    told["sig"] = base64.b64encode(digest).decode()
-    return urlencode({name: value for name, value in told.items() if value})
+    query = {"sv": VERSION, "sr": "b", "sp": right, "se": end, "spr": protocol, **key.facts}
+    query["sig"] = base64.b64encode(digest).decode()
+    return urlencode({name: value for name, value in query.items() if value})
 
 
 class DelegationKey:

@@ -87,14 +87,14 @@ class S3Presigner:
     def complete(self, upload: PresignedUpload, parts: Sequence[UploadedPart]) -> str:
         """Complete an upload. S3 checks each part's ETag: of an earlier attempt's, the MD5."""
         tags = [part.etag or f'"{part.md5}"' for part in parts]
-        told = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        numbered = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         version = ""
         try:
             made = self._client.complete_multipart_upload(
                 Bucket=self._bucket,
                 Key=upload.path,
                 UploadId=upload.upload_id,
-                MultipartUpload={"Parts": told},
+                MultipartUpload={"Parts": numbered},
             )
             version = str(made.get("ETag", ""))
         except self._client.exceptions.NoSuchUpload:
@@ -194,10 +194,10 @@ class S3Presigner:
     def region(self) -> str:
         """The bucket's own region: S3 refuses signatures for another one."""
         try:
-            told = self._client.head_bucket(Bucket=self._bucket)
+            answer = self._client.head_bucket(Bucket=self._bucket)
         except self._client.exceptions.ClientError as error:
-            told = error.response  # a refusal has the region as well
-        headers = told.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+            answer = error.response  # a refusal has the region as well
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return str(headers.get("x-amz-bucket-region") or self._client.meta.region_name)
 
     def _options(self) -> dict[str, Any]:
