@@ -13,7 +13,7 @@ from cloudtrain.core import paths
 from cloudtrain.core.errors import NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.protocols import ArtifactStore, Transport
-from cloudtrain.core.shell import Command, script
+from cloudtrain.core.shell import script
 from cloudtrain.node.listing import File
 
 MARK = ".tfevents."
@@ -99,13 +99,9 @@ def append_from_node(node: Node, path: str, have: int, transport: Transport, tar
             left -= len(data)
             copy.write(data)
 
-        command = reading(path, have)
+        source = os.fsdecode(os.fsencode(f"./{path}"))
+        command = script(READING, source, str(have + 1), str(PIECE))
         run_checked(node, command, transport, f"cannot send {path}", on_stdout=write)
-
-
-def reading(path: str, start: int) -> Command:
-    """Command that prints a file from byte `start` on, up to `PIECE` bytes."""
-    return script(READING, os.fsdecode(os.fsencode(f"./{path}")), str(start + 1), str(PIECE))
 
 
 READING = """\

@@ -18,7 +18,7 @@ from cloudtrain.artifacts.inventory import SILENCE, Stop, checksums, failed
 from cloudtrain.core.errors import CloudtrainError, NodeError
 from cloudtrain.core.model import Artifact, Node
 from cloudtrain.core.paths import shown
-from cloudtrain.core.shell import Command, script
+from cloudtrain.core.shell import script
 from cloudtrain.node.listing import File
 from cloudtrain.stores.file import BATCH_BYTES, most_in_batch, upload_all
 
@@ -64,7 +64,7 @@ def stream(node: Node, folder: str, due: Mapping[str, File], upload: Upload) -> 
     """Read the node's stream and store its files. Raises NodeError for much more than announced."""
     receiver = _Receiver(node, due, upload)
     sources = (file.source for file in due.values())
-    # None is taken for an option.
+    # With `./` before it, none is taken for an option.
     names = (source if source.startswith("/") else f"./{source}" for source in sources)
     left = sum(file.size for file in due.values()) + GROWTH
     left += (_HEADERS + 2 * PATH_MAX) * len(due)
@@ -80,7 +80,7 @@ def stream(node: Node, folder: str, due: Mapping[str, File], upload: Upload) -> 
     try:
         done = upload.transport.run(
             node,
-            packing(folder),
+            script(PACKING, folder),
             stdin=b"".join(os.fsencode(name) + b"\0" for name in names),
             on_stdout=take,
             timeout=SILENCE,
@@ -92,13 +92,8 @@ def stream(node: Node, folder: str, due: Mapping[str, File], upload: Upload) -> 
     return receiver.arrived
 
 
-def packing(folder: str) -> Command:
-    """Command that packs the files named on stdin, NUL after each, as a GNU tar stream. Links are
-    not followed and hard links sent as files:
-    https://www.gnu.org/software/tar/manual/html_node/hard-links.html"""
-    return script(PACKING, folder)
-
-
+# Packs the files named on stdin, NUL after each, as a GNU tar stream. Links are not followed and
+# hard links sent as files: https://www.gnu.org/software/tar/manual/html_node/hard-links.html
 PACKING = r"""
 cd "$1" || exit 3
 LC_ALL=C exec tar --create --file=- --format=gnu --blocking-factor=128 --hard-dereference \

@@ -41,7 +41,6 @@ class Delivery:
     """Files of one dataset for a node, and for all that share its cache."""
 
     node: Node
-    name: str
     dataset: Dataset
     """With the files of this node alone."""
 
@@ -68,14 +67,14 @@ def deliver_data(session: Session, run: Run) -> Mapping[str, Mapping[str, str]]:
     with session.console.stage("data", len(first)) as stage:
 
         def work(delivery: Delivery) -> str:
-            return delivered(session, delivery, signers[delivery.name], stage, stop)
+            return delivered(session, delivery, signers[delivery.dataset.name], stage, stop)
 
         todo = list(first.values())
         found = fan_out(todo, work, name=lambda each: each.node.name, on_interrupt=stop.set)
     folder = {each.place: path for each, path in zip(todo, found, strict=True)}
     by_node: dict[str, dict[str, str]] = {}
     for each in due:
-        by_node.setdefault(each.node.name, {})[each.name] = folder[each.place]
+        by_node.setdefault(each.node.name, {})[each.dataset.name] = folder[each.place]
     return by_node
 
 
@@ -98,14 +97,14 @@ def deliveries(session: Session, dataset: Dataset) -> Iterator[Delivery]:
     for node, own in zip(planned, files, strict=True):
         if own and node.name in nodes:
             mine = dataset if own == dataset.files else replace(dataset, files=own)
-            yield Delivery(node=nodes[node.name], name=dataset.name, dataset=mine)
+            yield Delivery(node=nodes[node.name], dataset=mine)
 
 
 def delivered(
     session: Session, delivery: Delivery, signer: DataSigner, stage: Stage, stop: Stop
 ) -> str:
     """Have the node download what it lacks; returns the dataset's absolute folder there."""
-    node, name = delivery.node, delivery.name
+    node, name = delivery.node, delivery.dataset.name
     scratch = SCRATCH if is_cloud(session.config.provider) else ()
 
     def once(relay: bool) -> str:
