@@ -33,8 +33,7 @@ def load(
     Of several candidates (`any_of`), the config is as the one reads it that `plan` shows first.
     `trust` allows the file what `cloudtrain trust` lists, such as sending credentials to a host
     that is none of the clouds' own. Raises ConfigError with every problem of the file, UsageError
-    if it cannot be read, and, as UntrustedError, for such a file that nobody has trusted.
-    """
+    if it cannot be read, and, as UntrustedError, for such a file that nobody has trusted."""
     from cloudtrain import config
     from cloudtrain.cluster.place_choice import settle
     from cloudtrain.trust.consent import refuse_untrusted
@@ -55,8 +54,7 @@ def plan(config: ClusterConfig, *, ignore: Collection[str] = ()) -> PlanReport:
     """Plan every node, TF_CONFIG and command, and what they cost. Offline.
 
     Raises UsageError for machines that no cloud offers, ConfigError for invalid versions, places
-    and commands. `ignore`: findings of `check` to ignore.
-    """
+    and commands. `ignore`: findings of `check` to ignore."""
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.plan import plan_report
 
@@ -72,8 +70,7 @@ def check(
 ) -> tuple[Finding, ...]:
     """Query the cloud and the store for what would stop `up` or `train`. Returns all findings.
 
-    `deep` also tests `up` on the account, for a cent at most.
-    """
+    `deep` also tests `up` on the account, for a cent at most."""
     from cloudtrain.checks.check import check
     from cloudtrain.cluster.plan import make_plan
 
@@ -98,8 +95,7 @@ def up(
     has, `replace` recreates those that differ, `give_back` deletes what this call created if it
     fails, `wait` is how many seconds to try again while there is no capacity or quota. Raises
     UsageError, CapacityError, QuotaError, PermissionsError, StepFailed, LockedError and other
-    CloudtrainErrors.
-    """
+    CloudtrainErrors."""
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.up import up
     from cloudtrain.runs.landing_steps import AllowedChanges
@@ -130,8 +126,7 @@ def train(
     `resume`: a run whose last landed checkpoint it begins with: its id, `last`, or the URI of its
     store. `arguments` are added to `train.command`. Blocks for the whole run, with `detach` until
     it has started. On KeyboardInterrupt the run continues, supervised by a background process.
-    Raises RunFailed for a failed run, PreflightError, NotLanded, UsageError, LockedError.
-    """
+    Raises RunFailed for a failed run, PreflightError, NotLanded, UsageError, LockedError."""
     from cloudtrain.commands.train import train
 
     name, config = _target(cluster)
@@ -161,8 +156,7 @@ def run(
 
     `resume` as for `train`, `wait` as for `up`. Asks for no confirmation. Blocks to the end;
     KeyboardInterrupt ends the run and takes the cluster down first. Raises what `up`, `train` and
-    `down` raise, NodesError if both the run and `down` failed.
-    """
+    `down` raise, NodesError if both the run and `down` failed."""
     from cloudtrain.cluster.plan import make_plan
     from cloudtrain.commands.run import run
 
@@ -185,8 +179,7 @@ def status(
 
     Without `cluster`, all known ones. `store`: a URI whose landed runs are read instead of the
     local records. `offline` queries no provider. A provider that does not answer is the `error` of
-    its cluster. Raises UsageError for an unknown name, StoreError.
-    """
+    its cluster. Raises UsageError for an unknown name, StoreError."""
     from cloudtrain.commands.status import status
 
     name, config = (None, None) if cluster is None else _target(cluster, store)
@@ -206,8 +199,7 @@ def logs(
     """Output of every task of the latest run (or of `run`), by the task's name.
 
     `roles` limits it to `worker` or `worker0`, `tail` to the last lines of each. `follow` blocks
-    until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError.
-    """
+    until the run has ended; `console` shows lines as they come. Raises UsageError, StoreError."""
     from cloudtrain.commands.logs import logs
     from cloudtrain.console.quiet import CollectingConsole
 
@@ -240,8 +232,7 @@ def fetch(
     file there that no earlier fetch wrote is replaced with `overwrite` alone.
 
     Each path of the manifest's `files` is at `destination / path`. Blocks until all are downloaded.
-    Raises UsageError, StoreError.
-    """
+    Raises UsageError, StoreError."""
     from cloudtrain.commands.fetch import fetch
 
     name, config = _target(cluster, store)
@@ -272,8 +263,7 @@ def down(
     `order_key`: private key with which the controller of a cluster that is away is ended from
     another machine than the one that sent it. Blocks until nothing is left. Raises NotLanded, with
     every node kept, unless `discard`; LeftoverError, which names what still exists; UsageError,
-    LockedError.
-    """
+    LockedError."""
     from cloudtrain.commands.down import down
 
     name, config = _target(cluster)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtrain.checks.node_notes import cost_of, overdue, without_end
 from cloudtrain.core import errors, moments
+from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.run_record import Run
 from cloudtrain.money.node_hours import CostSoFar
 from cloudtrain.state import LockHolder, Records, known_clusters
@@ -55,7 +56,7 @@ class ClusterStatus:
     """Resources with its label and others that cannot be ours."""
     lease: str = ""
     """A line on a lease that another machine holds for over a day."""
-    error: errors.CloudtrainError | None = None
+    error: CloudtrainError | None = None
     """Why the provider did not answer."""
     store: str | None = None
     """Store that the runs were read from, if none is on record here."""
@@ -193,7 +194,7 @@ def with_desk(
         if found is None or not cluster.is_away:
             return replace(cluster, away=state)
         stored, faults = StoredRuns(found.store, cluster.name).runs_and_faults()
-    except errors.CloudtrainError as error:
+    except CloudtrainError as error:
         return replace(cluster, faults=(*cluster.faults, error.message))
     return replace(
         cluster,
@@ -249,7 +250,7 @@ def with_landed(cluster: ClusterStatus, config: ClusterConfig) -> ClusterStatus:
     """Add runs of other machines to a cluster that is on record here without a run."""
     try:
         found = in_store(cluster.name, config, None)
-    except errors.CloudtrainError:
+    except CloudtrainError:
         return cluster
     if not found.runs:
         return cluster
@@ -262,7 +263,7 @@ def on_record(name: str) -> ClusterStatus:
     config: dict[str, Any] = {}
     try:
         config = records.config()
-    except errors.CloudtrainError as error:
+    except CloudtrainError as error:
         faults = (error.message, *faults)
     return ClusterStatus(
         name=name,
@@ -347,7 +348,7 @@ def with_nodes(cluster: ClusterStatus, config: ClusterConfig | None = None) -> C
         provider = open_provider(config)
         ask = provider.nodes_and_ends if isinstance(provider, RentsMachines) else provider.nodes
         nodes = ask(cluster.name)
-    except errors.CloudtrainError as error:
+    except CloudtrainError as error:
         return replace(cluster, error=error)
     prices = {node.name: price_of(config, node) for node in nodes}
     return replace(
