@@ -237,13 +237,8 @@ def gc_command(
         environments, faults = collect_environments(unused_for, yes=yes, as_json=as_json)
         failed.update(faults)
     if as_json:
-        print_json(
-            {
-                "collected": list(collected),
-                "environments": environments,
-                **holdings_document(answers),
-            }
-        )
+        done = {"collected": list(collected), "environments": environments}
+        print_json({**done, **holdings_document(answers)})
     if failed and not as_json:
         raise NodesError(failed)
     return max((answer.exit_code for answer in answers), default=0)

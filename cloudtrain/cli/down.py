@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from cloudtrain.cli import options
@@ -55,18 +56,11 @@ def down_command(
         confirm(f"Land the artifacts of {target.name} and destroy it on {provider}?", yes=yes)
     from cloudtrain.commands.down import down
 
+    end = partial(down, *target, discard=discard, adopt=adopt, owner=owner, order_key=order_key)
+
     def run(broken: str) -> None:
         with shown(as_json=as_json) as screen:
-            down(
-                target.name,
-                target.config,
-                discard=discard,
-                adopt=adopt,
-                owner=owner,
-                order_key=order_key,
-                break_lease=broken,
-                console=screen,
-            )
+            end(break_lease=broken, console=screen)
 
     try:
         run(break_lease or "")

@@ -91,26 +91,12 @@ def run_away(
     of the desk's own `check`."""
     config, records = plan.config, Records(plan.config.name)
     desk_cluster.refuse_unfit(config)
-    desk_records = Records(desk_cluster.desk_name(config.name))
     with records.lock("run --away"):
         refuse_other_account(config, records)
         refuse_other_folder(config, records, adopt=adopt)
         refuse_up_from_here(records)
         refuse_missing_script(config)
-        handle = Handle(config, plan)
-        desk = desk_cluster.desk_config(config, desk_records.folder / PROGRAM, wait)
-        paid = desk_cluster.without_desks_share(config, desk)
-        refuse(Handle(paid, replace(plan, config=paid)), console, ignore)
-        away = AwayPlan(
-            config=config,
-            desk=Handle(desk),
-            id=new_desk_id(clock.now()),
-            code=code_playbook.resolve(config),
-            secrets=secrets_of(config),
-            resume=resume_uri(handle, resume, console) if resume is not None else None,
-            ignore=tuple(ignore),
-            wait=wait,
-        )
+        away = settled(plan, ignore, resume, wait, console, clock)
         clear_ended_desk(away, records, console)
         record = record_away(away, records, clock)
         away = replace(away, desk=marked(away.desk, record))
@@ -123,6 +109,34 @@ def run_away(
             clean_up(away, records, console, error)
             raise error
         return state
+
+
+def settled(
+    plan: Plan,
+    ignore: Collection[str],
+    resume: str | None,
+    wait: float | None,
+    console: Console,
+    clock: Clock,
+) -> AwayPlan:
+    """Settle what the desk gets. Raises what `check` finds of the nodes with what is left for them
+    of `limits`, and UsageError."""
+    config = plan.config
+    program = Records(desk_cluster.desk_name(config.name)).folder / PROGRAM
+    desk = desk_cluster.desk_config(config, program, wait)
+    paid = desk_cluster.without_desks_share(config, desk)
+    refuse(Handle(paid, replace(plan, config=paid)), console, ignore)
+    handle = Handle(config, plan)
+    return AwayPlan(
+        config=config,
+        desk=Handle(desk),
+        id=new_desk_id(clock.now()),
+        code=code_playbook.resolve(config),
+        secrets=secrets_of(config),
+        resume=resume_uri(handle, resume, console) if resume is not None else None,
+        ignore=tuple(ignore),
+        wait=wait,
+    )
 
 
 def refuse_up_from_here(records: Records) -> None:
