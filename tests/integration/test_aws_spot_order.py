@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.core.events import Event, SpotOrderChosen
 from cloudtrain.core.model import SPOT, NodeGroup, Plan
-from cloudtrain.core.partial_list import shown
+from cloudtrain.core.paths import shown
 from cloudtrain.providers.aws import spot
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import plan_of, provider_of, stand_in

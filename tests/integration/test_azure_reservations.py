@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.cluster.drift import drift
 from cloudtrain.core.errors import CapacityError, CloudConfigError, NodesError, PermissionsError
 from cloudtrain.core.model import SPOT, Network, Node, NodeGroup, Plan, Provisioning
-from cloudtrain.core.partial_list import shown
+from cloudtrain.core.paths import shown
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins.cloud import Cloud
