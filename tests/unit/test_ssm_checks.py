@@ -11,7 +11,7 @@ from cloudtrain.cluster.plan import make_plan
 from cloudtrain.core.errors import CredentialsError, PermissionsError
 from cloudtrain.core.model import ClusterConfig, Network, NodeGroup, Plan, SshProxy
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.aws import account_checks, quota
+from cloudtrain.providers.aws import checks, quota
 from cloudtrain.providers.aws.client import Ec2Client
 from cloudtrain.providers.aws.ssh_service import NODE_ACTIONS
 from cloudtrain.providers.base.timing import TIMING
@@ -46,7 +46,7 @@ class Ssm:
         self._value = value
 
     def get_service_setting(self, **asked: str) -> Mapping[str, Any]:
-        assert asked["SettingId"] == account_checks.SETTING
+        assert asked["SettingId"] == checks.SETTING
         if self._value == "refused":
             raise CredentialsError("not allowed")
         return {"ServiceSetting": {"SettingId": asked["SettingId"], "SettingValue": self._value}}
@@ -58,7 +58,7 @@ def found(
     services = {"iam": iam, "ssm": ssm}
     monkeypatch.setattr(quota, "service", lambda ec2, name, region: services[name])
     asked = plan(identity)
-    (finding,) = account_checks.session_manager(Ec2Client(asked.config, TIMING), "us-east-1", asked)
+    (finding,) = checks.session_manager(Ec2Client(asked.config, TIMING), "us-east-1", asked)
     return finding
 
 
@@ -78,7 +78,7 @@ def plan(identity: str | None = None, *, ssm: bool = True) -> Plan:
 
 
 def test_without_ssm_nothing_is_asked() -> None:
-    assert list(account_checks.session_manager(None, "us-east-1", plan(ssm=False))) == []  # type: ignore[arg-type]
+    assert list(checks.session_manager(None, "us-east-1", plan(ssm=False))) == []  # type: ignore[arg-type]
 
 
 def test_nodes_without_an_identity_need_the_default_of_the_region(
