@@ -311,7 +311,7 @@ def _not_fresh(order: Order, now: float) -> str:
 
 
 def _recorded(path: Path) -> tuple[set[str], tuple[Order, ...]]:
-    """Nonces of the orders that were taken, and each `down` of them that was not answered."""
+    """Nonces of all orders that were taken, and the `down` orders among them without an answer."""
     seen, unfinished = set[str](), dict[str, Order]()
     for line in _lines(path):
         nonce, _, rest = line.partition(" ")

@@ -1,4 +1,4 @@
-"""Signed files of a desk in its store: exactly the bytes that were signed, by Ed25519, are read."""
+"""Files of a desk in its store, signed by Ed25519: only bytes with a valid signature are used."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cloudtrain.node.requirement_lines import LOCAL, other_file
 
 
 def problems(config: ClusterConfig) -> tuple[Problem, ...]:
-    """Those of `setup.packages`, and of the files of `setup.requirements`. Raises ConfigError for
+    """Problems in `setup.packages` and in the files of `setup.requirements`. Raises ConfigError for
     an unreadable file."""
     found = []
     for number, text in enumerate(config.setup.packages):

@@ -69,7 +69,7 @@ class Block(dict[str, "Tree"]):
         return copy
 
     def having(self, path: Path, value: Tree, place: SourceLocation) -> Block:
-        """A copy with the value at a path of keys, with the blocks that it lacks."""
+        """A copy with the value at `path`; missing blocks are created."""
         head, tail = str(path[0]), path[1:]
         at = place
         if tail:

@@ -13,7 +13,7 @@ __all__ = ["can_draw", "console"]
 
 
 def can_draw(stream: TextIO) -> bool:
-    """True for a terminal that more can be done on than to print lines."""
+    """True if the stream is a terminal that can draw lines anew, not only print them."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 

@@ -95,7 +95,7 @@ class Draft:
         return found
 
     def role(self, role: str, count: int, origin: Value | None = None) -> None:
-        """Add a role with so many nodes; none adds nothing."""
+        """Add a role with `count` nodes; do nothing if that is 0."""
         if count > 0:
             self.put(("nodes", role, "count"), count, origin)
 

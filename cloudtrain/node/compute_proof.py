@@ -1,7 +1,7 @@
 """Starts compute_work with the environment's Python and watches it, for runs/proof.py.
 
 Reads an order, answers with what an earlier proof of this boot found; then reads what to compute,
-passes the answers of that on, line by line, and says how each process ended. A phase that takes
+passes that process's answers on, line by line, and says how each process ended. A phase that takes
 longer than its limit is killed. When stdin ends, so does everything that was started here.
 """
 

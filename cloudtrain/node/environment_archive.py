@@ -33,7 +33,7 @@ TRIAL = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
 
 
 class Unfit(Exception):
-    """The environment cannot be packed; or the archive is another, or does not work here."""
+    """The environment cannot be packed, or the archive is not the expected one or does not work."""
 
 
 def main() -> None:

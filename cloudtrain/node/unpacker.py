@@ -91,7 +91,7 @@ def written(content: Any, name: bytes) -> str:
 
 
 def restored(order: "dict[str, Any]", folder: bytes) -> "dict[str, Any]":
-    """The SHA-256 of the files in the order's sequence; `why`: they cannot be downloaded here."""
+    """Download the files: their SHA-256 in the given order; or `why` that is impossible here."""
     files = order["files"]
     digests = []
     try:

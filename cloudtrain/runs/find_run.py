@@ -167,7 +167,7 @@ def require_folder(config: ClusterConfig) -> None:
 
 
 def _last(handle: Handle, console: Console) -> StoredCheckpoint:
-    """The latest run's checkpoint, of those on record and those that other machines landed."""
+    """Checkpoint of the latest run that has one, on record here or landed by another machine."""
     name, records = handle.config.name, handle.records
     known = {run.id: run for run in records.runs()}
     shared = StoredRuns(handle.store, name)

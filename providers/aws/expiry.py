@@ -141,7 +141,7 @@ class Schedules:
         target = found.get("Target") or {}
         same = same and target.get("Input") == schedule["Target"]["Input"]
         if not same or found.get("State") != "ENABLED":
-            raise TransientError("AWS accepted the schedule but reports another", what=name)
+            raise TransientError("AWS accepted the schedule but reports a different one", what=name)
 
     def drop_others(self, region: str, node: str, instance: str, kept: str | None) -> None:
         """Delete this instance's schedules other than `kept`. Raises CloudError if one stays."""
@@ -292,5 +292,5 @@ def _set_user_data(ec2: Ec2Client, machine: Vm, text: str) -> None:
     asked = {"InstanceId": machine.id, "UserData": {"Value": requests.user_data(text)}}
     ec2.ask(machine.place.region, "ModifyInstanceAttribute", asked)
     if _user_data(ec2, machine) != text:
-        text = "EC2 accepted its user data but reports another"
+        text = "EC2 accepted its user data but reports different ones"
         raise TransientError(text, what=machine.node.name)

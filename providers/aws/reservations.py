@@ -128,7 +128,7 @@ def refuse_unusable(ec2: Ec2Client, place: Location, plan: Plan, existing: Colle
         late = found.nodes_end is not None and (ec2.timing.clock.now() + LEAST > found.nodes_end)
         if found.state != "active" or late:
             raise CapacityError(
-                f"{bought} is {found.state}{_period(found)}",
+                f"{bought} is {found.state}{_period(found)}{': it ends too soon' if late else ''}",
                 scope="zone",
                 hint="`cloudtrain up --wait 6h` waits for one that is yet to begin",
             )

@@ -83,8 +83,8 @@ def _terminate(
 
     if ec2.timing.until(ask, within=ec2.timing.listing) is None and waiting:
         raise NotFoundError(
-            f"TerminateInstances in {region}: {', '.join(sorted(waiting))} was created but is not "
-            "known to EC2 yet",
+            f"TerminateInstances in {region}: created, but not yet listed by EC2: "
+            f"{', '.join(sorted(waiting))}",
             hint="run it again",
         )
 

@@ -140,7 +140,7 @@ def _disk_key(arm: ArmClient, region: str, plan: Plan) -> str:
     id = str(paths.disk_key(arm.subscription, plan.config.disk_key_in(region)))
     found = arm.find(id)
     if found is None:
-        raise CloudConfigError(f"no disk encryption set {id}", hint="check `disk_key`")
+        raise CloudConfigError(f"disk encryption set {id} does not exist", hint="check `disk_key`")
     there = plain(str(found.get("location", "")))
     if there != region:
         raise CloudConfigError(

@@ -76,7 +76,7 @@ class Deadlines:
             told = self._arm.timing.until(ask, within=self._arm.timing.listing)
             if told is None or is_at(told[0], expires) is False:
                 raise TransientError(
-                    f"{paths.last(vm)}: Azure accepted its end but reports another"
+                    f"{paths.last(vm)}: Azure accepted its end but reports a different one"
                 )
         except CloudError:
             with suppress(CloudError):

@@ -346,7 +346,9 @@ class Expiries:
             self._arm.delete(path)
         self._arm.put(path, body)
         if not requests.same_schedule(self._arm.get(path), body):
-            raise TransientError("Azure accepted its schedule but reports another", what=name)
+            raise TransientError(
+                "Azure accepted its schedule but reports a different one", what=name
+            )
 
 
 def where(machine: Vm) -> tuple[paths.Group, str]:

@@ -156,7 +156,7 @@ def _subnets(api: GcpClient, plan: Plan, regions: Sequence[str]) -> str:
         lacking = if_told(partial(_lacking, api, path, needed), set())
         if lacking:
             raise PermissionsError(
-                f"missing on {path}: {', '.join(sorted(lacking))}",
+                f"you lack permissions on {path}: {', '.join(sorted(lacking))}",
                 hint="have roles/compute.networkUser granted to you on that subnetwork",
             )
     return ", ".join(paths)

@@ -479,7 +479,7 @@ def test_a_schedule_that_azure_keeps_otherwise_is_an_error(azure: Cloud, plan: P
         return told
 
     arm(account).get = other
-    with pytest.raises(TransientError, match="reports another"):
+    with pytest.raises(TransientError, match="reports a different one"):
         first(plan, account)
 
 

@@ -105,7 +105,7 @@ def test_disks_of_azure_have_the_encryption_set_of_their_region(tmp_path: Path) 
     ("settings", "placement", "error", "words"),
     [
         ({}, "westeurope", CloudConfigError, "disks is in eastus"),
-        ({"disk_encryption_sets": {}}, "eastus", CloudConfigError, "no disk encryption set"),
+        ({"disk_encryption_sets": {}}, "eastus", CloudConfigError, "does not exist"),
         (
             {"not_permitted": ["Microsoft.Compute/diskEncryptionSets/read"]},
             "eastus",
