@@ -268,8 +268,8 @@ def of_reason(name: str, code: str, message: str) -> CloudError | None:
     known = [cause for cause in causes if TABLE.row(cause[0], cause[1]) is not None]
     if not known:
         return None
-    made = TABLE.error(name, causes=known, words=message or code, reach="zone")
-    return _with_command(made.copy_with(code=code), message)
+    made = TABLE.error("", causes=known, words=message or code, reach="zone")
+    return _with_command(made.copy_with(what=name, code=code), message)
 
 
 def of_exception(asked: str, error: Exception) -> CloudError:

@@ -62,7 +62,8 @@ def launch(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork]) -> Vm:
             return machine
         ended |= {used for used, each in _listed(ec2, order) if each.node.state == "gone"}
     raise BusyError(
-        f"{order.node.name}: EC2 accepted none of {TOKENS} client tokens for a new instance",
+        f"EC2 accepted none of {TOKENS} client tokens for a new instance",
+        what=order.node.name,
         hint="wait an hour, until EC2 forgets ended instances, or choose another `name`",
     )
 
@@ -108,8 +109,8 @@ def _of_token(ec2: Ec2Client, order: LaunchRequest[ClusterNetwork], token: str) 
         raise unknown
     if machine is None:
         raise NotFoundError(
-            f"{order.node.name}: its security group {', '.join(order.network.groups)} is not known "
-            "to EC2",
+            f"its security group {', '.join(order.network.groups)} is not known to EC2",
+            what=order.node.name,
             hint="run it again",
             scope="region",
         )

@@ -75,9 +75,8 @@ class Deadlines:
         try:
             told = self._arm.timing.until(ask, within=self._arm.timing.listing)
             if told is None or is_at(told[0], expires) is False:
-                raise TransientError(
-                    f"{paths.last(vm)}: Azure accepted its end but reports a different one"
-                )
+                text = "Azure accepted its end but reports a different one"
+                raise TransientError(text, what=paths.last(vm))
         except CloudError:
             with suppress(CloudError):
                 self.cancel(region, [made.operation])

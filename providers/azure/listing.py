@@ -137,7 +137,7 @@ def condition(
         return STATES.get(power, "starting"), None
     if provisioning == "failed":
         reason = failure_reason({"properties": {**properties, "instanceView": view}})
-        return "stopped", faults.of_error(name, reason, reach=reach)
+        return "stopped", faults.of_error("", reason, reach=reach).copy_with(what=name)
     # If the power state is not reported, a provisioned VM is taken as running.
     return ("running" if provisioning == "succeeded" else "starting"), None
 

@@ -186,8 +186,8 @@ def _refuse_secure_boot(vm: Tree) -> None:
     profile = (vm.get("properties") or {}).get("securityProfile") or {}
     if (profile.get("uefiSettings") or {}).get("secureBootEnabled"):
         raise CloudConfigError(
-            f"{vm.get('name')}: Azure created it with Secure Boot, with which the kernel refuses "
-            "NVIDIA's modules",
+            "Azure created it with Secure Boot, with which the kernel refuses NVIDIA's modules",
+            what=str(vm.get("name")),
             hint="run `az feature register --namespace Microsoft.Compute --name "
             "UseStandardSecurityType`, then try again",
         )

@@ -148,7 +148,7 @@ class Creation(Generic[NetworkT]):
         except CloudError as error:
             if not isinstance(error, TransientError):
                 del launches.pending[node.name]  # refused: nothing of it can appear later
-            raise error.copy_with(what=node.name) from error.__cause__
+            raise _of_node(node.name, error) from error.__cause__
 
     def _start(self) -> None:
         stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
@@ -207,7 +207,7 @@ class Creation(Generic[NetworkT]):
             for id, machine in awaited.items():
                 late = overdue or id in seen
                 if late and id not in listed and machine.node.name in queued.names:
-                    raise self._unqueued(machine).copy_with(what=machine.node.name)
+                    raise _of_node(machine.node.name, self._unqueued(machine))
                 _refuse_lost(machine, listed.get(id), late=late)
             seen.update(listed)
             found = [listed[id] for id in awaited if id in listed]
@@ -372,10 +372,15 @@ def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
     name = asked.node.name
     if now is not None and (now.error is not None or now.node.state == "gone"):
         error = now.error or TransientError("the cloud stopped the VM during its start")
-        raise error.copy_with(what=name)
+        raise _of_node(name, error)
     if now is None and late:
         text = "the cloud accepted the request but does not list the node"
         raise TransientError(text, what=name)
+
+
+def _of_node(name: str, error: CloudError) -> CloudError:
+    """A copy of the error that is about this node, with what else it is about in its text."""
+    return error.copy_with(what=name, text=text_of(name, error))
 
 
 def _one_refusal(failure: BaseException) -> BaseException:
@@ -393,7 +398,10 @@ def _one_refusal(failure: BaseException) -> BaseException:
         if len(texts) == 1:
             made = made.copy_with(what=some(list(failure.failures)), text=texts.pop())
         else:
-            each = tuple(PlaceRefusal(place=e.what, error=e.copy_with(what="")) for e in refusals)
+            each = tuple(
+                PlaceRefusal(place=name, error=_of_node(name, e).copy_with(what=""))
+                for name, e in zip(failure.failures, refusals, strict=True)
+            )
             made = made.copy_with(text=str(failure), refusals=each)
         if isinstance(made, CapacityError):
             made.elsewhere = tuple(z for e in refusals for z in getattr(e, "elsewhere", ()))
@@ -404,5 +412,5 @@ def _one_refusal(failure: BaseException) -> BaseException:
         and isinstance(first, CloudError)
         and len({type(error) for error in errors}) == 1
     ):
-        return first.copy_with(what=some(list(failure.failures)))
+        return first.copy_with(what=some(list(failure.failures)), text=texts.pop())
     return failure

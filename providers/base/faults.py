@@ -171,8 +171,9 @@ def _error(
     facts: Mapping[str, str],
     retry_after: float | None = None,
 ) -> CloudError:
+    text = " ".join(words.split())
     return row.error(
-        f"{what}: {' '.join(words.split())}",
+        f"{what}: {text}" if what else text,
         hint=row.hint.format_map(_Facts(facts)) if row.hint else None,
         scope=row.scope or reach,
         code=code,

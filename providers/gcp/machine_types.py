@@ -138,14 +138,16 @@ def shape(node: NodePlan) -> Shape:
     machine, wanted = node.machine, node.accelerator
     if machine is None:
         raise CloudConfigError(
-            f"{node.name}: no machine type is set",
+            "no machine type is set",
+            what=node.name,
             hint=f"set it: `nodes: {{{node.role}: {{machine: n1-standard-8}}}}`",
         )
     if wanted is None or family(machine) != "n1":
         return Shape(machine=machine, gpus=wanted)
     if wanted.kind not in ATTACHABLE:
         raise CloudConfigError(
-            f"{node.name}: {wanted} cannot be attached to {machine}",
+            f"{wanted} cannot be attached to {machine}",
+            what=node.name,
             hint=f"n1 machines support {', '.join(ATTACHABLE)}",
         )
     return Shape(machine=machine, gpus=wanted, attached=ATTACHABLE[wanted.kind])

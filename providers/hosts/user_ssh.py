@@ -257,7 +257,8 @@ def _connect(
                 hint="the machine may be restarting",
             ) from error
         raise CredentialsError(
-            f"{name}: {_place(way)} accepts none of your keys: {error}",
+            f"{_place(way)} accepts none of your keys: {error}",
+            what=name,
             hint="set `user` and `key` in `hosts`; load a key with a passphrase into ssh-agent",
         ) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -282,7 +283,8 @@ def _raise_too_many_keys(
     if "authentication failures" not in words:
         return
     raise CredentialsError(
-        f"{name}: {_place(way)} ended the login before it was offered the right key: {words}",
+        f"{_place(way)} ended the login before it was offered the right key: {words}",
+        what=name,
         hint="your ssh-agent has more keys than the server lets one try (`MaxAuthTries`): set "
         "`key` in `hosts` to the file of the one that opens it",
     ) from error

@@ -159,6 +159,9 @@ def test_the_blob_that_iam_adds_is_no_part_of_the_message() -> None:
 def test_why_an_instance_was_given_up(code: str, kind: type[CloudError] | None) -> None:
     error = faults.of_reason("mnist-worker0", code, "")
     assert (type(error) if error else None) is kind
+    if error is not None:
+        assert (error.what, error.message) == ("mnist-worker0", f"mnist-worker0: {error.text}")
+        assert "mnist" not in error.text
 
 
 # ── Exceptions ───────────────────────────────────────────────────────────────

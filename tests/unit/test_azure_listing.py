@@ -43,6 +43,7 @@ def test_a_vm_that_was_never_allocated_tells_why() -> None:
     state, error = listing.condition("n", {"provisioningState": "Failed"}, view, dying=False)
     assert state == "stopped"
     assert isinstance(error, CapacityError)
+    assert (error.what, error.text) == ("n", "AllocationFailed: Allocation failed.")
     assert error.message == "n: AllocationFailed: Allocation failed."
     _, error = listing.condition("n", {"provisioningState": "Failed"}, {}, dying=False)
     assert error is not None

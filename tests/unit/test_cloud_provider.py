@@ -263,9 +263,14 @@ def test_one_other_failure_among_refusals_is_no_refusal(rig: Rig) -> None:
     assert rig.account.holds() == []
 
 
-def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(rig: Rig) -> None:
-    rig.account.dies_starting["mnist-worker0"] = CapacityError("out of hosts", scope="zone")
-    with pytest.raises(CapacityError, match="mnist-worker0: out of hosts"):
+@pytest.mark.parametrize("what", ["", "mnist-worker0", "its disk"])
+def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(
+    rig: Rig, what: str
+) -> None:
+    died = CapacityError("out of hosts", scope="zone", what=what)
+    rig.account.dies_starting["mnist-worker0"] = died
+    own = "its disk: " if what == "its disk" else ""
+    with pytest.raises(CapacityError, match=f"east-a: mnist-worker0: {own}out of hosts"):
         rig.create()
     assert len({order.place for order in rig.account.orders}) == len(PLACES)
     assert rig.account.holds() == []
