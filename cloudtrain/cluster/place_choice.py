@@ -242,7 +242,8 @@ def _no_choice(refusals: Sequence[PlaceRefusal]) -> CloudtrainError:
     hint = next((error.hint for error in errors if error.hint and error not in for_room), None)
     if for_room:
         hint = "`--wait 6h` tries all of them again until one has room; or add candidates"
-    return of_kind(worst, text, hint)
+    error = of_kind(worst, text, hint)
+    return error.copy_with(refusals=tuple(refusals)) if isinstance(error, CloudError) else error
 
 
 # ── offers ─────────────────────────────────────────────────────────────────────

@@ -13,16 +13,19 @@ from click.testing import CliRunner
 
 from cloudtrain import catalog
 from cloudtrain.cli.app import cli
+from cloudtrain.cluster import place_choice
 from cloudtrain.cluster.place_choice import choices, cluster_offers, each_account, settle, standing
 from cloudtrain.cluster.plan import make_plan
-from cloudtrain.cluster.session import record_cluster
+from cloudtrain.cluster.session import Handle, record_cluster
 from cloudtrain.commands.plan import plan_report
 from cloudtrain.config import from_json, load, load_again, to_json, with_candidate
 from cloudtrain.config.location import location_of, place_in_file
-from cloudtrain.core.errors import ConfigError
+from cloudtrain.core.errors import CapacityError, ConfigError
 from cloudtrain.core.model import ClusterConfig
+from cloudtrain.core.retry import Retry
 from cloudtrain.rehearsal.fault_trial import local_config
 from cloudtrain.state import Records
+from tests.support.landing_parts import Heard
 
 GCP: dict[str, Any] = {"provider": "gcp", "placement": ["us-central1", "us-east4"]}
 AWS: dict[str, Any] = {
@@ -331,3 +334,19 @@ def test_a_wait_is_a_duration(wait: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["up", str(write(tmp_path, any_of=[GCP])), f"--wait={wait}"])
     assert done.exit_code == 2
     assert "is not a duration such as 30m or 6h" in done.output
+
+
+def test_a_wait_says_in_one_line_what_the_last_candidate_lacked(
+    home: Path, config: ClusterConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_choice, "ROUNDS", Retry(pause=0.0, tries=2))
+    console = Heard()
+
+    def full(here: Handle, _: object) -> None:
+        raise CapacityError(f"no room\nin any zone of {here.config.provider}")
+
+    with pytest.raises(CapacityError, match="no candidate can provide the nodes"):
+        place_choice.in_first_with_room(Handle(config), full, full, console, wait=60.0)
+    (waited,) = [text for text in console.warned if text.startswith("no room: ")]
+    assert "provide the nodes" not in waited
+    assert waited.count("no room in any zone of") == 1
