@@ -242,7 +242,7 @@ class _Taker:
             except UnpackingUnavailable as error:
                 self._unpackers.none(str(error))
             except NodeError as error:
-                self._unpackers.lose(node, error.message)
+                self._unpackers.lose(node, error.text)
         return None
 
     def _here(self, name: SpoolName) -> bool:

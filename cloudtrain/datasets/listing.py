@@ -167,7 +167,7 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except CloudtrainError as error:
-        changes = {"what": f"data.{name}", "text": error.message}
+        changes = {"what": f"data.{name}", "text": error.message.removeprefix("data: ")}
         if isinstance(error, NoBucketError):
             changes["hint"] = "check the name: the bucket or container must exist"
         elif isinstance(error, PermissionsError) and "://" in error.what:  # of a bucket

@@ -267,6 +267,17 @@ def test_missing_data_is_a_finding_with_the_exit_code_of_the_config(tmp_path: Pa
     assert found.hint == "check the URI"
 
 
+def test_a_finding_names_its_dataset_once(tmp_path: Path) -> None:
+    write(tmp_path, a="1", b="2")
+    shards = DataSource(source=tmp_path.as_uri(), shard=True)
+    unknown = DataSource(source="ftp://host/x")
+    findings = checked_data(make_plan(config(d=shards, e=unknown))).findings
+    assert [(each.what, each.text) for each in findings] == [
+        ("data.d", "2 files cannot be divided into 3 equal shards"),
+        ("data.e", "ftp://host/x: unknown kind of store"),
+    ]
+
+
 def test_a_folder_without_the_right_to_read_it_is_a_refusal_with_exit_code_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
