@@ -10,7 +10,7 @@ import pytest
 
 from cloudtrain.core.events import Event, SpotOrderChosen
 from cloudtrain.core.model import SPOT, NodeGroup, Plan
-from cloudtrain.core.paths import shown
+from cloudtrain.core.partial_list import evidence_text
 from cloudtrain.providers.aws import spot
 from tests.standins.cloud import Cloud
 from tests.support.aws_parts import plan_of, provider_of, stand_in
@@ -62,8 +62,8 @@ def test_without_the_right_to_scores_the_price_counts_and_it_is_told(
     aws.fault("answer", action="GetSpotPlacementScores *", **fault)
     plan = planned(aws)
     found = provider_of(plan).spot_evidence(plan)
-    assert shown(found).startswith("us-east-1b 0.3 $/hour, us-east-1a 0.6 $/hour")
-    assert shown(found).endswith(f"(spot price of now; no Spot placement scores: {code})")
+    assert evidence_text(found).startswith("us-east-1b 0.3 $/hour, us-east-1a 0.6 $/hour")
+    assert evidence_text(found).endswith(f"(spot price of now; no Spot placement scores: {code})")
 
 
 def test_nodes_of_two_machine_types_have_the_lower_score(aws: Cloud) -> None:

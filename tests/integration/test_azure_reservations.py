@@ -12,7 +12,7 @@ import pytest
 from cloudtrain.cluster.drift import drift
 from cloudtrain.core.errors import CapacityError, CloudConfigError, NodesError, PermissionsError
 from cloudtrain.core.model import SPOT, Network, Node, NodeGroup, Plan, Provisioning
-from cloudtrain.core.paths import shown
+from cloudtrain.core.partial_list import evidence_text
 from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.base.provider import CloudProvider
 from tests.standins.cloud import Cloud
@@ -225,7 +225,7 @@ def test_regions_are_told_with_how_often_azure_evicted_there(azure: Cloud) -> No
     azure.set(eviction_rates={f"eastus/{T4}": "15-20", f"westus/{T4}": "0-5", f"westus3/{T4}": ""})
     plan = on_spot(azure, "eastus-1", "westus", "westus3")
     found = provider_of(plan).spot_evidence(plan)
-    assert shown(found) == (
+    assert evidence_text(found) == (
         "westus 0-5 % evicted an hour, eastus-1 15-20 % evicted an hour "
         "(evictions of the last 28 days, by Azure Resource Graph)"
     )
