@@ -264,9 +264,7 @@ def test_one_other_failure_among_refusals_is_no_refusal(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("what", ["", "mnist-worker0", "its disk"])
-def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(
-    rig: Rig, what: str
-) -> None:
+def test_a_node_that_dies_while_it_starts_is_a_refusal_with_its_reason(rig: Rig, what: str) -> None:
     died = CapacityError("out of hosts", scope="zone", what=what)
     rig.account.dies_starting["mnist-worker0"] = died
     own = "its disk: " if what == "its disk" else ""
