@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from posixpath import normpath
 
 from cloudtrain.artifacts.checkpoints import landed_checkpoint, put_checkpoints
@@ -31,10 +31,15 @@ class Watched:
     session: Session
     run: Run
     restarts: int = 0
+    started: Run = field(init=False)
+    """The run without the attempts that are recorded, and not started yet."""
+
+    def __post_init__(self) -> None:
+        self.started = self.run
 
     def restarted(self, session: Session) -> None:
         """Go on with the session that has the node of a task that was restarted."""
-        self.session, self.restarts = session, self.restarts + 1
+        self.session, self.started, self.restarts = session, self.run, self.restarts + 1
 
 
 class Observer:
@@ -301,6 +306,6 @@ class NodeAgents(Observer):
 
     def _keep(self) -> None:
         restarts = self._watched.restarts
-        after = start_agents(self.session, self.run)
+        after = start_agents(self.session, self._watched.started)
         if restarts == self._watched.restarts:
             self._next = self.session.clock.now() + after

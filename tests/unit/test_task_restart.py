@@ -32,8 +32,9 @@ from cloudtrain.runs.monitor import (
     new_attempt_state,
     take,
 )
-from cloudtrain.runs.observers import Observer, Watched
+from cloudtrain.runs.observers import NodeAgents, Observer, Watched
 from cloudtrain.runs.restart import Restarted, TaskRestarts, record_restart
+from cloudtrain.runs.start import next_attempts
 from cloudtrain.runs.tail import Event
 from cloudtrain.runs.task_commands import AttemptEnd
 from cloudtrain.state import Records
@@ -155,6 +156,23 @@ def test_an_observer_holds_nothing_of_the_session_that_a_restart_replaces(
     assert made.is_anew()
     old = (session, session.transport, session.provider, session.nodes, session.records)
     assert not [name for name, held in vars(made).items() if any(held is each for each in old)]
+
+
+def test_an_agent_stays_with_the_attempt_that_ended_until_the_next_one_is_started(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an attempt without a folder it would see no end, and archive nothing after it."""
+    watched = Watched(session=session, run=RUN)
+    begun: list[Run] = []
+    monkeypatch.setattr(
+        "cloudtrain.runs.observers.start_agents", lambda _, run: float(begun.append(run) is None)
+    )
+    agents = NodeAgents(watched)
+    watched.run = recorded = next_attempts(RUN, {WORKER.name})
+    agents._keep()
+    watched.restarted(session)
+    agents._keep()
+    assert begun == [RUN, recorded]
 
 
 def test_the_monitor_asks_every_observer() -> None:
