@@ -69,8 +69,8 @@ def finish(draft: Draft, options: Options) -> Imported:
 def _without_refused(draft: Draft, options: Options) -> ClusterConfig:
     """The config of a draft, which loses each value that the config's reader refuses. Raises
     ConfigError if what is left cannot be one, either."""
+    _put_placeholders(draft)
     while True:
-        _put_placeholders(draft)
         draft.problems = _unique(draft.problems)
         try:
             return _loaded(draft, options)
@@ -214,8 +214,8 @@ def _loaded(draft: Draft, options: Options) -> ClusterConfig:
 
 
 def _drop_refused(draft: Draft, error: ConfigError, options: Options) -> None:
-    """Drop each refused value, and report it at its line in the source. Raises ConfigError if
-    nothing can be dropped."""
+    """Drop each refused value, and report it at its line in the source. Raises ConfigError if only
+    placeholders are refused."""
     own = [replace(problem, file=draft.file, line=None) for problem in error.problems]
     roles = re.compile(r"nodes(\.[^.]+)?|strategy|hosts")
     between = next((problem for problem in own if roles.fullmatch(problem.field)), None)
@@ -226,12 +226,12 @@ def _drop_refused(draft: Draft, error: ConfigError, options: Options) -> None:
             raise ConfigError(own, hint=f"pass --strategy: {', '.join(STRATEGIES)}")
         draft.lose(_whole(draft), f"{name}, as the code has it, does not fit: {between.text}")
         return
-    dropped = 0
+    before = dict(draft.entries)
     for problem in own:
         for entry in draft.without(problem.field) if problem.field else ():
-            dropped += not entry.fill_in
             draft.lose(entry.origin or _whole(draft), f"as {problem.field}: {problem.text}")
-    if not dropped:
+    _put_placeholders(draft)
+    if draft.entries == before:  # a placeholder that is refused would be put in for ever
         raise ConfigError(own)
 
 

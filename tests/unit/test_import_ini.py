@@ -71,3 +71,11 @@ def test_another_provider_gets_as_many_nodes(desk: Desk) -> None:
 def test_a_file_that_hosts_would_refuse_is_refused(desk: Desk, ini: str) -> None:
     with pytest.raises(ConfigError, match=r"c\.ini"):
         desk.imported(ini, file="c.ini")
+
+
+def test_a_placeholder_that_is_refused_ends_the_import(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
+    with pytest.raises(ConfigError, match=r"artifacts\.store: .*HOME"):
+        desk.imported("[cluster]\nchief=localhost:2222\n", file="c.ini")
