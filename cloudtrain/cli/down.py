@@ -45,7 +45,7 @@ def down_command(
     """Land the artifacts, delete everything, and report what the provider still lists. Keeps the
     nodes (exit code 5) if something that only a node holds cannot be landed, unless --discard is
     given. Leftovers are named (exit code 6). With --provider, a cluster without a local record is
-    found by its labels. One that is away is ended by its desk."""
+    found by its labels. One that is away is ended by its controller."""
     target = resolve_target(name, provider, project, adopt=adopt)
     show_owner(target, owner)
     provider = provider_of(target)
