@@ -36,7 +36,7 @@ def confirm() -> None:
 
 def deleting_what_was_seen(before: int) -> AbstractContextManager[None]:
     """Have `refuse_stale` raise inside once this process has stood still since the listing of what
-    is deleted. `before`: `awake.gaps` when that began."""
+    is deleted. `before`: `moments.gaps` when that began."""
 
     def check() -> None:
         if moments.gaps() != before:

@@ -5,30 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import paramiko
 
 from cloudtrain.core.errors import CredentialsError, HostKeyMismatch, NodeError, NodeUnreachable
 from cloudtrain.core.model import Host, SshProxy
 from cloudtrain.core.retry import HOST_ANSWER, Retry
 from cloudtrain.core.shell import AnswerMark, script
+from cloudtrain.core.task_id import TaskId
 from cloudtrain.ssh import proxy_process
 from cloudtrain.ssh.ssh_proxy import PLACEHOLDERS, ProxyFailed, anywhere, in_words, jump_command
-
-if TYPE_CHECKING:
-    import paramiko
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
-from functools import cache
-
-import paramiko
-
-from cloudtrain.core.task_id import TaskId
 
 # Without a handler Python prints what paramiko's thread logs of a connection that breaks, with its
 # traceback: the error reaches the user as ours, once.
@@ -152,8 +146,6 @@ class UserSsh:
         return bytes(output).decode("utf-8", "replace")
 
     def _session(self) -> paramiko.Channel:
-        import paramiko
-
         transport = self.client.get_transport()
         assert transport is not None  # as it is logged in
         try:
@@ -174,8 +166,6 @@ def _close(channel: paramiko.Channel) -> None:
     """Close a channel, whose connection may be lost. In a timer's thread an error would be printed
     with its traceback.
     """
-    import paramiko
-
     with suppress(paramiko.SSHException, EOFError, OSError):
         channel.close()
 
@@ -189,8 +179,6 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
     """Open a session. Raises HostKeyMismatch for a machine that known_hosts does not list,
     CredentialsError if it accepts no key, NodeUnreachable. `proxy`: what it goes through.
     """
-    import paramiko
-
     way = address_of(host)
     with paramiko.SSHClient() as client:
         for path in way.known_hosts:
@@ -222,8 +210,6 @@ def proxy_command(way: HostAddress, proxy: SshProxy | None) -> tuple[str, ...]:
 def _connect(
     client: paramiko.SSHClient, name: str, way: HostAddress, proxy: tuple[str, ...] = ()
 ) -> None:
-    import paramiko
-
     if way.keys:
         client._agent = NamedKeys(way.keys)  # type: ignore[attr-defined]  # else all that it has
     through = _through(name, proxy)
@@ -347,8 +333,6 @@ def _asked(address: str, config: str) -> list[str] | None:
 
 
 def _by_paramiko(address: str, config: Path) -> Mapping[str, tuple[str, ...]]:
-    import paramiko
-
     found = paramiko.SSHConfig.from_path(str(config)).lookup(address)
     return {
         name: tuple(value) if isinstance(value, list) else (str(value),)
