@@ -87,14 +87,14 @@ def _accelerator(answer: Json) -> Accelerator | None:
     return None
 
 
-_GPUS, _FAMILIES = fact_tables.rows(FOLDER, "gpus"), fact_tables.rows(FOLDER, "machine_families")
+_GPUS, _TRAITS = fact_tables.rows(FOLDER, "gpus"), fact_tables.rows(FOLDER, "family_traits")
 ATTACHABLE = {row["kind"]: row["attached_as"] for row in _GPUS if row["attached_as"]}
 QUOTAS = {row["kind"]: row["quota"] for row in _GPUS if row["quota"]}
-COMPACT = frozenset(row["family"] for row in _FAMILIES if row["compact"])
-FAST = frozenset(row["family"] for row in _FAMILIES if row["compact"] == "fast")
-PERSISTENT_DISK = frozenset(row["family"] for row in _FAMILIES if row["persistent_disk"])
-CPU_QUOTAS = frozenset(row["family"] for row in _FAMILIES if row["cpu_quota"] == "own")
-SHARED_CPU_QUOTA = frozenset(row["family"] for row in _FAMILIES if row["cpu_quota"] == "shared")
+COMPACT = frozenset(row["family"] for row in _TRAITS if row["compact"])
+FAST = frozenset(row["family"] for row in _TRAITS if row["compact"] == "fast")
+PERSISTENT_DISK = frozenset(row["family"] for row in _TRAITS if row["persistent_disk"])
+CPU_QUOTAS = frozenset(row["family"] for row in _TRAITS if row["cpu_quota"] == "own")
+SHARED_CPU_QUOTA = frozenset(row["family"] for row in _TRAITS if row["cpu_quota"] == "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
