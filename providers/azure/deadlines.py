@@ -86,13 +86,13 @@ class Deadlines:
     def _send(self, region: str, vm: str, expires: float) -> Deadline:
         """Submit the operation. A refusal does not fail the VM: the daily schedule remains."""
         asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
-        what = f"{paths.last(vm)}: the end at Microsoft.ComputeSchedule"
+        node, what = paths.last(vm), "the end at Microsoft.ComputeSchedule"
         try:
             answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
         except CredentialsError:
             raise
         except CloudError as refusal:
-            return Deadline(refusal=refusal.copy_with(what=what))
+            return Deadline(refusal=refusal.copy_with(what=node, text=f"{what}: {refusal.message}"))
         words = "it named no operation"
         for result in answer.get("results") or ():
             operation = result.get("operation") or {}
@@ -100,7 +100,7 @@ class Deadlines:
                 return Deadline(operation=str(operation["operationId"]))
             told = (result.get("errorCode"), result.get("errorDetails"))
             words = ": ".join(str(each) for each in told if each) or words
-        return Deadline(refusal=CloudConfigError(f"{what} was refused: {words}"))
+        return Deadline(refusal=CloudConfigError(f"{what} was refused: {words}", what=node))
 
     def reported(self, region: str, operations: Sequence[str]) -> dict[str, Report]:
         """Reports of Azure on these operations, by ID; none where this user may not ask."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from cloudtrain.core.errors import BusyError, CapacityError
+from cloudtrain.core.errors import BusyError, CapacityError, CloudError, PermissionsError
 from cloudtrain.providers.azure import listing, paths
+from cloudtrain.providers.azure.deadlines import Deadlines
 from cloudtrain.providers.azure.machine_types import read
 from cloudtrain.providers.base.answers import unix_time
 
@@ -102,3 +106,19 @@ def test_a_size_that_is_restricted_in_one_zone_is_left_with_the_others() -> None
     assert sku.refused == ""
     refused = {**entry, "restrictions": [{"type": "Location", "reasonCode": "QuotaId"}]}
     assert read([refused], "eastus")[0].refused == "QuotaId"
+
+
+@pytest.mark.parametrize("answer", [PermissionsError("POST x: denied"), {"results": [{}]}])
+def test_a_refused_end_says_its_vm_apart_from_what_was_refused(answer: Any) -> None:
+    def call(*asked: object) -> Any:
+        if isinstance(answer, CloudError):
+            raise answer
+        return SimpleNamespace(body=answer)
+
+    arm: Any = SimpleNamespace(call=call, path="/subscriptions/s")
+    services: Any = SimpleNamespace(reach_far=lambda region: True)
+    refusal = Deadlines(arm, services).submit("/vms/m-chief0", "eastus", 9e9, "").refusal
+    assert refusal is not None
+    assert refusal.what == "m-chief0"
+    assert refusal.text.startswith("the end at Microsoft.ComputeSchedule")
+    assert refusal.text.endswith(("POST x: denied", "was refused: it named no operation"))
