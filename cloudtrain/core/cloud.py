@@ -88,7 +88,14 @@ class MetadataQuery:
 class Preemption(MetadataQuery):
     """Query of a node for its preemption notice. A notice is JSON with `event_type` among its
     `Events` for this node, or, without `event_type`, a text that fully matches the pattern
-    `answer`."""
+    `answer`.
+
+    Not asked for, as none is a sure end of a spot node (read 2026-11-23): Google's graceful
+    shutdown (https://cloud.google.com/compute/docs/instances/graceful-shutdown-overview) and notice
+    of maintenance (https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance), AWS'
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html, and Azure's
+    https://learn.microsoft.com/azure/virtual-machine-scale-sets/virtual-machine-scale-sets-terminate-notification
+    """
 
     answer: str = ""
     event_type: str = ""

@@ -158,7 +158,7 @@ TABLE = Table(
         "AuthenticationFailed AuthenticationFailedMissingToken AuthenticationFailedInvalidHeader "
         "InvalidAuthenticationToken ExpiredAuthenticationToken Unauthorized http401",
     ),
-    denied(
+    denied(  # https://learn.microsoft.com/azure/role-based-access-control/troubleshooting
         "assign the role in docs/azure.md by `az role assignment create`; one that was just "
         "assigned takes effect after up to ten minutes",
         "AuthorizationFailed LinkedAuthorizationFailed LinkedAccessCheckFailed Forbidden http403",
