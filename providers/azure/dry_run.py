@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,10 @@ from cloudtrain.core.protocols import Finding
 from cloudtrain.providers.azure import images, network, paths, requests, reservations
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
 from cloudtrain.providers.azure.faults import refuses_boot
-from cloudtrain.providers.azure.machine_types import Sku, Skus
+from cloudtrain.providers.azure.machine_types import Skus
+from cloudtrain.providers.azure.vms import bodies
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.driver import Location
+from cloudtrain.providers.base.driver import LaunchRequest, Location
 from cloudtrain.providers.base.findings import in_each
 
 CALLER = "192.0.2.1/32"
@@ -111,9 +112,8 @@ def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> reque
     for the user's group: everything else.
     """
     group = arm.group_for(plan.config.name, place.region)
-    tags = labels.on_resources(plan)
     inside = _template(
-        "2019-04-01/deploymentTemplate.json#", list(_inside(arm, skus, plan, place, group))
+        "2019-04-01/deploymentTemplate.json#", _inside(arm, skus, plan, place, group)
     )
     if arm.given:
         return {"properties": {"mode": "Incremental", "template": inside}}
@@ -123,23 +123,20 @@ def deployment(arm: ArmClient, skus: Skus, plan: Plan, place: Location) -> reque
         "name": "nodes",
         "resourceGroup": group.name,
         "dependsOn": [group.name],
-        "properties": {
-            "mode": "Incremental",
-            "template": inside,
-        },
+        "properties": {"mode": "Incremental", "template": inside},
     }
     made = {
         "type": "Microsoft.Resources/resourceGroups",
         "apiVersion": "2022-09-01",
         "name": group.name,
-        **requests.group(place.region, tags),
+        **requests.group(place.region, labels.on_resources(plan)),
     }
     template = _template("2018-05-01/subscriptionDeploymentTemplate.json#", [made, nested])
     properties = {"mode": "Incremental", "template": template}
     return {"location": place.region, "properties": properties}
 
 
-def _template(schema: str, resources: list[Mapping[str, Any]]) -> requests.Body:
+def _template(schema: str, resources: Iterable[Mapping[str, Any]]) -> requests.Body:
     return {
         "$schema": f"{SCHEMA}/{schema}",
         "contentVersion": "1.0.0.0",
@@ -171,18 +168,24 @@ def _inside(
     proximity = group.proximity(close) if network.uses_placement_group(plan) else None
     if proximity is not None:
         yield _resource(arm, proximity, requests.proximity(region, tags))
-    reserved = {bought.name: one.id for bought, one in reservations.find(arm, plan).items()}
+    known = skus.of(region) or {}
+    chosen = {
+        node.name: images.existing(arm, region, requests.images_of(plan.config.image, node))[:1]
+        for node in plan.nodes
+    }
     ground = network.ClusterNetwork(
         group=group,
         subnet=subnet,
         firewall=firewall,
         proximity=proximity,
-        fast=frozenset(),
-        reserved=reserved,
+        fast=frozenset(name for name, sku in known.items() if sku.fast),
+        nvme=frozenset(name for name, sku in known.items() if sku.nvme_only),
+        reserved={bought.name: one.id for bought, one in reservations.find(arm, plan).items()},
+        images=chosen,
+        plans=images.plans_of(arm, region, list(chosen.values())),
     )
     for node in plan.nodes:
-        sku = (skus.of(region) or {}).get((node.machine or "").lower())
-        yield from _of_node(arm, plan, place, node, sku, ground, shared)
+        yield from _of_node(arm, plan, place, node, ground, shared)
 
 
 def _of_node(
@@ -190,14 +193,13 @@ def _of_node(
     plan: Plan,
     place: Location,
     node: NodePlan,
-    sku: Sku | None,
     ground: network.ClusterNetwork,
     shared: Sequence[str],
 ) -> Iterator[Mapping[str, Any]]:
     """Yield a node's address, network interface and VM. `shared`: what the interface needs."""
     region, zone, group = place.region, place.zone, ground.group
-    tags, config = labels.on_resources(plan), plan.config
-    address = None if config.network.private else group.address(node.name, zone)
+    tags = labels.on_resources(plan)
+    address = None if plan.config.network.private else group.address(node.name, zone)
     if address is not None:
         yield _resource(arm, address, requests.address(region, zone, tags))
     nic = requests.nic(
@@ -206,28 +208,22 @@ def _of_node(
         subnet=ground.subnet,
         firewall=ground.firewall,
         address=address,
-        fast=sku is not None and sku.fast,
+        fast=(node.machine or "").lower() in ground.fast,
     )
     yield _resource(arm, group.nic(node.name), nic, *shared, *filter(None, [address]))
-    image = images.existing(arm, region, requests.images_of(config.image, node))[0]
-    machine = requests.machine(
-        region,
-        zone,
-        labels.on_node(plan, node, None),
+    order = LaunchRequest(
+        plan=plan,
         node=node,
-        image=image,
-        nic=group.nic(node.name),
+        place=place,
+        network=ground,
         user_data="#cloud-config\n",
         public_key=_some_key(),
-        proximity=ground.proximity,
-        identity=paths.identity(arm.subscription, config.identity) if config.identity else None,
-        reservation=ground.reserved.get(node.provisioning.name),
-        nvme=sku is not None and sku.nvme_only,
-        plan=images.plans_of(arm, region, [(image,)]).get(image),
-        disk_key=paths.disk_key(arm.subscription, config.disk_key_in(region)),
+        token="",
+        expires=None,
+        labels=labels.on_node(plan, node, None),
     )
     needs = [group.nic(node.name), *filter(None, [ground.proximity])]
-    yield _resource(arm, group.vm(node.name), machine, *needs)
+    yield _resource(arm, group.vm(node.name), bodies(arm, order)[0], *needs)
 
 
 def _resource(arm: ArmClient, id: str, body: requests.Body, *needs: str) -> Mapping[str, Any]:

@@ -157,33 +157,19 @@ def machine(
     `nvme`: it boots from NVMe alone, which some services do not choose by themselves
     (kubermatic/machine-controller#1980, read 2026-11-26).
     """
-    image = image_of(image, node)
+    own_nic = {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
     properties: Body = {
         "hardwareProfile": {"vmSize": node.machine},
-        "storageProfile": {
-            "imageReference": image_reference(image),
-            "osDisk": _os_disk(node, image, disk_key),
-        },
+        "storageProfile": _storage(node, image_of(image, node), disk_key, nvme=nvme),
         # Azure keeps the serial log for free; it shows why a node cannot be reached.
         "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
         "osProfile": _os_profile(node, user_data, public_key),
-        "networkProfile": {
-            "networkInterfaces": [
-                {"id": nic, "properties": {"primary": True, "deleteOption": "Delete"}}
-            ]
-        },
+        "networkProfile": {"networkInterfaces": [own_nic]},
     }
-    if nvme:
-        properties["storageProfile"]["diskControllerType"] = "NVMe"
     if has_gpu(node):
         properties["securityProfile"] = dict(PLAIN_BOOT)
     if node.spot:
-        # Never evicted for its price, which is at most the on-demand price. A VM that is only
-        # deallocated keeps a disk that is billed.
-        # https://learn.microsoft.com/azure/virtual-machines/spot-vms
-        properties["priority"] = "Spot"
-        properties["evictionPolicy"] = "Delete"
-        properties["billingProfile"] = {"maxPrice": -1}
+        properties |= SPOT
     if reservation is not None:
         properties["capacityReservation"] = {"capacityReservationGroup": {"id": reservation}}
     if proximity is not None:
@@ -196,7 +182,12 @@ def machine(
     return body
 
 
-def _os_disk(node: NodePlan, image: str, disk_key: str | None) -> Body:
+SPOT: Body = {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
+"""Never evicted for its price, which is at most the on-demand price. A VM that is only deallocated
+keeps a disk that is billed. https://learn.microsoft.com/azure/virtual-machines/spot-vms"""
+
+
+def _storage(node: NodePlan, image: str, disk_key: str | None, *, nvme: bool) -> Body:
     encryption = {} if disk_key is None else {"diskEncryptionSet": {"id": disk_key}}
     disk: Body = {
         "createOption": "FromImage",
@@ -204,8 +195,10 @@ def _os_disk(node: NodePlan, image: str, disk_key: str | None) -> Body:
         "deleteOption": "Delete",
         "managedDisk": {"storageAccountType": "StandardSSD_LRS", **encryption},
     }
-    size = disk_gb(node, image)
-    return disk if size is None else {**disk, "diskSizeGB": size}
+    if (size := disk_gb(node, image)) is not None:
+        disk["diskSizeGB"] = size
+    controller = {"diskControllerType": "NVMe"} if nvme else {}
+    return {"imageReference": image_reference(image), "osDisk": disk, **controller}
 
 
 def disk_gb(node: NodePlan, image: str) -> int | None:

@@ -61,7 +61,7 @@ class Vms:
         if self._arm.given:
             for path in (address, nic, vm):
                 ours(self._arm, path, order.plan.config.name)
-        machines = self._bodies(order)  # before anything is created: the image may be invalid
+        machines = bodies(self._arm, order)  # before anything is created: an image may be invalid
         private = order.plan.config.network.private
         if not private:
             self._arm.put(address, requests.address(region, place.zone, tags))
@@ -82,34 +82,6 @@ class Vms:
             _refuse_secure_boot(self._arm.get(vm))
         if order.expires is not None and not armed:
             self._ends.arm(network.group, node.name, region, tags, order.expires)
-
-    def _bodies(self, order: LaunchRequest[ClusterNetwork]) -> list[Tree]:
-        """The bodies of the VM, with one image each, to be tried in turn."""
-        network, node = order.network, order.node
-        named = order.plan.config.identity
-        identity = None if named is None else paths.identity(self._arm.subscription, named)
-        wanted = order.plan.config.disk_key_in(order.place.region)
-        key = paths.disk_key(self._arm.subscription, wanted)
-        return [
-            requests.machine(
-                order.place.region,
-                order.place.zone,
-                order.labels,
-                node=node,
-                image=image,
-                nic=network.group.nic(node.name),
-                user_data=order.user_data,
-                public_key=order.public_key,
-                proximity=network.proximity,
-                identity=identity,
-                reservation=network.reserved.get(node.provisioning.name),
-                disk_key=key,
-                plan=network.plans.get(image),
-                nvme=(node.machine or "").lower() in network.nvme,
-            )
-            for image in network.images.get(node.name)
-            or requests.images_of(order.plan.config.image, node)
-        ]
 
     def _await(self, name: str, path: str, begun: Answer | None) -> None:
         """Wait until the VM is created. Raises CapacityError (`stuck`) if that takes too long."""
@@ -172,13 +144,39 @@ class Vms:
         fence.refuse_stale()
         self._arm.delete(path, within=self._arm.timing.boot)
         self._ends.disarm(group, name)
-        left = [group.nic(name), group.address(name, zone), *_disks(vm)]
-        for each in left:
+        # The disk that was created with the VM; disks attached later are kept.
+        profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
+        disk = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
+        for each in filter(None, (group.nic(name), group.address(name, zone), disk)):
             fence.refuse_stale()
-            self._arm.delete(each)
+            self._arm.delete(str(each))
 
     def delete(self, machine: Vm) -> None:
         self.remove(*where(machine), machine.place.zone, machine.generation)
+
+
+def bodies(arm: ArmClient, order: LaunchRequest[ClusterNetwork]) -> list[requests.Body]:
+    """The bodies of the VM, with one image each, to be tried in turn."""
+    network, node, config = order.network, order.node, order.plan.config
+    return [
+        requests.machine(
+            order.place.region,
+            order.place.zone,
+            order.labels,
+            node=node,
+            image=image,
+            nic=network.group.nic(node.name),
+            user_data=order.user_data,
+            public_key=order.public_key,
+            proximity=network.proximity,
+            identity=paths.identity(arm.subscription, config.identity) if config.identity else None,
+            reservation=network.reserved.get(node.provisioning.name),
+            disk_key=paths.disk_key(arm.subscription, config.disk_key_in(order.place.region)),
+            plan=network.plans.get(image),
+            nvme=(node.machine or "").lower() in network.nvme,
+        )
+        for image in network.images.get(node.name) or requests.images_of(config.image, node)
+    ]
 
 
 def _refuse_secure_boot(vm: Tree) -> None:
@@ -193,15 +191,7 @@ def _refuse_secure_boot(vm: Tree) -> None:
         )
 
 
-def _disks(vm: Tree | None) -> list[str]:
-    """The disk that was created with the VM; disks attached later are kept."""
-    profile = ((vm or {}).get("properties") or {}).get("storageProfile") or {}
-    id = ((profile.get("osDisk") or {}).get("managedDisk") or {}).get("id")
-    return [str(id)] if id else []
-
-
-# Reads the end of a VM's serial log from managed boot diagnostics, which is free and needs no
-# storage key
+# ── Reads the serial log from managed boot diagnostics, free and without a storage key ────────
 
 
 MINUTES = "10"
@@ -218,16 +208,14 @@ def serial_log(arm: ArmClient, machine: Vm) -> str:
     answer = arm.call("POST", path, query={"sasUriExpirationTimeInMinutes": MINUTES})
     body: Any = answer.body
     url = body.get("serialConsoleLogBlobUri") if isinstance(body, dict) else None
-    return "" if not url else last_lines(_fetch_log(name, str(url)))
-
-
-def _fetch_log(name: str, url: str) -> str:
-    """Fetch a presigned link without sending our token; errors do not show the link."""
+    if not url:
+        return ""
     import requests
 
+    # The link is presigned: it is fetched without our token, and no error shows it.
     with TABLE.mapped(f"GET serial log of {name}"):
         try:
-            answer = requests.get(url, timeout=TIMEOUT)
+            log = requests.get(str(url), timeout=TIMEOUT)
         except requests.RequestException as error:
             raise ConnectionError(type(error).__name__) from None
-        return answer.content.decode("utf-8", "replace") if answer.ok else ""
+    return last_lines(log.content.decode("utf-8", "replace")) if log.ok else ""
