@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from types import FrameType
 
 OPEN_SECONDS = 50.0
 """Until the port must be open: az takes seconds to start, and asks Azure for the Bastion."""
@@ -31,7 +30,7 @@ CHUNK = 1 << 16
 def main(words: Sequence[str]) -> int:
     """The exit code: that of the other program if it has ended first."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     port = free_port()
     arguments = [word.replace("{port}", str(port)) for word in words]
     program = subprocess.Popen(
@@ -46,10 +45,6 @@ def main(words: Sequence[str]) -> int:
         return 0
     finally:
         end(program)
-
-
-def _leave(number: int, _: FrameType | None) -> None:
-    sys.exit(128 + number)
 
 
 def free_port() -> int:

@@ -10,17 +10,19 @@ from cloudtrain.core.errors import (
     CapacityError,
     CloudConfigError,
     CloudError,
+    NotFoundError,
     PermissionsError,
     QuotaError,
+    if_told,
 )
 from cloudtrain.core.model import NodePlan, Plan
 from cloudtrain.core.protocols import Finding
+from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.money import node_parts
 from cloudtrain.providers.azure import (
-    blobs,
+    faults,
     images,
     network,
-    node_identity,
     paths,
     permissions,
     quota,
@@ -30,12 +32,14 @@ from cloudtrain.providers.azure import (
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none, side_by_side
 from cloudtrain.providers.azure.dry_run import policies
 from cloudtrain.providers.azure.expiry import LONGEST, refuse_lifetime
+from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Skus
 from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders, needed
 from cloudtrain.providers.azure.zones import parse_location, places, unserved
 from cloudtrain.providers.base.driver import Location, Vm
-from cloudtrain.providers.base.findings import finding, in_each
+from cloudtrain.providers.base.findings import NotChecked, finding, in_each
+from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.quota import unless_short
 from cloudtrain.providers.base.words import NOT_REPORTED, lasting
 from cloudtrain.training import interconnect
@@ -60,7 +64,7 @@ def check(
     found += [finding("permissions", lambda: _permissions(arm, plan))]
     if arm.given:
         found.append(finding("resource group", lambda: _group(arm)))
-    found += node_identity.check(arm, plan)
+    found += check_identity(arm, plan)
     found += [finding("services", lambda: _registered(arm, services, plan))]
     found += [finding("lifetime", lambda: _lifetime(arm, services, plan))]
     try:
@@ -83,8 +87,13 @@ def check(
 
 def _of_resources(arm: ArmClient, plan: Plan, regions: Sequence[str]) -> Iterator[Finding]:
     """Yield the findings on the network, and on resources of the user's that the config names."""
-    yield from _network(plan)
-    yield from blobs.retention(arm, plan.config.artifacts.store)
+    for machine in interconnect.unconnected(plan):
+        text = (
+            f"{machine}: Azure connects InfiniBand only within a scale set, and these are single "
+            "VMs: nodes communicate over Ethernet (tasks get NCCL_IB_DISABLE=1)"
+        )
+        yield Finding(what="network", ok=True, text=text)
+    yield from retention(arm, plan.config.artifacts.store)
     wanted = plan.config.network
     if wanted.ssh_proxy is not None and wanted.ssh_proxy.bastion:
         yield finding("bastion", lambda: network.describe_bastion(arm, wanted))
@@ -246,19 +255,11 @@ def _reserved(arm: ArmClient, plan: Plan, there: Sequence[Location]) -> str:
     return "; ".join(texts)
 
 
-def _network(plan: Plan) -> Iterator[Finding]:
-    for machine in interconnect.unconnected(plan):
-        text = (
-            f"{machine}: Azure connects InfiniBand only within a scale set, and these are single "
-            "VMs: nodes communicate over Ethernet (tasks get NCCL_IB_DISABLE=1)"
-        )
-        yield Finding(what="network", ok=True, text=text)
-
-
 def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) -> str:
     known = skus.of(region)
     if known is None:
         return NOT_REPORTED
+    zones = [place.zone for place in there if place.region == region and place.zone]
     for name in dict.fromkeys(node.machine or "" for node in plan.nodes):
         sku = known.get(name.lower())
         if sku is None:
@@ -274,24 +275,15 @@ def _machines(skus: Skus, region: str, plan: Plan, there: Sequence[Location]) ->
             raise CloudConfigError(
                 f"{name} is not sold as spot", hint="set provisioning: on-demand", scope="region"
             )
-        wrong = [sku.mismatch(n) for n in plan.nodes if (n.machine or "").lower() == name.lower()]
-        if any(wrong):
-            text = next(filter(None, wrong))
-            raise CloudConfigError(text, hint="check nodes.….machine and accelerator")
-        for place in there:
-            if place.region == region and place.zone and _zone(place) not in sku.zones:
-                raise CapacityError(f"no {name} in zone {place.zone}", scope="zone")
-    zones = [place.zone for place in there if place.region == region and place.zone]
-    return f"{_words(plan.nodes)}{' in ' + ', '.join(zones) if zones else ''}"
-
-
-def _zone(place: Location) -> str:
-    return place.zone.rpartition("-")[2]
-
-
-def _words(nodes: Sequence[NodePlan]) -> str:
-    counted = Counter(f"{'spot ' if n.spot else ''}{n.machine}" for n in nodes)
-    return ", ".join(f"{count} × {name}" for name, count in counted.items())
+        for node in plan.nodes:
+            if (node.machine or "").lower() == name.lower() and (wrong := sku.mismatch(node)):
+                raise CloudConfigError(wrong, hint="check nodes.….machine and accelerator")
+        for zone in zones:
+            if paths.zone_of(zone) not in sku.zones:
+                raise CapacityError(f"no {name} in zone {zone}", scope="zone")
+    counted = Counter(f"{'spot ' if n.spot else ''}{n.machine}" for n in plan.nodes)
+    words = ", ".join(f"{count} × {name}" for name, count in counted.items())
+    return f"{words}{' in ' + ', '.join(zones) if zones else ''}"
 
 
 def _image(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> str:
@@ -330,3 +322,125 @@ def _quota(arm: ArmClient, skus: Skus, plan: Plan, nodes: Sequence[NodePlan], re
         return f"{NOT_REPORTED}: {', '.join(unreported)}{words}"
     words = ", ".join(f"{wanted} {name}" for name, wanted in needs.items())
     return words or "nothing more needed"
+
+
+# ── Checks whether Blob Storage keeps, and bills for, files that were deleted or overwritten ──
+
+
+def retention(arm: ArmClient, store: str | None) -> Iterator[Finding]:
+    """Report soft delete and versioning; the finding never fails. Yields nothing if these
+    credentials cannot see the account."""
+    if store is None or not store.startswith("az://"):
+        return
+    account = store.removeprefix("az://").partition("/")[0]
+    id = account_id(arm, account)
+    service = if_told(lambda: arm.get(f"{id}/blobServices/default"), None) if id else None
+    if service is None:
+        return
+    properties = service.get("properties") or {}
+    kept = properties.get("deleteRetentionPolicy") or {}
+    reasons = [f"soft delete ({kept.get('days') or 0} days)"] if kept.get("enabled") else []
+    reasons += ["versioning"] if properties.get("isVersioningEnabled") else []
+    if not reasons:
+        yield Finding(what="blobs", ok=True, text=f"{account} does not keep deleted files")
+        return
+    yield Finding(
+        what="blobs",
+        ok=True,
+        text=f"{account} has {' and '.join(reasons)} enabled: each replaced checkpoint is still "
+        "stored and billed for that time",
+        hint="run `az storage account blob-service-properties update --enable-delete-retention "
+        f"false --account-name {account}`, or use a separate account for training",
+    )
+
+
+def account_id(arm: ArmClient, account: str) -> str | None:
+    """The ID of a storage account; None if these credentials cannot see it."""
+    path = f"{arm.path}/providers/Microsoft.Storage/storageAccounts"
+    listed = if_told(lambda: arm.pages(path), [])
+    ids = (str(one["id"]) for one in listed if str(one.get("name", "")).lower() == account.lower())
+    return next(ids, None)
+
+
+# ── Checks the managed identity of `identity` ─────────────────────────────────────────────────
+#
+# https://learn.microsoft.com/rest/api/managedidentity/user-assigned-identities/get and
+# https://learn.microsoft.com/rest/api/authorization/role-assignments/list-for-scope, read
+# 2026-11-22; not tried on a real subscription.
+
+
+READS, ASSIGNS = permissions.ON_IDENTITY
+ROLES = {
+    # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/storage, 2026-11-22
+    "b7e6dc6d-f1e8-4753-8033-0f276bb0955b": "Storage Blob Data Owner",
+    "ba92f5b4-2d11-453d-a403-e96b0029c9fe": "Storage Blob Data Contributor",
+    "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1": "Storage Blob Data Reader",
+}
+
+
+def check_identity(arm: ArmClient, plan: Plan) -> Iterator[Finding]:
+    """Yield whether the identity exists, may be attached, and may use the buckets; nothing without
+    `identity`. What cannot be asked fails nothing."""
+    if plan.config.identity is None:
+        return
+    id, principals = paths.identity(arm.subscription, plan.config.identity), []
+
+    def attachable() -> str:
+        found = _identity(arm, id)
+        principals.append(str((found.get("properties") or {}).get("principalId") or ""))
+        rights, name = arm.rights(id), paths.last(id)
+        if not rights:
+            raise NotChecked(f"{name} exists; whether it may be attached could not be checked")
+        if permissions.lacking(rights, ASSIGNS):
+            raise PermissionsError(f"{name}: not allowed: {ASSIGNS}", hint=faults.ATTACH)
+        return f"{name} may be attached"
+
+    first = finding("identity", attachable)
+    yield first
+    for principal in principals if first.ok else ():
+        for uri in own_uris(plan.config, FACTS.bucket_schemes):
+            yield finding("identity", partial(_roles_on, arm, principal, uri.bucket))
+
+
+def _identity(arm: ArmClient, id: str) -> Tree:
+    """The identity. Raises PermissionsError if there is none, NotChecked if it cannot be read."""
+    try:
+        return arm.get(id)
+    except CloudError as error:
+        if error.code in _ABSENT:
+            text = f"no managed identity {id}: {error.message}"
+            raise PermissionsError(text, hint=faults.NO_IDENTITY, code=error.code) from error
+        if isinstance(error, NotFoundError) or faults.is_unknown_question(error):
+            raise NotChecked(f"{paths.last(id)}: {NOT_REPORTED}") from error
+        if isinstance(error, PermissionsError):
+            raise NotChecked(f"{paths.last(id)}: could not be checked: {error.message}") from error
+        raise
+
+
+_ABSENT = frozenset(
+    {"ResourceNotFound", "ResourceGroupNotFound", "SubscriptionNotFound", "InvalidSubscriptionId"}
+)
+
+
+def _roles_on(arm: ArmClient, principal: str, account: str) -> str:
+    """Report the identity's roles on a storage account, also inherited ones; those of its groups
+    are not listed, so that their absence proves nothing.
+    """
+    id = account_id(arm, account)
+    if id is None:
+        raise NotChecked(
+            f"{account}: could not be checked: not a visible account of this subscription"
+        )
+    path = f"{id}/providers/Microsoft.Authorization/roleAssignments"
+    wanted = {"$filter": f"principalId eq '{principal}'"}
+    found = if_told(lambda: arm.pages(path, **wanted), None)
+    if found is None:
+        raise NotChecked(f"{account}: could not be checked: its role assignments are not readable")
+    ids = [str((one.get("properties") or {}).get("roleDefinitionId")) for one in found]
+    roles = sorted({ROLES[each] for each in map(paths.last, ids) if each in ROLES})
+    if roles:
+        return f"{account}: has {', '.join(roles)}"
+    raise NotChecked(
+        f"{account}: has none of the roles {', '.join(sorted(ROLES.values()))}; one of a group, or "
+        "a custom role, could not be checked"
+    )

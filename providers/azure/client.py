@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -72,8 +72,22 @@ class ArmClient:
     def subscription(self) -> str:
         """The subscription ID of the config or environment, or the only one that is seen."""
         with self._lock:
-            if not self._subscription:
-                self._subscription = self._only_subscription()
+            if self._subscription:
+                return self._subscription
+            found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
+            if not found:
+                raise CredentialsError(
+                    "these credentials see no subscription",
+                    hint="run `az login`, get a role in one, or set `project` or "
+                    "AZURE_SUBSCRIPTION_ID",
+                )
+            if len(found) > 1:
+                names = [f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found]
+                raise CredentialsError(
+                    f"these credentials see several subscriptions: {', '.join(names)}",
+                    hint="set `project: ID` or AZURE_SUBSCRIPTION_ID",
+                )
+            self._subscription = str(found[0]["subscriptionId"])
             return self._subscription
 
     @property
@@ -228,24 +242,21 @@ class ArmClient:
 
     def made(self, path: str, answer: Answer, *, within: float = OPERATION) -> None:
         """Wait for the resource of a PUT, by one list for all of its kind. Raises its error."""
-        if not _is_ready(answer):
-            kind = path.rpartition("/")[0]
-            pause = answer.retry_after
-            if "/providers/" in kind and self._is_settled(kind, path, within, pause):
+        if _is_ready(answer):
+            return
+        kind = path.rpartition("/")[0]
+        if "/providers/" in kind:
+            with self._lock:
+                if kind not in self._watches:
+                    self._watches[kind] = SharedPoll(
+                        lambda: self.pages(kind), lambda thing: state_of(thing) in DONE, self.timing
+                    )
+            watch, pause = self._watches[kind], answer.retry_after
+            found = ask_or_none(lambda: watch.wait(path, within=within, pause=pause))
+            if state_of(found) == "succeeded":
                 return
-            self.finish("PUT", path, answer, within=within)
-
-    def _is_settled(self, kind: str, path: str, within: float, pause: float) -> bool:
-        """Wait for the resource in the shared list; True once it is ready. Returns False if the
-        list does not report its state, or reports a failure without a reason."""
-        with self._lock:
-            if kind not in self._watches:
-                self._watches[kind] = SharedPoll(
-                    lambda: self.pages(kind), lambda thing: state_of(thing) in DONE, self.timing
-                )
-        watch = self._watches[kind]
-        thing = ask_or_none(lambda: watch.wait(path, within=within, pause=pause))
-        return thing is not None and state_of(thing) == "succeeded"
+        # The list does not report its state, or reports a failure without a reason.
+        self.finish("PUT", path, answer, within=within)
 
     def delete(self, path: str, *, within: float = OPERATION) -> None:
         """Delete a resource and wait until it is gone. Deleting one that no longer exists is not an
@@ -260,13 +271,12 @@ class ArmClient:
         """Wait for the operation that `answer` belongs to. Raises the operation's error. Azure
         reports operations in three ways:
         https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations"""
-        asked = f"{method} {_short(path)}"
         if _is_ready(answer):
             return
-        operation, location = (
-            answer.headers.get(name) for name in ("azure-asyncoperation", "location")
-        )
-        polled = _Polled(answer)
+        asked = f"{method} {_short(path)}"
+        operation = answer.headers.get("azure-asyncoperation")
+        location = answer.headers.get("location")
+        polled = _Polled(answer.retry_after)
         if operation:
             reach = self._reach(path)
             known = self._until(
@@ -290,18 +300,15 @@ class ArmClient:
             thing = self.get(path)
             state = state_of(thing)
             if state in ("failed", "canceled"):
-                reason = failure_reason(self._viewed(path, thing))
-                raise faults.of_error(asked, reason, reach=self._reach(path))
+                told = thing["properties"]
+                # The instance view has the reason if it is a VM.
+                if "/virtualmachines/" in path.lower() and "instanceView" not in told:
+                    view = ask_or_none(lambda: self.get(f"{path}/instanceView"))
+                    thing = {"properties": {**told, "instanceView": view or {}}}
+                raise faults.of_error(asked, failure_reason(thing), reach=self._reach(path))
             return True if state in DONE else None
 
         self._until(asked, ask, within)
-
-    def _viewed(self, path: str, thing: Tree) -> Tree:
-        """A failed resource with its instance view, which has the reason if it is a VM."""
-        if "/virtualmachines/" not in path.lower() or "instanceView" in thing["properties"]:
-            return thing
-        view = ask_or_none(lambda: self.get(f"{path}/instanceView")) or {}
-        return {**thing, "properties": {**(thing.get("properties") or {}), "instanceView": view}}
 
     def _reach(self, path: str) -> Scope:
         return "zone" if path in self._zonal else "region"
@@ -328,9 +335,11 @@ class ArmClient:
 
     def _hear(self, url: str, polled: _Polled) -> Answer | None:
         try:
-            return polled.heard(self.call("GET", paths.local(url, self._prefix)))
+            answer = self.call("GET", paths.local(url, self._prefix))
         except (NotFoundError, PermissionsError):
             return None
+        polled.wait = answer.retry_after
+        return answer
 
     def _until(
         self, asked: str, ask: Callable[[], T | None], within: float, polled: _Polled | None = None
@@ -355,35 +364,13 @@ class ArmClient:
             raise TransientError(f"{asked}: timed out after {within:.0f} s", code=NOT_DONE)
         return found
 
-    # ── Helpers ──────────────────────────────────────────────────────────────
 
-    def _only_subscription(self) -> str:
-        found = [s for s in self.pages("/subscriptions") if s.get("subscriptionId")]
-        if len(found) == 1:
-            return str(found[0]["subscriptionId"])
-        if not found:
-            raise CredentialsError(
-                "these credentials see no subscription",
-                hint="run `az login`, get a role in one, or set `project` or AZURE_SUBSCRIPTION_ID",
-            )
-        names = ", ".join(f"{s['subscriptionId']} ({s.get('displayName', '')})" for s in found)
-        raise CredentialsError(
-            f"these credentials see several subscriptions: {names}",
-            hint="set `project: ID` or AZURE_SUBSCRIPTION_ID",
-        )
-
-
+@dataclass
 class _Polled:
     """Time until an operation may be asked for again, as the answers told:
     https://learn.microsoft.com/azure/azure-resource-manager/management/async-operations"""
 
-    def __init__(self, begun: Answer) -> None:
-        self.wait = 0.0
-        self.heard(begun)
-
-    def heard(self, answer: Answer) -> Answer:
-        self.wait = answer.retry_after
-        return answer
+    wait: float
 
 
 def side_by_side(*questions: Callable[[], T]) -> list[T]:

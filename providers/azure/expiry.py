@@ -10,24 +10,26 @@ was reported, or after its VM is gone.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
 from cloudtrain.core.errors import (
     CloudConfigError,
     CloudError,
+    CredentialsError,
     NotFoundError,
     TransientError,
 )
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.providers.azure import listing, paths, requests
 from cloudtrain.providers.azure.client import ArmClient, ask_or_none
-from cloudtrain.providers.azure.deadlines import Deadlines, Report, is_at
-from cloudtrain.providers.azure.resource_providers import ResourceProviders
+from cloudtrain.providers.azure.resource_providers import DEADLINES, ResourceProviders
 from cloudtrain.providers.base import labels
-from cloudtrain.providers.base.answers import typed
+from cloudtrain.providers.base.answers import typed, unix_time
 from cloudtrain.providers.base.driver import Vm
 from cloudtrain.providers.base.http import Tree
 from cloudtrain.providers.base.words import lasting
@@ -82,13 +84,12 @@ class _Armed:
 
     schedule: Tree | None
 
-    @property
-    def operation(self) -> str:
-        return str((self._tags).get(OPERATION) or "")
+    def tag(self, name: str) -> str:
+        return str(((self.schedule or {}).get("tags") or {}).get(name) or "")
 
     @property
-    def expires(self) -> str:
-        return str((self._tags).get(labels.EXPIRES) or "")
+    def operation(self) -> str:
+        return self.tag(OPERATION)
 
     def daily(self, expires: float, now: float) -> bool:
         """True if the schedule alone ends the VM at `expires`."""
@@ -107,10 +108,6 @@ class _Armed:
         if not self.operation:
             return "its daily schedule is off or at another time, and no deallocation is scheduled"
         return "its scheduled deallocation was cancelled or is at another time"
-
-    @property
-    def _tags(self) -> Mapping[str, str]:
-        return (self.schedule or {}).get("tags") or {}
 
 
 _Guarded = tuple[str, float]
@@ -144,30 +141,23 @@ class Expiries:
                 raise made.refusal
             refuse_lifetime(ahead, far=False)
         own = {**tags, labels.EXPIRES: str(int(expires))}
-        own = {**own, OPERATION: made.operation} if made.operation else own
+        own |= {OPERATION: made.operation} if made.operation else {}
         try:
             self._daily(group, name, region, own, expires, known.schedule)
             if known.operation not in ("", made.operation):
                 self._deadlines.withdraw(region, known.operation)
         except CloudError:
-            new = made.operation if made.operation != known.operation else ""
-            self._put_back(group, name, known, region, new)
+            # Restore the end that this began to replace, as far as Azure allows.
+            with suppress(CloudError):
+                if known.schedule is None:
+                    self._arm.delete(group.schedule(name))
+                else:
+                    self._arm.put(group.schedule(name), requests.settings_of(known.schedule))
+            with suppress(CloudError):
+                if made.operation not in ("", known.operation):
+                    self._deadlines.cancel(region, [made.operation])
             raise
         return bool(made.operation) or made.refusal is None
-
-    def _put_back(
-        self, group: paths.Group, name: str, known: _Armed, region: str, made: str
-    ) -> None:
-        """Restore the end that a failed move began to replace, as far as Azure allows."""
-        path = group.schedule(name)
-        with suppress(CloudError):
-            if known.schedule is None:
-                self._arm.delete(path)
-            else:
-                self._arm.put(path, requests.settings_of(known.schedule))
-        with suppress(CloudError):
-            if made:
-                self._deadlines.cancel(region, [made])
 
     def move(self, machines: Sequence[Vm], expires: float | None) -> None:
         """Move the ends. The tags change first: `repair` can then complete an interrupted move."""
@@ -274,7 +264,7 @@ class Expiries:
                     end.operation and dated is not False
                 )
                 lacks |= expires - now <= LONGEST and not daily
-                if lacks or end.expires != str(int(expires)):
+                if lacks or end.tag(labels.EXPIRES) != str(int(expires)):
                     found[name] = "incomplete"
             elif not daily and (not end.operation or dated is False):
                 found[name] = end.fault()
@@ -323,8 +313,6 @@ class Expiries:
                 accepted = False
         return accepted
 
-    # ── Time of day ──────────────────────────────────────────────────────────
-
     def _daily(
         self,
         group: paths.Group,
@@ -355,3 +343,127 @@ def where(machine: Vm) -> tuple[paths.Group, str]:
     found = paths.vm_of(machine.id)
     assert found is not None, machine.id
     return found
+
+
+# ── Ends at a date and time: scheduled deallocations of Microsoft.ComputeSchedule ─────────────
+
+
+MOST = 100
+"""Operations in one request (learn.microsoft.com/rest/api/computeschedule, read 2026-11)."""
+UNKNOWN = "not known to Azure"
+"""State of an operation that Azure does not report."""
+PENDING = frozenset({"pendingscheduling", "scheduled", "pendingexecution", "executing", "unknown"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """Answer of Microsoft.ComputeSchedule to the request for an end; empty without that service."""
+
+    operation: str = ""
+    refusal: CloudError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An operation as Azure reports it."""
+
+    state: str
+    at: float
+    """Unix time."""
+
+
+def is_at(report: Report | None, expires: float) -> bool | None:
+    """True if the operation is still due at `expires`, None if Azure does not report it."""
+    if report is None:
+        return None
+    return report.state in PENDING and abs(report.at - expires) < 60.0
+
+
+class Deadlines:
+    """Submits, reads and cancels such operations. Thread-safe. Raises CloudError."""
+
+    def __init__(self, arm: ArmClient, services: ResourceProviders) -> None:
+        self._arm = arm
+        self._services = services
+
+    def submit(self, vm: str, region: str, expires: float, old: str) -> Deadline:
+        """Schedule the deallocation, and have Azure report it. `old` is kept beside it."""
+        if not self._services.reach_far(region):
+            return Deadline()
+        if old and is_at(self.reported(region, [old]).get(old), expires):
+            return Deadline(operation=old)
+        made = self._send(region, vm, expires)
+        if not made.operation:
+            return made
+
+        def ask() -> tuple[Report | None] | None:
+            told = self.reported(region, [made.operation]).get(made.operation)
+            return (told,) if told is None or told.state != UNKNOWN else None
+
+        try:
+            told = self._arm.timing.until(ask, within=self._arm.timing.listing)
+            if told is None or is_at(told[0], expires) is False:
+                text = "Azure accepted its end but reports a different one"
+                raise TransientError(text, what=paths.last(vm))
+        except CloudError:
+            with suppress(CloudError):
+                self.cancel(region, [made.operation])
+            raise
+        return made
+
+    def _send(self, region: str, vm: str, expires: float) -> Deadline:
+        """Submit the operation. A refusal does not fail the VM: the daily schedule remains."""
+        asked = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{vm} {int(expires)}"))
+        node, what = paths.last(vm), "the end at Microsoft.ComputeSchedule"
+        try:
+            answer = self._ask(requests.SUBMIT, region, requests.deadline([vm], expires, asked))
+        except CredentialsError:
+            raise
+        except CloudError as refusal:
+            return Deadline(refusal=refusal.copy_with(what=node, text=f"{what}: {refusal.message}"))
+        words = "it named no operation"
+        for result in answer.get("results") or ():
+            operation = result.get("operation") or {}
+            if not result.get("errorCode") and operation.get("operationId"):
+                return Deadline(operation=str(operation["operationId"]))
+            told = (result.get("errorCode"), result.get("errorDetails"))
+            words = ": ".join(str(each) for each in told if each) or words
+        return Deadline(refusal=CloudConfigError(f"{what} was refused: {words}", what=node))
+
+    def reported(self, region: str, operations: Sequence[str]) -> dict[str, Report]:
+        """Reports of Azure on these operations, by ID; none where this user may not ask."""
+        found: dict[str, Report] = {}
+        for first in range(0, len(operations), MOST):
+            some = operations[first : first + MOST]
+            answer = ask_or_none(
+                partial(self._ask, requests.STATUS, region, requests.operations(some))
+            )
+            if answer is None:
+                continue
+            found |= dict.fromkeys(some, Report(state=UNKNOWN, at=0.0))
+            for result in answer.get("results") or ():
+                known = result.get("operation") or {}
+                moment = unix_time(known.get("deadline") or known.get("deadLine"))
+                state = str(known.get("state", "")).lower()
+                if moment is not None and state:
+                    found[str(known.get("operationId"))] = Report(state=state, at=moment)
+        return found
+
+    def withdraw(self, region: str, operation: str) -> None:
+        """Cancel an operation that another replaces. Raises TransientError if it still stands: it
+        would end the VM at the old time."""
+        self.cancel(region, [operation])
+        found = self.reported(region, [operation]).get(operation)
+        if found is not None and found.state in PENDING:
+            raise TransientError(f"Azure did not withdraw the old end: it is {found.state}")
+
+    def cancel(self, region: str, operations: Sequence[str]) -> None:
+        for first in range(0, len(operations), MOST):
+            self._ask(
+                requests.CANCEL, region, requests.operations(operations[first : first + MOST])
+            )
+
+    def _ask(self, what: str, region: str, body: Tree) -> Tree:
+        path = f"{self._arm.path}/providers/{DEADLINES}/locations/{region}/{what}"
+        answer = self._arm.call("POST", path, body).body
+        return answer if isinstance(answer, dict) else {}

@@ -341,7 +341,8 @@ def of_error(
     words = words or first[1]
     if code and status == 409 and not (asked.startswith("DELETE ") or _PASSES.search(words)):
         status = 400  # a code that nobody knows is an answer, and waiting does not change it
-    wait = retry_after if retry_after is not None else _seconds_in(words)
+    if retry_after is None and (found := _RESERVED_FOR.search(words)):
+        retry_after = float(found[1])
     named = words if not code or code in words else f"{code}: {words}"
     return TABLE.error(
         asked,
@@ -350,7 +351,7 @@ def of_error(
         status=status,
         reach=reach,
         facts=told,
-        retry_after=wait,
+        retry_after=retry_after,
     )
 
 
@@ -374,13 +375,9 @@ def _named(words: str) -> dict[str, str]:
     return {name: match[1] for name, match in found.items() if match}
 
 
+_RESERVED_FOR = re.compile(r"\b(?:for|after|in) '?(\d{1,3})'? seconds\b")
+"""As in "… is reserved for another Virtual Machine for 180 seconds …"."""
 _PASSES = re.compile(r"(?i)\bbeing\b|in progress|\bretry|\bagain\b|\bwait\b|\blater\b|not ready")
-
-
-def _seconds_in(words: str) -> float | None:
-    """Parse the seconds in "… is reserved for another Virtual Machine for 180 seconds …"."""
-    found = re.search(r"\b(?:for|after|in) '?(\d{1,3})'? seconds\b", words)
-    return float(found[1]) if found else None
 
 
 def _walk(error: Any) -> Iterator[tuple[str, str]]:

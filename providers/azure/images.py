@@ -36,18 +36,14 @@ def check(arm: ArmClient, skus: Skus, region: str, plan: Plan) -> Iterator[tuple
         if versions is None:
             yield image, False
             continue
-        reference = requests.image_reference(image)
-        wanted = str(reference["version"])
-        if wanted not in ("latest", *versions):
+        if image.rpartition(":")[2] not in ("latest", *versions):
             raise CloudConfigError(
                 f"image {image} does not exist; versions are {', '.join(versions[-5:])}"
             )
-        version = max(versions, key=number) if wanted == "latest" else wanted
-        path = f"{path_of(arm, region, reference)}/{version}"
-        details = ask_or_none(lambda p=path: arm.fact(p))  # type: ignore[misc]
+        details = _details(arm, region, image, versions)
         for node in its_nodes:
-            _refuse_mismatch(image, details or {}, node, known.get((node.machine or "").lower()))
-        purchase = plan_in(details or {})
+            _refuse_mismatch(image, details, node, known.get((node.machine or "").lower()))
+        purchase = plan_in(details)
         words = "" if purchase is None else refuse_unaccepted(arm, image, purchase)
         yield f"{image} ({words})" if words else image, True
 
@@ -94,6 +90,15 @@ def versions_at(arm: ArmClient, path: str) -> list[str] | None:
 
 def number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.split("."))
+
+
+def _details(arm: ArmClient, region: str, image: str, versions: Sequence[str]) -> Tree:
+    """The facts of a marketplace image's version, of which `latest` is the newest of these."""
+    reference = requests.image_reference(image)
+    version = str(reference["version"])
+    version = max(versions, key=number) if version == "latest" else version
+    path = f"{path_of(arm, region, reference)}/{version}"
+    return ask_or_none(lambda: arm.fact(path)) or {}
 
 
 def _refuse_mismatch(image: str, details: Tree, node: NodePlan, sku: Sku | None) -> None:
@@ -219,21 +224,14 @@ def plans_of(
     """The plans by image; none for images without one, of our own choice, or whose facts this
     principal may not read.
     """
-    found = {image for choices in images for image in choices if image not in requests.OURS}
-    plans = {image: _plan_of(arm, region, image) for image in sorted(found)}
-    return {image: plan for image, plan in plans.items() if plan is not None}
-
-
-def _plan_of(arm: ArmClient, region: str, image: str) -> dict[str, str] | None:
-    reference = requests.image_reference(image)
-    path = path_of(arm, region, reference)
-    if path is None:
-        return None
-    version = str(reference["version"])
-    if version == "latest":
-        known = versions_at(arm, path)
-        if not known:
-            return None
-        version = max(known, key=number)
-    details = ask_or_none(lambda: arm.fact(f"{path}/{version}")) or {}
-    return plan_in(details)
+    found: dict[str, dict[str, str]] = {}
+    for image in sorted({image for choices in images for image in choices} - requests.OURS):
+        path = path_of(arm, region, requests.image_reference(image))
+        if path is None:
+            continue
+        versions = versions_at(arm, path) if image.endswith(LATEST) else []
+        if image.endswith(LATEST) and not versions:
+            continue
+        if (plan := plan_in(_details(arm, region, image, versions or []))) is not None:
+            found[image] = plan
+    return found

@@ -131,8 +131,9 @@ def condition(
     provisioning = str(properties.get("provisioningState", "")).lower()
     if dying or provisioning == "deleting":
         return "stopped", BusyError("the VM is being deleted", what=name, scope="region")
-    power = _power(view)
-    if power is not None:
+    codes = [str(status.get("code", "")).lower() for status in view.get("statuses") or ()]
+    power = next((code.partition("/")[2] for code in codes if code.startswith("powerstate/")), "")
+    if power not in ("", "unknown"):
         # A running VM is kept, even if a later change to it failed.
         return STATES.get(power, "starting"), None
     if provisioning == "failed":
@@ -142,27 +143,12 @@ def condition(
     return ("running" if provisioning == "succeeded" else "starting"), None
 
 
-def _power(view: Tree) -> str | None:
-    codes = [str(status.get("code", "")).lower() for status in view.get("statuses") or ()]
-    powers = [code.partition("/")[2] for code in codes if code.startswith("powerstate/")]
-    return powers[0] if powers and powers[0] != "unknown" else None
-
-
-def reports_power(view: Tree | None) -> bool:
-    return bool(view and view.get("statuses"))
-
-
-def _nic(properties: Tree, lists: Lists) -> Tree:
-    nics = (properties.get("networkProfile") or {}).get("networkInterfaces") or ()
-    found = lists.nics.get(str(nics[0].get("id", "")).lower()) if nics else None
-    configurations = ((found or {}).get("properties") or {}).get("ipConfigurations") or ()
-    first: Tree = configurations[0].get("properties") or {} if configurations else {}
-    return first
-
-
 def _addresses(properties: Tree, lists: Lists) -> tuple[str, str]:
     """The private address and that for our connections; "" while unknown."""
-    inside = _nic(properties, lists)
+    nics = (properties.get("networkProfile") or {}).get("networkInterfaces") or ()
+    nic = lists.nics.get(str(nics[0].get("id", "")).lower()) if nics else None
+    configurations = ((nic or {}).get("properties") or {}).get("ipConfigurations") or ()
+    inside: Tree = configurations[0].get("properties") or {} if configurations else {}
     internal = ip_address(inside.get("privateIPAddress"))
     public = inside.get("publicIPAddress")
     if not public:

@@ -89,7 +89,10 @@ class Skus:
         """The machine types of a region by name in lower case; None if they are not listed."""
         with self._lock:
             if region not in self._known:
-                self._known[region] = self._ask(region)
+                path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
+                entries = self._arm.pages_if_told(path, **{"$filter": f"location eq '{region}'"})
+                found = {sku.name.lower(): sku for sku in read(entries, region)}
+                self._known[region] = found or None
             return self._known[region]
 
     def facts(self, regions: Iterable[str], names: Iterable[str]) -> tuple[MachineFacts, ...]:
@@ -97,13 +100,6 @@ class Skus:
         known = [self.of(region) or {} for region in dict.fromkeys(regions)]
         found = [next((k[n.lower()] for k in known if n.lower() in k), None) for n in names]
         return tuple(s.facts() for s in found if s is not None and (s.accelerator or not s.gpus))
-
-    def _ask(self, region: str) -> Mapping[str, Sku] | None:
-        path = f"{self._arm.path}/providers/Microsoft.Compute/skus"
-        query = {"$filter": f"location eq '{region}'"}
-        entries = self._arm.pages_if_told(path, **query)
-        found = {sku.name.lower(): sku for sku in read(entries, region)}
-        return found or None
 
 
 def read(entries: Iterable[Tree], region: str) -> list[Sku]:
@@ -117,19 +113,18 @@ def read(entries: Iterable[Tree], region: str) -> list[Sku]:
 
 
 def _sku(entry: Tree, region: str) -> Sku:
-    here = [
-        info
+    zones = {
+        str(zone)
         for info in entry.get("locationInfo") or ()
         if plain(str(info.get("location", ""))) == region
-    ]
-    zones = {str(zone) for info in here for zone in info.get("zones") or ()}
+        for zone in info.get("zones") or ()
+    }
     restricted, refused = set(), ""
     for rule in entry.get("restrictions") or ():
-        reason = str(rule.get("reasonCode") or "restricted")
         if str(rule.get("type", "")).lower() == "zone":
             restricted |= {str(z) for z in (rule.get("restrictionInfo") or {}).get("zones") or ()}
         else:
-            refused = reason
+            refused = str(rule.get("reasonCode") or "restricted")
     capabilities = {
         str(c.get("name")): str(c.get("value")) for c in entry.get("capabilities") or ()
     }
@@ -142,7 +137,8 @@ def _sku(entry: Tree, region: str) -> Sku:
         all_zones=frozenset(zones),
         refused=refused,
         fast=capabilities.get("AcceleratedNetworkingEnabled", "").lower() == "true",
-        gpus=_whole(capabilities.get("GPUs", "")),
+        # A share, such as `0.33` of NV…ads_A10_v5, counts as one.
+        gpus=math.ceil(_number(capabilities.get("GPUs", ""))),
         memory_gib=_number(capabilities.get("MemoryGB", "")),
         arm=capabilities.get("CpuArchitectureType", "").lower() == "arm64",
         scratch_gb=_scratch_gb(capabilities),
@@ -165,11 +161,6 @@ def _scratch_gb(capabilities: Mapping[str, str]) -> int | None:
 def words_of(text: str) -> frozenset[str]:
     """The parts of a list with commas."""
     return frozenset(filter(None, map(str.strip, text.split(","))))
-
-
-def _whole(text: str) -> int:
-    """Parse a number of GPUs; a share, such as `0.33` of NV…ads_A10_v5, counts as one."""
-    return math.ceil(_number(text))
 
 
 def _number(text: str) -> float:

@@ -70,34 +70,31 @@ def make(
     """Create the group, then the firewall, network and placement group in parallel. The firewall is
     updated if a caller's address has changed. `repair` completes what an interrupted creation has
     left in the group."""
-    cluster = plan.config.name
-    group = arm.group_for(cluster, place.region)
+    network, group = plan.config.network, arm.group_for(plan.config.name, place.region)
     reserved = reservations.find(arm, plan)
     reservations.refuse_close(plan)
     reservations.refuse_full(reserved, plan, place, group)
     register(services, plan.config.limits.max_lifetime, journal)
-    site = _Site(arm, group, cluster, place, journal, plan)
-    fresh = site.require_group() if arm.given else site.create_group()
+    site = _Site(arm, group, place, journal, plan)
+    fresh = site.group()
     steps: dict[str, Callable[[], Any]] = {
         "images": lambda: images.versions_of_nodes(arm, plan, place.region, journal),
-        "network": lambda: site.subnet(plan, fresh=fresh),
+        "network": lambda: site.subnet(fresh=fresh),
         "machine types": lambda: skus.of(place.region),
     }
     if not fresh:
-        steps["repair"] = lambda: repair(group, cluster)
+        steps["repair"] = lambda: repair(group, plan.config.name)
     if uses_placement_group(plan):
         steps["placement group"] = lambda: site.proximity(fresh=fresh)
-    given = plan.config.network.firewall
-    if given is None:
-        subnet = plan.config.network.subnet
-        inside = () if subnet is None else ranges(arm, subnet)
+    if network.firewall is None:
+        inside = () if network.subnet is None else ranges(arm, network.subnet)
         steps["firewall"] = lambda: site.firewall(callers, inside, fresh=fresh)
     made = dict(zip(steps, side_by_side(*steps.values()), strict=True))
     known = made["machine types"] or {}
     return ClusterNetwork(
         group=group,
         subnet=made["network"],
-        firewall=made["firewall"] if given is None else next(iter(given), None),
+        firewall=made.get("firewall") or next(iter(network.firewall or ()), None),
         proximity=made.get("placement group"),
         fast=frozenset(name for name, sku in known.items() if sku.fast),
         nvme=frozenset(name for name, sku in known.items() if sku.nvme_only),
@@ -149,7 +146,6 @@ def ranges(arm: ArmClient, subnet: str) -> tuple[str, ...]:
 class _Site:
     arm: ArmClient
     within: paths.Group
-    cluster: str
     place: Location
     journal: Journal
     plan: Plan
@@ -160,29 +156,22 @@ class _Site:
 
     @property
     def _name(self) -> str:
-        return shared_name(self.arm, self.cluster, self.place.region)
+        return shared_name(self.arm, self.plan.config.name, self.place.region)
 
-    def require_group(self) -> bool:
-        """Raise CloudConfigError if the user's group does not exist. Returns False: not created."""
-        if self._alive() is None:
-            raise no_group(self.within.name)
-        return False
-
-    def _found(self, path: str, *, fresh: bool) -> Tree | None:
-        """A resource of ours, or None. Raises NameTakenError if the user's group has another."""
-        return None if fresh else ours(self.arm, path, self.cluster)
-
-    def create_group(self) -> bool:
+    def group(self) -> bool:
         """Create the group if it does not exist, once an old one is deleted. Returns True if it was
-        created."""
+        created. Raises CloudConfigError if the user's does not exist."""
         found = self._alive()
+        if self.arm.given:
+            if found is None:
+                raise no_group(self.within.name)
+            return False
         if found is not None:
             parsed = labels.read(typed(found, "tags", dict, null=True))
             labels.refuse_foreign(f"resource group {self.within.name}", parsed, self.plan)
             return False
         self.journal(ResourceRequested(what="resource group", name=self.within.name))
-        body = requests.group(self.place.region, self._tags)
-        self.arm.put(self.within.itself, body)
+        self.arm.put(self.within.itself, requests.group(self.place.region, self._tags))
         return True
 
     def _alive(self) -> Tree | None:
@@ -203,23 +192,22 @@ class _Site:
         name = self._name
         path = self.within.firewall(name)
         body = requests.firewall(self.place.region, self._tags, callers, inside)
-        found = self._found(path, fresh=fresh)
+        found = None if fresh else ours(self.arm, path, self.plan.config.name)
         if found is None:
             self.journal(ResourceRequested(what="network security group", name=name))
         if found is None or not has_exactly(found, body):
             self.arm.put(path, body)
         return path
 
-    def subnet(self, plan: Plan, *, fresh: bool) -> str:
+    def subnet(self, *, fresh: bool) -> str:
         """The ID of the config's subnet, or of our own network's, which is created if missing."""
-        if plan.config.network.subnet is not None:
-            return plan.config.network.subnet
-        name = self._name
+        wanted, name = self.plan.config.network, self._name
+        if wanted.subnet is not None:
+            return wanted.subnet
         path = self.within.network(name)
-        if self._found(path, fresh=fresh) is None:
+        if fresh or ours(self.arm, path, self.plan.config.name) is None:
             self.journal(ResourceRequested(what="virtual network", name=name))
-            outbound = plan.config.network.private
-            body = requests.network(self.place.region, self._tags, name, outbound=outbound)
+            body = requests.network(self.place.region, self._tags, name, outbound=wanted.private)
             self.arm.put(path, body)
         return f"{path}/subnets/{name}"
 
@@ -227,9 +215,9 @@ class _Site:
         """Create a placement group for this place alone, as its first VM binds it to a data centre.
         Returns None if this endpoint does not support placement groups: training works without
         one."""
-        name = f"{labels.group_name(self.cluster)}-{self.place}"
+        name = f"{labels.group_name(self.plan.config.name)}-{self.place}"
         path = self.within.proximity(name)
-        if self._found(path, fresh=fresh) is None:
+        if fresh or ours(self.arm, path, self.plan.config.name) is None:
             self.journal(ResourceRequested(what="proximity placement group", name=name))
             try:
                 self.arm.put(path, requests.proximity(self.place.region, self._tags))

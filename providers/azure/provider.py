@@ -20,7 +20,6 @@ from cloudtrain.providers.azure import (
     paths,
     permissions,
     quota,
-    spot,
     ssh_service,
     zones,
 )
@@ -110,7 +109,7 @@ class AzureDriver(CloudDriver[ClusterNetwork]):
         return zones.places(self._arm, self._skus, self._services, plan)
 
     def spot_evidence(self, plan: Plan, places: Sequence[Location]) -> tuple[SpotEvidence, ...]:
-        return spot.evidence(self._arm, plan, places)
+        return zones.spot_evidence(self._arm, plan, places)
 
     def machines(
         self, cluster: str | None = None, place: Location | None = None, places: Sequence[str] = ()

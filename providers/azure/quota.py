@@ -5,6 +5,7 @@ https://learn.microsoft.com/rest/api/compute/usage/list
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -12,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cloudtrain.core.cloud import clouds
 from cloudtrain.core.model import MachineType, NodePlan
 from cloudtrain.core.partial_list import PartialList
 from cloudtrain.core.protocols import Allowance
+from cloudtrain.providers.azure import zones
 from cloudtrain.providers.azure.client import ArmClient, side_by_side
+from cloudtrain.providers.azure.facts import FACTS
 from cloudtrain.providers.azure.listing import plain
 from cloudtrain.providers.azure.machine_types import Sku, Skus
 from cloudtrain.providers.base.quota import Quotas, allowance, allowances_in
@@ -36,12 +38,10 @@ def left(
     namespaces: Sequence[str] = ("Microsoft.Compute", "Microsoft.Network"),
 ) -> dict[str, Quota]:
     """The remaining quota by `key` of its name, of these namespaces together."""
-    paths = [
-        f"{arm.path}/providers/{namespace}/locations/{region}/usages" for namespace in namespaces
-    ]
+    paths = [f"{arm.path}/providers/{name}/locations/{region}/usages" for name in namespaces]
     lists = side_by_side(*(partial(arm.pages_if_told, path) for path in paths))
     found = {}
-    for usage in (usage for each in lists for usage in each):
+    for usage in itertools.chain.from_iterable(lists):
         name = str((usage.get("name") or {}).get("value", ""))
         limit, used = usage.get("limit"), usage.get("currentValue")
         if isinstance(limit, int | float) and isinstance(used, int | float):
@@ -102,8 +102,14 @@ def allowances(
     arm: ArmClient, skus: Skus, machines: Sequence[MachineType], regions: Sequence[str]
 ) -> PartialList[Allowance]:
     """Room that the quotas of cores leave in these regions, or in all of the subscription."""
-    where = [plain(region) for region in regions] or _locations(arm)
-    sizes = _sizes(skus, {machine.name.lower() for machine in machines}, where)
+    where = list(dict.fromkeys(map(plain, regions))) or sorted(zones.regions(arm))
+    names = {machine.name.lower() for machine in machines}
+    sizes: dict[str, Sku] = {}  # by name in lower case, from the first regions that have them
+    for region in sorted(where, key=lambda region: region != FACTS.first_region)[:FAMILIES_IN]:
+        known = skus.of(region) or {}
+        sizes |= {name: known[name] for name in names - sizes.keys() if name in known}
+        if sizes.keys() >= names:
+            break
 
     def ask(region: str) -> list[Allowance]:
         found = left(arm, region, ("Microsoft.Compute",))
@@ -134,21 +140,3 @@ def _allowance(
         if quota is not None
     }
     return allowance(machine, region, dict.fromkeys(names, cores), reported, spot=spot)
-
-
-def _locations(arm: ArmClient) -> list[str]:
-    locations = arm.pages_if_told(f"{arm.path}/locations")
-    return sorted({plain(str(region.get("name", ""))) for region in locations} - {""})
-
-
-def _sizes(skus: Skus, names: set[str], regions: Sequence[str]) -> dict[str, Sku]:
-    """Machine types by name in lower case, from the first regions that have them."""
-    first = [cloud.first_region for cloud in clouds() if cloud.name == "azure"]
-    ordered = dict.fromkeys([region for region in first if region in regions] + list(regions))
-    found: dict[str, Sku] = {}
-    for region in list(ordered)[:FAMILIES_IN]:
-        known = skus.of(region) or {}
-        found |= {name: known[name] for name in names - found.keys() if name in known}
-        if found.keys() >= names:
-            break
-    return found

@@ -104,7 +104,11 @@ def _read(arm: ArmClient, bought: Provisioning, id: str) -> ReservationGroup:
             hint="use another group, or `provisioning: on-demand`",
         )
     views = (properties.get("instanceView") or {}).get("capacityReservations") or ()
-    allocated = {str(view.get("name", "")).lower(): _allocated(view) for view in views}
+    allocated = {}
+    for view in views:
+        inside = (view.get("utilizationInfo") or {}).get("virtualMachinesAllocated") or ()
+        vms = frozenset(str(vm.get("id", "")).lower() for vm in inside)
+        allocated[str(view.get("name", "")).lower()] = vms
     return ReservationGroup(
         id=id,
         shown=paths.reservation_name(id, arm.subscription),
@@ -120,11 +124,6 @@ def _read(arm: ArmClient, bought: Provisioning, id: str) -> ReservationGroup:
             for one in arm.pages(f"{id}/capacityReservations")
         ),
     )
-
-
-def _allocated(view: Tree) -> frozenset[str]:
-    inside = (view.get("utilizationInfo") or {}).get("virtualMachinesAllocated") or ()
-    return frozenset(str(vm.get("id", "")).lower() for vm in inside)
 
 
 def fitting(groups: Groups, plan: Plan, places: Sequence[Location]) -> tuple[Location, ...]:

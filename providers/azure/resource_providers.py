@@ -74,9 +74,7 @@ class ResourceProviders:
     def reach_far(self, region: str) -> bool:
         """True if Azure can deallocate at a date and time in that region."""
         found = self.of(DEADLINES)
-        if found is None or found.missing:
-            return False
-        return found.is_far(region)
+        return found is not None and not found.missing and found.is_far(region)
 
     def register(self, namespace: str, journal: Journal) -> None:
         """Register a namespace. This is free and needed once per subscription; `down` does not undo
@@ -87,31 +85,30 @@ class ResourceProviders:
         try:
             self._arm.call("POST", f"{path}/register")
         except CloudError as error:
-            command = f"az provider register --namespace {namespace}"
-            hint = f"have someone with permission run `{command}`"
             raise PermissionsError(
                 f"{namespace} is not registered in this subscription: {error.message}",
-                hint=hint,
+                hint="have someone with permission run `az provider register --namespace "
+                f"{namespace}`",
                 code="MissingSubscriptionRegistration",
             ) from error
-        self._arm.timing.until(lambda: self._is_registered(namespace), within=OPERATION)
 
-    def _is_registered(self, namespace: str) -> bool | None:
-        with self._lock:
-            self._known[namespace] = found = self._ask(namespace)
-        return True if found is None or found.state == "registered" else None
+        def is_registered() -> bool | None:
+            with self._lock:
+                self._known[namespace] = found = self._ask(namespace)
+            return True if found is None or found.state == "registered" else None
+
+        self._arm.timing.until(is_registered, within=OPERATION)
 
     def _ask(self, namespace: str) -> ResourceProvider | None:
         answer = ask_or_none(lambda: self._arm.get(f"{self._arm.path}/providers/{namespace}"))
         if answer is None:
             return None
-        types = answer.get("resourceTypes") or ()
         return ResourceProvider(
             state=str(answer.get("registrationState", "")).lower(),
             locations={
                 str(each.get("resourceType", "")).lower(): frozenset(
                     plain(str(place)) for place in each.get("locations") or ()
                 )
-                for each in types
+                for each in answer.get("resourceTypes") or ()
             },
         )

@@ -19,6 +19,7 @@ OPTIONAL = ("Microsoft.DevTestLab/schedules", "Microsoft.Compute/proximityPlacem
 """Kinds that exist only for whoever may create them: their permissions are not always needed."""
 COMPUTE = "/providers/Microsoft.Compute/virtualMachines"
 NETWORK = "/providers/Microsoft.Network"
+KINDS_BY_NAME = {kind.lower(): kind for kind in KINDS}
 
 
 class Resources:
@@ -40,58 +41,47 @@ class Resources:
     def _of_everything(self) -> list[Vm | NotAsked]:
         """List the subscription; where only the user's group may be listed, that."""
         try:
-            return self._of_all()
+            vms, views, nics, addresses, groups = side_by_side(
+                lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
+                lambda: self._arm.pages_if_told(f"{self._arm.path}{COMPUTE}", statusOnly="true"),
+                lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/networkInterfaces"),
+                lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
+                self._groups,
+            )
+            return self._machines(vms, views, nics, addresses, groups, None)
         except PermissionsError:
             if not self._arm.given:
                 raise
             return self._of_group(self._arm.given, [], None)
 
-    def _of_all(self) -> list[Vm | NotAsked]:
-        vms, views, nics, addresses, groups = side_by_side(
-            lambda: self._arm.pages(f"{self._arm.path}{COMPUTE}"),
-            lambda: self._arm.pages_if_told(f"{self._arm.path}{COMPUTE}", statusOnly="true"),
-            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/networkInterfaces"),
-            lambda: self._arm.pages(f"{self._arm.path}{NETWORK}/publicIPAddresses"),
-            self._groups,
-        )
-        return self._machines(vms, views, nics, addresses, groups, None)
-
     def _of_groups(self, cluster: str, place: Location | None) -> list[Vm | NotAsked]:
+        """List the VMs of the groups with our name or tag, or a VM with our tag."""
         groups: list[Tree] = []
         if self._arm.given:
-            names = [self._arm.given]
-        elif place is None:
-            names, groups = self._groups_of(cluster)
-        else:
+            names = {self._arm.given}
+        elif place is not None:
             # Once this group exists, it contains everything of its region.
-            names = [paths.group_name(cluster, place.region)]
-        found = fan_out(names, lambda name: self._of_group(name, groups, cluster), name=str)
+            names = {paths.group_name(cluster, place.region)}
+        else:
+            groups, tagged = self._groups_and_tagged(cluster)
+            names = {
+                str(group.get("name", "")).lower()
+                for group in groups
+                if _cluster(group) == cluster
+                or str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
+            }
+            vms = [t for t in tagged if str(t.get("type", "")).lower().endswith("/virtualmachines")]
+            names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
+        found = fan_out(sorted(names), lambda name: self._of_group(name, groups, cluster), name=str)
         return [machine for machines in found for machine in machines]
-
-    def _groups_of(self, cluster: str) -> tuple[list[str], list[Tree]]:
-        """The names of groups with our name or tag, or a VM with our tag; and all groups."""
-        groups, tagged = self._groups_and_tagged(cluster)
-        names = {
-            str(group.get("name", "")).lower()
-            for group in groups
-            if _cluster(group) == cluster
-            or str(group.get("name", "")).lower().startswith(f"{labels.group_name(cluster)}-")
-        }
-        vms = [t for t in tagged if str(t.get("type", "")).lower().endswith("/virtualmachines")]
-        names |= {paths.group_of(str(vm.get("id", ""))) for vm in vms}
-        return sorted(names), groups
 
     def _of_group(self, name: str, groups: list[Tree], cluster: str | None) -> list[Vm | NotAsked]:
         group = self._arm.group(name)
-
-        def listed(path: str) -> list[Tree]:
-            return self._arm.pages(f"{group.path}{path}")
-
         try:
             vms, nics, addresses, itself = side_by_side(
                 lambda: self._vms(f"{group.path}{COMPUTE}"),
-                lambda: listed(f"{NETWORK}/networkInterfaces"),
-                lambda: listed(f"{NETWORK}/publicIPAddresses"),
+                lambda: self._arm.pages(f"{group.path}{NETWORK}/networkInterfaces"),
+                lambda: self._arm.pages(f"{group.path}{NETWORK}/publicIPAddresses"),
                 lambda: groups or [self._arm.get(group.itself)],
             )
         except NotFoundError:
@@ -153,7 +143,7 @@ class Resources:
         missing = [
             vm
             for vm in vms
-            if not listing.reports_power(views.get(str(vm["id"]).lower()))
+            if not views.get(str(vm["id"]).lower(), {}).get("statuses")
             and state_of(vm) not in ("creating", "deleting")  # it has no power state yet, or soon
         ]
 
@@ -171,7 +161,17 @@ class Resources:
         if self._arm.given and cluster:
             return self._inside(self._arm.given, cluster)
         try:
-            return self._in_subscription(cluster)
+            groups, others = self._groups_and_tagged(cluster)
+            ours = [group for group in groups if _cluster(group) is not None]
+            names = {str(group.get("name", "")).lower() for group in ours}
+            found = [_resource(group, GROUP, cluster) for group in groups]
+            for other in others:
+                kind = KINDS_BY_NAME.get(str(other.get("type", "")).lower())
+                if kind and paths.group_of(str(other.get("id", ""))) not in names:
+                    # A list that is filtered by tags returns none.
+                    full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
+                    found.append(_resource({**other, **full}, kind, cluster))
+            return PartialList.of_read(found)
         except PermissionsError:
             if not self._arm.given:
                 raise
@@ -200,19 +200,6 @@ class Resources:
             for thing in things
         )
 
-    def _in_subscription(self, cluster: str | None) -> PartialList[Resource]:
-        groups, others = self._groups_and_tagged(cluster)
-        ours = [group for group in groups if _cluster(group) is not None]
-        names = {str(group.get("name", "")).lower() for group in ours}
-        found = [_resource(group, GROUP, cluster) for group in groups]
-        for other in others:
-            kind = _kind(other)
-            if kind and paths.group_of(str(other.get("id", ""))) not in names:
-                # A list that is filtered by tags returns none.
-                full = other if other.get("tags") else self._arm.find(str(other["id"])) or {}
-                found.append(_resource({**other, **full}, kind, cluster))
-        return PartialList.of_read(found)
-
     def _groups_and_tagged(self, cluster: str | None) -> list[list[Tree]]:
         """List all groups, and what has our label of one cluster or of any."""
         query = f"tagName eq '{labels.CLUSTER}'"
@@ -231,17 +218,10 @@ def _cluster(thing: Tree) -> str | None:
     return known.cluster if known else None
 
 
-def _kind(thing: Tree) -> str | None:
-    name = str(thing.get("type", "")).lower()
-    return next((kind for kind in KINDS if kind.lower() == name), None)
-
-
 def _resource(thing: Tree, kind: str, of: str | None) -> Resource | NotAsked | None:
     """Convert a resource, `of` one cluster alone; NotAsked if its labels cannot be ours."""
-    known, name = (
-        labels.read(typed(thing, "tags", dict, null=True), of=of),
-        str(thing.get("name", "")),
-    )
+    known = labels.read(typed(thing, "tags", dict, null=True), of=of)
+    name = str(thing.get("name", ""))
     if isinstance(known, labels.NotOurs):
         return known.on(f"{paths.last(kind)} {name}")
     if known is None:

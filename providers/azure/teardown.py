@@ -32,8 +32,8 @@ from cloudtrain.providers.base.http import Answer, Tree
 
 GROUP = "resource group"
 AT_ONCE = 64
-FORCED = "Microsoft.Compute/virtualMachines"
-"""Resource types to delete by force, without a shutdown:
+FORCED = {"forceDeletionTypes": "Microsoft.Compute/virtualMachines"}
+"""Query for a deletion of VMs by force, without a shutdown:
 https://learn.microsoft.com/rest/api/resources/resource-groups/delete"""
 SCHEDULE = "Microsoft.DevTestLab/schedules"
 KINDS = (
@@ -94,13 +94,13 @@ class Teardown:
         whole = {group.name.lower() for group in groups}
         known = {machine.generation for machine in machines}
         for group in groups:
-            path, query = self._arm.group(group.name).itself, {"forceDeletionTypes": FORCED}
-            _refuse_other(self._vms_of(self._arm.group(group.name)), known)
-            ends = self._ends.of_group(self._arm.group(group.name))
+            there = self._arm.group(group.name)
+            _refuse_other(self._vms_of(there), known)
+            ends = self._ends.of_group(there)
             self._refuse_anew(group)
-            answer = self._arm.call("DELETE", path, query=query)
+            answer = self._arm.call("DELETE", there.itself, query=FORCED)
             self._ends.cancel(ends)
-            self._arm.finish("DELETE", path, answer, within=BEING_DELETED)
+            self._arm.finish("DELETE", there.itself, answer, within=BEING_DELETED)
         for machine in machines:
             if paths.group_of(machine.id) not in whole:
                 _refuse_other([self._arm.find(machine.id) or {}], [machine.generation])
@@ -116,7 +116,7 @@ class Teardown:
         The VMs' ends stay until both are accepted, or the group is gone: if one is refused or
         broken off, Azure still ends the VMs.
         """
-        name, group = found.name, self._arm.group(found.name)
+        group = self._arm.group(found.name)
         ends = self._ends.of_group(group)
         vms = _fresh(lambda: self._vms_of(group))
         fence.refuse_stale()
@@ -125,12 +125,10 @@ class Teardown:
         except NameTakenError:
             fan_out(mine, self._vms.delete, name=lambda machine: machine.node.name)
             raise
-        begun = self._deallocate(vms)
-        canceled = False
-        path, query = group.itself, {"forceDeletionTypes": FORCED}
+        begun, canceled, path = self._deallocate(vms), False, group.itself
         self._refuse_anew(found)
         try:
-            answer = self._arm.call("DELETE", path, query=query)
+            answer = self._arm.call("DELETE", path, query=FORCED)
             # Nobody could find these operations after a kill; left, they would end the next cluster
             # of that name.
             canceled = len(begun) == len(vms) and self._ends.cancel(ends)
@@ -139,7 +137,7 @@ class Teardown:
             self._ends.cancel(ends)
             return
         except PermissionsError as refusal:
-            raise self._not_deleted(name, vms, begun, refusal) from refusal
+            raise self._not_deleted(found.name, vms, begun, refusal) from refusal
         except BusyError as error:
             if error.code != "ResourceGroupBeingDeleted":
                 raise
@@ -148,7 +146,7 @@ class Teardown:
         )
         if gone is None:
             raise BusyError(
-                f"resource group {name} is still being deleted",
+                f"resource group {found.name} is still being deleted",
                 hint="run the command again in a few minutes",
                 scope="region",
             )
@@ -182,7 +180,6 @@ class Teardown:
         self, name: str, vms: Sequence[Tree], begun: dict[str, Answer], refusal: CloudError
     ) -> PermissionsError:
         """The error for a locked group: its machines are no longer billed, all else in it is."""
-        path = str(self._arm.group(name).itself)
         still = [str(vm.get("name")) for vm in vms if str(vm["id"]) not in begun]
         for id, answer in begun.items():
             try:
@@ -190,12 +187,12 @@ class Teardown:
             except CloudError:
                 still.append(paths.last(id))
         words = "deallocated, not deleted" if vms and not still else "not deleted"
-        billed = [f"the machine {name}" for name in still]
+        billed = [f"the machine {vm}" for vm in still]
         sizes = [disk_gb(vm.get("properties") or {}) for vm in vms]
         billed += [node_parts.describe(FACTS, sizes)] if vms else []
         text = f"{words}: still billed are {', '.join(billed)}" if billed else words
         return PermissionsError(
-            f"{GROUP} {paths.last(path)}: {text}. {refusal.message}",
+            f"{GROUP} {name}: {text}. {refusal.message}",
             hint=refusal.hint,
             scope=refusal.scope,
             code=refusal.code,

@@ -19,8 +19,7 @@ from cloudtrain.core.model import Train
 from cloudtrain.core.protocols import Finding
 from cloudtrain.core.store_kinds import own_uris
 from cloudtrain.providers.aws import permissions as aws_permissions
-from cloudtrain.providers.azure import node_identity as azure_identity
-from cloudtrain.providers.azure import paths
+from cloudtrain.providers.azure import checks, paths
 from tests.standins.azure_identities import described
 from tests.standins.cloud import Cloud
 from tests.support import aws_parts, azure_parts, gcp_parts
@@ -338,7 +337,7 @@ def test_azure_lists_the_roles_of_the_identity_on_the_account(azure: Cloud) -> N
     assert "account: has none of the roles Storage Blob Data Contributor" in none[2]
     plan = azure_parts.plain(azure, placement=("eastus",))
     arm = azure_parts.account_of(plan)._arm
-    role = next(id for id, name in azure_identity.ROLES.items() if name.endswith("Reader"))
+    role = next(id for id, name in checks.ROLES.items() if name.endswith("Reader"))
     account = (
         f"{arm.path}/resourceGroups/stores/providers/Microsoft.Storage/storageAccounts/account"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtrain.core.errors import BusyError, CapacityError, CloudError, PermissionsError
 from cloudtrain.providers.azure import listing, paths
-from cloudtrain.providers.azure.deadlines import Deadlines
+from cloudtrain.providers.azure.expiry import Deadlines
 from cloudtrain.providers.azure.machine_types import read
 from cloudtrain.providers.base.answers import unix_time
 
