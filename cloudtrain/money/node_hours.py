@@ -24,7 +24,7 @@ from cloudtrain.core.events import (
 
 STARTED_WITHIN = 900.0
 """Seconds between the start of the first of new nodes that waited in the cloud's queue and the
-moment when all run, at most: PARTIAL of providers/base/queued.py, and polls."""
+moment when all run, at most: PARTIAL of providers/base/create.py, and polls."""
 
 MOST, AFTER_END = "most", "after_end"
 """Facts of NodeRequested.made: upper bounds of the node's $/hour, with its disk and address, and of

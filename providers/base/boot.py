@@ -31,6 +31,7 @@ def user_data(
     can be set later. With `network.http_proxy`, logins and apt use that proxy. The document
     contains the private half of the bootstrap host key: never log it.
     """
+    boot = (*_NO_UPGRADES, *node_proxy.boot_commands(network), _NO_OTHER_HOST_KEYS)
     document: dict[str, Any] = {
         # Without `default` in it, the image's own user (ubuntu, debian, …) is not created.
         "users": [
@@ -57,12 +58,7 @@ def user_data(
         },
         "package_update": False,
         "package_upgrade": False,
-        "bootcmd": [
-            *_NO_UPGRADES,
-            *node_proxy.boot_commands(network),
-            _NO_OTHER_HOST_KEYS,
-            *_ending(expires, timed=timed),
-        ],
+        "bootcmd": [*boot, *_ending(expires, timed=timed)],
     }
     return _text(document)
 

@@ -21,7 +21,7 @@ from cloudtrain.core.errors import (
     text_of,
 )
 from cloudtrain.core.events import NodeCreated, NodeRequested, PlacementTried, RequestDenied
-from cloudtrain.core.model import Identity, Node, NodePlan, Plan
+from cloudtrain.core.model import Identity, Market, Node, NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Journal
@@ -29,7 +29,6 @@ from cloudtrain.core.retry import LONG_WAIT, report_wait
 from cloudtrain.providers.base import labels
 from cloudtrain.providers.base.boot import user_data
 from cloudtrain.providers.base.driver import CloudDriver, LaunchRequest, Location, NetworkT, Vm
-from cloudtrain.providers.base.queued import Queued
 from cloudtrain.providers.base.seen import SeenGenerations, created_anew
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import Timing
@@ -84,7 +83,11 @@ class Creation(Generic[NetworkT]):
             error = _one_refusal(failure)
             if isinstance(error, CapacityError) and close:
                 error = error.copy_with(in_group=True)
-            self._keep_details(failure)
+            # The details of a refusal are for an administrator, in the event log.
+            failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
+            details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
+            for detail, told in details.items():
+                self.journal(RequestDenied(text=told.message, detail=detail))
             final = uninterrupted(lambda: self._roll_back(place, launches, later, error))
             if final is failure:
                 raise
@@ -95,13 +98,6 @@ class Creation(Generic[NetworkT]):
         config = self.plan.config
         network = replace(config.network, close="off")
         return replace(self, plan=replace(self.plan, config=replace(config, network=network)))
-
-    def _keep_details(self, failure: BaseException) -> None:
-        """Record the details of a refusal, for an administrator, in the event log."""
-        failures = failure.failures.values() if isinstance(failure, NodesError) else (failure,)
-        details = {e.detail: e for e in failures if isinstance(e, CloudError) and e.detail}
-        for detail, error in details.items():
-            self.journal(RequestDenied(text=error.message, detail=detail))
 
     @property
     def _queue(self) -> float:
@@ -136,7 +132,22 @@ class Creation(Generic[NetworkT]):
     def _request(
         self, node: NodePlan, place: Location, network: NetworkT, launches: _Launches, queue: float
     ) -> None:
-        order = replace(self._order(node, place, network), queue=queue)
+        host_key = self.identity.host_keys[node.name]
+        words = [self.plan.config.name, node.name, str(place), host_key.public]
+        order = LaunchRequest(
+            plan=self.plan,
+            node=node,
+            place=place,
+            network=network,
+            user_data=self._user_data(node),
+            user_data_of=self._user_data,
+            public_key=self.identity.public_key,
+            token=hashlib.sha256("\n".join(words).encode()).hexdigest()[:32],
+            expires=self.expires,
+            asked=self.expected.get(node.name),
+            queue=queue,
+            labels=labels.on_node(self.plan, node, self.expires),
+        )
         self.journal(NodeRequested(node=node.name))
         launches.pending[node.name] = self.timing.clock.now()
         try:
@@ -151,33 +162,16 @@ class Creation(Generic[NetworkT]):
             raise _of_node(node.name, error) from error.__cause__
 
     def _start(self) -> None:
-        stopped = [m for m in self._planned_there() if m.node.state == "stopped"]
-
-        def start(machine: Vm) -> None:
-            self.account.start(machine, self.expires)
-
-        fan_out(stopped, start, name=lambda m: m.node.name, workers=self.account.at_once)
+        fan_out(
+            [m for m in self._planned_there() if m.node.state == "stopped"],
+            lambda machine: self.account.start(machine, self.expires),
+            name=lambda machine: machine.node.name,
+            workers=self.account.at_once,
+        )
 
     def _planned_there(self) -> list[Vm]:
         names = [node.name for node in self.plan.nodes]
         return [self.there[name] for name in names if name in self.there]
-
-    def _order(self, node: NodePlan, place: Location, network: NetworkT) -> LaunchRequest[NetworkT]:
-        cluster, host_key = self.plan.config.name, self.identity.host_keys[node.name]
-        request = "\n".join([cluster, node.name, str(place), host_key.public])
-        return LaunchRequest(
-            plan=self.plan,
-            node=node,
-            place=place,
-            network=network,
-            user_data=self._user_data(node),
-            user_data_of=self._user_data,
-            public_key=self.identity.public_key,
-            token=hashlib.sha256(request.encode()).hexdigest()[:32],
-            expires=self.expires,
-            asked=self.expected.get(node.name),
-            labels=labels.on_node(self.plan, node, self.expires),
-        )
 
     def _user_data(self, node: NodePlan) -> str:
         return user_data(
@@ -339,7 +333,16 @@ def uninterrupted(work: Callable[[], T]) -> T:
     """Run `work` in its own thread. Ctrl-C takes effect at its end; a third one, immediately. The
     cloud executes a call that Ctrl-C cuts off, perhaps after the rollback's listing."""
     result: Future[T] = Future()
-    worker = threading.Thread(target=copy_context().run, args=(_fulfil, result, work))
+
+    def fulfil() -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller
+            result.set_exception(error)
+
+    worker = threading.Thread(target=copy_context().run, args=(fulfil,))
     interrupts = 0
     try:
         worker.start()
@@ -359,23 +362,13 @@ def uninterrupted(work: Callable[[], T]) -> T:
     return result.result()
 
 
-def _fulfil(result: Future[T], work: Callable[[], T]) -> None:
-    if not result.set_running_or_notify_cancel():
-        return
-    try:
-        result.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - raised again in the caller
-        result.set_exception(error)
-
-
 def _refuse_lost(asked: Vm, now: Vm | None, *, late: bool) -> None:
-    name = asked.node.name
     if now is not None and (now.error is not None or now.node.state == "gone"):
         error = now.error or TransientError("the cloud stopped the VM during its start")
-        raise _of_node(name, error)
+        raise _of_node(asked.node.name, error)
     if now is None and late:
         text = "the cloud accepted the request but does not list the node"
-        raise TransientError(text, what=name)
+        raise TransientError(text, what=asked.node.name)
 
 
 def _of_node(name: str, error: CloudError) -> CloudError:
@@ -407,10 +400,62 @@ def _one_refusal(failure: BaseException) -> BaseException:
             made.elsewhere = tuple(z for e in refusals for z in getattr(e, "elsewhere", ()))
         return made
     first = errors[0]
-    if (
-        len(texts) == 1
-        and isinstance(first, CloudError)
-        and len({type(error) for error in errors}) == 1
-    ):
+    if len(texts) == len(set(map(type, errors))) == 1 and isinstance(first, CloudError):
         return first.copy_with(what=some(list(failure.failures)), text=texts.pop())
     return failure
+
+
+# ── Nodes that wait for capacity in the cloud's queue while others of a creation run ──────────
+
+
+QUEUED: frozenset[Market] = frozenset({"flex-start"})
+"""Markets on which a request may wait for capacity in the cloud's queue; it is not billed then."""
+
+PARTIAL = 600.0
+"""Seconds for which new nodes are kept, and billed, while others of them still wait in the queue.
+
+Each request waits by itself: Google creates several VMs at once through resize requests of a
+managed instance group only, whose VMs have one user data, and so one host key, together:
+https://docs.cloud.google.com/compute/docs/instance-groups/about-resize-requests-mig"""
+
+
+@dataclass(kw_only=True)
+class Queued:
+    """Nodes of one creation that the cloud may let wait for capacity."""
+
+    plan: Plan
+    new: frozenset[str]
+    """Nodes that were requested together; none if nodes of the cluster were there before, which
+    are billed anyway."""
+    begun: set[str] = field(default_factory=set)
+    """Nodes that were seen to run, whose costs began then."""
+    billed: float | None = None
+    """When the first of the new nodes was seen to run."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        nodes = self.plan.nodes
+        return frozenset(node.name for node in nodes if node.provisioning.market in QUEUED)
+
+    def newly_billed(self, machines: Sequence[Vm]) -> list[Vm]:
+        """The machines that waited and run now: journaled again, as what waits costs nothing."""
+        nodes = {m.node.name: m for m in machines if m.node.state == "running"}
+        new = [nodes[name] for name in sorted(self.names & nodes.keys() - self.begun)]
+        self.begun.update(machine.node.name for machine in new)
+        return new
+
+    def refuse_partial(self, nodes: Sequence[Node], now: float) -> None:
+        """Raise CapacityError if some new nodes were billed for too long while others wait."""
+        running = sorted(n.name for n in nodes if n.name in self.new and n.state == "running")
+        waiting = sorted(n.name for n in nodes if n.name in self.names and n.state == "starting")
+        if not running or not waiting:
+            return
+        self.billed = now if self.billed is None else self.billed
+        if now - self.billed < PARTIAL:
+            return
+        raise CapacityError(
+            f"{some(waiting)}: no capacity {PARTIAL / 60:.0f} min after {some(running)} began to "
+            "run, which would be billed until all of them do",
+            scope="zone",
+            hint="all new nodes are deleted; `cloudtrain up --wait 6h` requests them again",
+        )

@@ -21,12 +21,15 @@ class Ends:
         """Give all nodes the same end when a node joins or is restarted. Returns that end, and
         whether any node's end was moved."""
         expires = self._expires(plan, there)
+        if expires is None:
+            return None, False
         names = {node.name for node in plan.nodes}
         others = [m for m in there.values() if m.node.state != "stopped"]
         joins = bool(names - there.keys()) or len(others) < len(there)
-        overdue = any((m.node.expires or expires or 0.0) <= self.timing.clock.now() for m in others)
-        moved = [m for m in others if _differ(m.node.expires, expires)]
-        if expires is not None and moved and (joins or overdue):
+        overdue = any((m.node.expires or expires) <= self.timing.clock.now() for m in others)
+        # By more than the rounding error of labels.
+        moved = [m for m in others if abs((m.node.expires or 0.0) - expires) > 1.0]
+        if moved and (joins or overdue):
             self.account.move_ends(moved, expires)
             return expires, True
         return expires, False
@@ -89,8 +92,3 @@ class Ends:
             and node.expires is not None
             and node.expires > self.timing.clock.now()
         )
-
-
-def _differ(end: float | None, other: float | None) -> bool:
-    """True if two ends differ by more than the rounding error of labels."""
-    return end is None or other is None or abs(end - other) > 1.0

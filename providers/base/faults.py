@@ -159,7 +159,9 @@ class Table:
         row = (self.row(f"http{status}") if status else None) or next(raised, _UNKNOWN)
         row = Row(TransientError) if getattr(error, "retryable", False) else row
         code = f"HTTP {status}" if status else type(error).__name__
-        return _error(row, what, redacted(_words_of(error)), code, "account", {})
+        first = error.args[0] if error.args else ""  # google-auth appends the whole response
+        words = (first if isinstance(first, str) else str(error)) or type(error).__name__
+        return _error(row, what, redacted(words), code, "account", {})
 
 
 def _error(
@@ -208,13 +210,6 @@ def seconds(headers: Mapping[str, str]) -> float | None:
         return max(0.0, parsedate_to_datetime(value).timestamp() - moments.now())
     except (TypeError, ValueError):
         return None
-
-
-def _words_of(error: BaseException) -> str:
-    """An exception's message, without the whole response that google-auth appends."""
-    first = error.args[0] if error.args else ""
-    words = first if isinstance(first, str) else str(error)
-    return words or type(error).__name__
 
 
 class _Facts(dict[str, str]):

@@ -145,15 +145,20 @@ def read(
     """
     if CLUSTER not in labels or of not in (None, labels[CLUSTER]):
         return None
-    odd = [key for key, form in _FORMS.items() if key in labels and not _fits(labels[key], form)]
+    odd = [
+        key
+        for key, form in _FORMS.items()
+        if key in labels and not (isinstance(labels[key], str) and form.match(labels[key]))
+    ]
     if odd:
         shown = ", ".join(f"{key}: {_shown(labels[key])}" for key in odd)
         return NotOurs(reason=f"has cloudtrain labels that cloudtrain never wrote: {shown}")
+    id = labels.get(OWNER, "")
     found = Labels(
         cluster=labels[CLUSTER],
         role=labels.get(ROLE, ""),
         index=int(labels.get(INDEX, "0")),
-        owner=_owner(labels),
+        owner=Owner(id=id, name=labels.get(OWNER_NAME) or id, machine=labels.get(MACHINE, "")),
         expires=_time(labels.get(EXPIRES)),
         generation=labels.get(GENERATION, ""),
         creating_until=_time(labels.get(CREATING)),
@@ -173,10 +178,6 @@ def ours(labels: Mapping[str, str], *, of: str | None = None) -> Labels | None:
     return found if isinstance(found, Labels) else None
 
 
-def _fits(value: object, form: re.Pattern[str]) -> bool:
-    return isinstance(value, str) and form.match(value) is not None
-
-
 def _shown(value: object) -> str:
     """A foreign value on one line, without what could control a terminal."""
     text = "".join(c if c.isprintable() else " " for c in str(value)[: 2 * _SHOWN])
@@ -186,11 +187,6 @@ def _shown(value: object) -> str:
 
 def _time(text: str | None) -> float | None:
     return None if text is None else float(text)
-
-
-def _owner(labels: Mapping[str, str]) -> Owner:
-    id = labels.get(OWNER, "")
-    return Owner(id=id, name=labels.get(OWNER_NAME) or id, machine=labels.get(MACHINE, ""))
 
 
 def belongs_to_other_owner(there: Owner, owner: Owner) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic
+from typing import Any, Generic
 
 from cloudtrain.core import fence, moments
 from cloudtrain.core.errors import (
@@ -13,10 +13,23 @@ from cloudtrain.core.errors import (
     CloudError,
     NodesError,
     PlaceRefusal,
+    if_told,
 )
-from cloudtrain.core.events import CreationBegun, NodeDeletionBegun, PlacementRefused, TriedApart
+from cloudtrain.core.events import (
+    CreationBegun,
+    NodeDeletionBegun,
+    PlacementRefused,
+    SpotOrderChosen,
+    TriedApart,
+)
 from cloudtrain.core.model import ClusterConfig, Holding, Identity, MachineType, Node, Owner, Plan
-from cloudtrain.core.partial_list import NotAsked, PartialList, SpotEvidence, Whereabouts
+from cloudtrain.core.partial_list import (
+    NotAsked,
+    PartialList,
+    SpotEvidence,
+    Whereabouts,
+    evidence_text,
+)
 from cloudtrain.core.protocols import (
     Allowance,
     Finding,
@@ -25,7 +38,6 @@ from cloudtrain.core.protocols import (
     Principal,
     WritesPolicies,
 )
-from cloudtrain.providers.base import spot_order
 from cloudtrain.providers.base.boot import has_end_command
 from cloudtrain.providers.base.create import (
     Creation,
@@ -45,8 +57,14 @@ from cloudtrain.providers.base.driver import (
 )
 from cloudtrain.providers.base.ends import Ends
 from cloudtrain.providers.base.labels import refuse_other_owner
-from cloudtrain.providers.base.search import ClusterSearch, DeletionSearch, raise_if_not_asked
-from cloudtrain.providers.base.seen import SeenGenerations, created_anew, new_generation
+from cloudtrain.providers.base.seen import (
+    ClusterSearch,
+    DeletionSearch,
+    SeenGenerations,
+    created_anew,
+    new_generation,
+    raise_if_not_asked,
+)
 from cloudtrain.providers.base.teardown import Found, Teardown, roll_back
 from cloudtrain.providers.base.timing import TIMING, Timing
 
@@ -95,7 +113,7 @@ class CloudProvider(Generic[NetworkT]):
     def spot_evidence(self, plan: Plan) -> tuple[SpotEvidence, ...]:
         if not any(node.spot for node in plan.nodes):
             return ()
-        return spot_order.evidence(self._account, plan, self._account.places(plan))
+        return evidence(self._account, plan, self._account.places(plan))
 
     def create(
         self,
@@ -124,7 +142,7 @@ class CloudProvider(Generic[NetworkT]):
             generations=self._seen(plan.config.name),
         )
         places = list({machine.place for machine in there.values()}) or list(
-            spot_order.by_evidence(self._account, plan, self._account.places(plan), journal)
+            by_evidence(self._account, plan, self._account.places(plan), journal)
         )
         made, refusals = self._first_filled(creation, places)
         if made is not None:
@@ -396,3 +414,45 @@ def _holding(
             )
         ),
     )
+
+
+# ── Order the zones of a region by what the cloud says of spot capacity there ─────────────────
+
+
+def evidence(
+    account: CloudDriver[Any], plan: Plan, places: Sequence[Location]
+) -> tuple[SpotEvidence, ...]:
+    """The evidence on these places, in their order. Raises CloudError."""
+    if not any(node.spot for node in plan.nodes):
+        return ()
+    found = {each.place: each for each in account.spot_evidence(plan, places)}
+    return tuple(found[str(place)] for place in places if str(place) in found)
+
+
+def by_evidence(
+    account: CloudDriver[Any], plan: Plan, places: Sequence[Location], journal: Journal
+) -> tuple[Location, ...]:
+    """The places with the zones of each region of the placement ordered by evidence.
+
+    The order of what the placement names stays as written. Zones without evidence come last, in
+    their order. Without any evidence, and if it cannot be had, nothing is reordered.
+    """
+    left, groups = dict.fromkeys(places), []
+    for entry in plan.config.placement:  # each place belongs to the first entry that names it
+        group = [place for place in left if entry in (place.zone, place.region)]
+        left = {place: None for place in left if place not in group}
+        groups.append(group)
+    groups += [[place] for place in left]
+    open_to_choice = [place for group in groups if len(group) > 1 for place in group]
+    if not open_to_choice:
+        return tuple(places)
+    found: tuple[SpotEvidence, ...] = if_told(lambda: evidence(account, plan, open_to_choice), ())
+    scores = {each.place: each.score for each in found}
+    ordered = tuple(
+        place
+        for group in groups
+        for place in sorted(group, key=lambda p: -scores.get(str(p), float("-inf")))
+    )
+    if ordered != tuple(places):
+        journal(SpotOrderChosen(places=tuple(map(str, ordered)), text=evidence_text(found)))
+    return ordered

@@ -70,7 +70,7 @@ class Teardown:
                 self._timing.clock.sleep(self._timing.polls.longest * min(rounds, ROUNDS - 1))
             self._announce(alive)
             failure = self._erase(alive, () if outstanding else resources)
-            if again < AGAIN and _kinds(failure) and set(_kinds(failure)) == {LookAgainError}:
+            if again < AGAIN and set(map(type, _errors(failure))) == {LookAgainError}:
                 again += 1
                 continue
             rounds += 0 if outstanding and failure is None else 1
@@ -84,13 +84,13 @@ class Teardown:
         return None
 
     def _is_over(self, rounds: int, failure: CloudtrainError | None, took: float) -> bool:
-        kinds = _kinds(failure)
-        firm = PermissionsError | NameTakenError
-        if any(issubclass(kind, firm) for kind in kinds) or _is_lasting(failure):
+        every = _errors(failure)
+        lasting = any(isinstance(each, BusyError) and each.lasting for each in every)
+        if lasting or any(isinstance(each, PermissionsError | NameTakenError) for each in every):
             return True
-        if any(issubclass(kind, CredentialsError) for kind in kinds):
+        if any(isinstance(each, CredentialsError) for each in every):
             return rounds > 1  # a token may have been renewed meanwhile
-        if kinds and all(issubclass(kind, BusyError) for kind in kinds):
+        if every and all(isinstance(each, BusyError) for each in every):
             return took >= IN_USE
         return rounds >= ROUNDS
 
@@ -141,15 +141,10 @@ class Teardown:
                 self._journal(NodeDeletionBegun(node=machine.node.name))
 
 
-def _is_lasting(failure: CloudtrainError | None) -> bool:
-    every = failure.failures.values() if isinstance(failure, NodesError) else [failure]
-    return any(isinstance(each, BusyError) and each.lasting for each in every)
-
-
-def _kinds(failure: CloudtrainError | None) -> list[type[BaseException]]:
+def _errors(failure: CloudtrainError | None) -> list[BaseException]:
     if isinstance(failure, NodesError):
-        return [type(each) for each in failure.failures.values()]
-    return [] if failure is None else [type(failure)]
+        return list(failure.failures.values())
+    return [] if failure is None else [failure]
 
 
 def gather(
@@ -198,7 +193,7 @@ def leftover(
     machines = sorted(machines, key=lambda m: m.node.rank)
     things = [*map(str, machines), *map(str, resources)]
     words = f": {failure.message}" if failure is not None else ""
-    hint = (failure.hint if failure is not None else None) or "run it again to continue"
+    hint = (failure and failure.hint) or "run it again to continue"
     runs = any(machine.node.state != "stopped" for machine in machines)
     billed = "instances are billed until they are deleted; " if runs else ""
     return LeftoverError(f"{state}: {', '.join(things)}{words}", hint=f"{billed}{hint}")

@@ -50,7 +50,9 @@ class Timing:
             work,
             on=(TransientError, *answers),
             unless=hopeless,
-            before_pause=_report,
+            before_pause=lambda error, pause, taken: report_wait(
+                f"retrying in {pause:.0f} s: {error.message}", taken=taken + pause
+            ),
             clock=self.clock,
         )
 
@@ -66,10 +68,6 @@ def require_network(url: str) -> None:
     why = no_network(url)
     if why is not None:
         raise NoNetworkError(why, hint=HINT)
-
-
-def _report(error: CloudError, pause: float, taken: float) -> None:
-    report_wait(f"retrying in {pause:.0f} s: {error.message}", taken=taken + pause)
 
 
 TIMING = Timing()

@@ -11,7 +11,7 @@ from cloudtrain.cluster.ownership import current_owner
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.core.model import SPOT, NodeGroup
 from cloudtrain.core.protocols import Finding
-from cloudtrain.providers.base import spot_order
+from cloudtrain.providers.base import provider
 from cloudtrain.providers.base.provider import CloudProvider
 from cloudtrain.providers.base.timing import CALLS, POLLS, Timing
 from tests.integration.test_ends_contract import CALLER, DRIVERS, standing_in
@@ -75,6 +75,6 @@ def asked_all(cloud: Cloud) -> tuple[Finding, ...]:
     plan = make_plan(cloud.config(placement=(PLACES[cloud.name],), nodes=nodes))
     driver = DRIVERS[cloud.name](plan.config, FAST)
     found: tuple[Finding, ...] = driver.check(plan)
-    assert spot_order.by_evidence(driver, plan, driver.places(plan), no_journal)
+    assert provider.by_evidence(driver, plan, driver.places(plan), no_journal)
     assert current_owner(CloudProvider(driver, caller=lambda: CALLER, timing=FAST)).id
     return found
