@@ -12,24 +12,27 @@ import os
 import secrets
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from queue import SimpleQueue
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
+from typing import Any
 
-from cloudtrain.artifacts.inventory import json_line, last_line
+from cloudtrain.cluster.plan import takes_other_ports
+from cloudtrain.cluster.session import Session
 from cloudtrain.core import moments, paths
-from cloudtrain.core.cloud import cloud_of
+from cloudtrain.core.cloud import cloud_of, facts_of
 from cloudtrain.core.codec import decode
-from cloudtrain.core.errors import PreflightError, text_of
+from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import ClusterConfig, Node
 from cloudtrain.core.paths import some
 from cloudtrain.core.protocols import Transport
-from cloudtrain.core.run_record import Task
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Command
-from cloudtrain.core.ship import Program, program
+from cloudtrain.core.ship import program
 from cloudtrain.node.probe import owner as port_owner
+from cloudtrain.playbooks import tensorflow
+from cloudtrain.runs.node_talk import Conversation
+from cloudtrain.runs.tasks import node_of, save_run
 
 CLOCK_SECONDS = 30.0
 DISK_FULL = 50 * 1000**2
@@ -58,10 +61,14 @@ def preflight(
     this machine's ports, and do not see who has them. A node that does not answer within `timeout`
     seconds is a problem by itself.
     """
-    asked: set[tuple[str, Command]] = set()
-    probes = [
-        _Probe(task=task, node=node, versions=_once(asked, node, versions)) for task, node in tasks
-    ]
+    asked: set[tuple[str, Command | None]] = set()
+    probes = []
+    for task, node in tasks:
+        command = versions(node)
+        once = node.host or node.name, command  # nodes of a host have one environment
+        own = program("probe", *(command.arguments if command and once not in asked else ()))
+        asked.add(once)
+        probes.append(_Probe(task=task, node=node, program=own, blamed="the probe failed: "))
     _ask(probes, transport, {"folder": folder, "identity": identity}, running, timeout)
     findings = _Findings()
     alone = len(_cluster(probes)) + len(running) < 2
@@ -75,6 +82,64 @@ def preflight(
     return tuple(f"{some(of)}: {text}" if of else text for of, text in findings.warnings)
 
 
+def run_preflight(session: Session, run: Run) -> Run:
+    """Run the preflight; returns the run, on other ports if other programs use some of its own."""
+    while True:
+        try:
+            preflight_attempt(session, run)
+            return run
+        except PreflightError as error:
+            moved = with_spare_ports(session, run, error.taken)
+            if moved is None:
+                if error.taken and facts_of(session.config.provider).on_this_machine:
+                    raise error.copy_with(hint=SHARED) from error
+                raise
+            first = error.message.partition("\n")[0]
+            session.console.say(f"{first}: switching to other ports")
+            run = save_run(session, moved)
+
+
+SHARED = (
+    "clusters of `provider: local` share this machine's ports: remove `train.port`, and each "
+    "cluster uses free ports of its own"
+)
+
+
+def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
+    """The run with the next reserved port for each of these tasks; None if there is none left."""
+    if not names or not takes_other_ports(session.config):
+        return None
+    moved = []
+    for task in run.tasks:
+        ports = node_of(session, task).task_ports
+        if task.name in names:
+            later = ports[ports.index(task.port) + 1 :] if task.port in ports else ports
+            if not later:
+                return None
+            task = replace(task, port=later[0])
+        moved.append(task)
+    return replace(run, tasks=tuple(moved))
+
+
+def preflight_attempt(session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()) -> None:
+    """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself.
+    `running`: tasks that serve already, with their addresses. Raises PreflightError."""
+    config = session.config
+    with session.console.stage("preflight", len(run.tasks)) as stage:
+        warnings = preflight(
+            [(task, node_of(session, task)) for task in run.tasks],
+            session.transport,
+            versions=lambda node: tensorflow.versions_command(config, node),
+            identity=token_query(config),
+            running=running,
+            here=facts_of(config.provider).on_this_machine,
+        )
+        for task in run.tasks:
+            stage.done(task.node)
+    for warning in warnings:
+        session.console.warn(warning)
+
+
 def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
     """Query with which a node asks for a token of `identity`; None without one. CLOUDTRAIN_METADATA
     overrides the address."""
@@ -84,17 +149,6 @@ def token_query(config: ClusterConfig) -> Mapping[str, object] | None:
     query = asdict(cloud.identity.token)
     address = os.environ.get("CLOUDTRAIN_METADATA") or query["address"]
     return {**query, "address": address, "seconds": TOKEN_SECONDS}
-
-
-def _once(
-    asked: set[tuple[str, Command]], node: Node, versions: Callable[[Node], Command | None]
-) -> Command | None:
-    """Skip nodes of one host with the same environment."""
-    command = versions(node)
-    if command is None or (node.host and (node.host, command) in asked):
-        return None
-    asked.add((node.host, command))
-    return command
 
 
 # ── asking ───────────────────────────────────────────────────────────────────
@@ -136,40 +190,22 @@ class _PeerReport:
 
 
 @dataclass(kw_only=True, eq=False)
-class _Probe:
-    """One node's conversation, filled in by its own thread."""
-
+class _Probe(Conversation):
     task: Task
-    node: Node
-    versions: Command | None
-    orders: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     began: float = 0.0
-    heard: float = 0.0
+    answered: float = 0.0
     """When its first answer arrived, by the local clock."""
-    found_versions: Mapping[str, str] | None = None
+    versions: Mapping[str, str] | None = None
     report: _NodeReport | None = None
     failed: Mapping[str, str] | None = None
-    over: bool = False
-    error: str = ""
 
-    @cached_property
-    def program(self) -> Program:
-        return program("probe", *(self.versions.arguments if self.versions else ()))
-
-    def stdin(self) -> Iterator[bytes]:
-        yield self.program.source
-        yield from iter(self.orders.get, None)
-
-    def line(self, text: str) -> None:
-        if not text.startswith("{"):
-            return
-        facts = json.loads(text)
+    def heard(self, fact: dict[str, Any]) -> None:
         if self.report is None:
-            self.report, self.heard = decode(_NodeReport, facts), moments.now()
+            self.report, self.answered = decode(_NodeReport, fact), moments.now()
             if self.report.versions is not None:
-                self.found_versions = json.loads(self.report.versions or "{}")
+                self.versions = json.loads(self.report.versions or "{}")
         else:
-            self.failed = decode(_PeerReport, facts).failed
+            self.failed = decode(_PeerReport, fact).failed
 
 
 def _ask(
@@ -184,18 +220,12 @@ def _ask(
     serving = [(task.name, address, task.port) for task, address in running]
     changed = threading.Condition()
     nonce = secrets.token_hex(8)
-    threads = [
-        threading.Thread(
-            target=_converse, args=(probe, transport, changed, 3 * timeout), daemon=True
-        )
-        for probe in probes
-    ]
     try:
-        for probe, thread in zip(probes, threads, strict=True):
+        for probe in probes:
             probe.began = moments.now()
             own = {"nonce": nonce, "name": probe.task.name, "port": probe.task.port}
-            probe.orders.put(json_line({**own, **order}))
-            thread.start()
+            probe.tell({**own, **order})
+            probe.start(transport, changed, 3 * timeout)
         _wait(changed, timeout, lambda: all(probe.report or probe.over for probe in probes))
         callers = _cluster(probes)
         for probe in callers:
@@ -205,7 +235,7 @@ def _ask(
                 if other is not probe and other.report and other.report.listening
             ]
             calls = {"peers": peers, "serving": serving, "nonce": nonce, "timeout": CONNECT_SECONDS}
-            probe.orders.put(json_line(calls))
+            probe.tell(calls)
         _wait(
             changed,
             timeout,
@@ -215,7 +245,7 @@ def _ask(
         )
     finally:
         for probe in probes:
-            probe.orders.put(None)
+            probe.tell(None)
     # The ports are free again once the probes have ended; a probe that hangs is not waited for.
     answered = [probe for probe in probes if probe.report]
     _wait(changed, timeout, lambda: all(probe.over for probe in answered))
@@ -229,39 +259,6 @@ def _cluster(probes: Sequence[_Probe]) -> list[_Probe]:
 def _wait(changed: threading.Condition, seconds: float, done: Callable[[], bool]) -> None:
     with changed:
         changed.wait_for(done, seconds)
-
-
-def _converse(
-    probe: _Probe, transport: Transport, changed: threading.Condition, timeout: float
-) -> None:
-    rest = b""
-
-    def hear(data: bytes) -> None:
-        nonlocal rest
-        *lines, rest = (rest + data).split(b"\n")
-        with changed:
-            for line in lines:
-                try:
-                    probe.line(line.decode())
-                except (ValueError, LookupError):
-                    continue  # not ours: a banner of the node's shell
-            changed.notify_all()
-
-    error = ""
-    try:
-        done = transport.run(
-            probe.node, probe.program.command, stdin=probe.stdin(), on_stdout=hear, timeout=timeout
-        )
-        if done.exit_code != 0:
-            error = f"the probe failed: {last_line(done.stderr, done.exit_code)}"
-    except Exception as failure:  # noqa: BLE001 - reported with all other nodes' failures
-        error = text_of(probe.node.name, failure)
-    finally:
-        probe.orders.put(None)
-        with changed:
-            probe.error = error
-            probe.over = True
-            changed.notify_all()
 
 
 # ── judging ──────────────────────────────────────────────────────────────────
@@ -335,10 +332,10 @@ _NO_SUCH_NAME = ("not known", "name resolution", "No address associated")
 
 def _versions(probes: Sequence[_Probe], findings: _Findings) -> None:
     """Report versions that differ from most; fatal where TensorFlow's protocol needs them."""
-    answered = [probe for probe in probes if probe.found_versions is not None]
-    packages = sorted({package for probe in answered for package in probe.found_versions or {}})
+    answered = [probe for probe in probes if probe.versions is not None]
+    packages = sorted({package for probe in answered for package in probe.versions or {}})
     for package in packages:
-        have = [(probe, (probe.found_versions or {}).get(package, "none")) for probe in answered]
+        have = [(probe, (probe.versions or {}).get(package, "none")) for probe in answered]
         usual = Counter(version for _, version in have).most_common(1)[0][0]
         fatal = package in ("tensorflow", "keras", "tf_keras")
         into = findings.problems if fatal else findings.warnings
@@ -358,8 +355,8 @@ def _clocks(probes: Sequence[_Probe], findings: _Findings) -> None:
     offsets = {}
     for probe in probes:
         if probe.report:
-            between = (probe.began + probe.heard) / 2
-            offsets[probe.node.name] = probe.report.time - between, probe.heard - probe.began
+            between = (probe.began + probe.answered) / 2
+            offsets[probe.node.name] = probe.report.time - between, probe.answered - probe.began
     if not offsets:
         return
     usual = median(offset for offset, _ in offsets.values())

@@ -26,7 +26,7 @@ from cloudtrain.core.model import Accelerator, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
 from cloudtrain.runs.hints import hint_for
-from cloudtrain.runs.proof_talk import Answer, Failure, ProofOrder, compute
+from cloudtrain.runs.node_talk import Answer, Failure, ProofOrder, compute
 from cloudtrain.runs.tasks import node_of, save_run
 from cloudtrain.training.log_text import reports_lost_peer
 from cloudtrain.training.strategies import strategy_of

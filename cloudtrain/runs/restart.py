@@ -29,12 +29,12 @@ from cloudtrain.core.run_record import Cause, Run, Task
 from cloudtrain.datasets.delivery import deliver_data
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, serves
 from cloudtrain.runs.node_replacement import await_nodes_gone, replace_lost_nodes
+from cloudtrain.runs.preflight import preflight_attempt
 from cloudtrain.runs.root_cause import failure_of
 from cloudtrain.runs.start import (
     create_work_folders,
     launch_inputs,
     next_attempts,
-    preflight_attempt,
     start_task,
 )
 from cloudtrain.runs.tasks import end_orphans, node_of, save_run, tag_of, with_attempt

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from cloudtrain.artifacts.checkpoints import put_checkpoints
 from cloudtrain.artifacts.land import land_so_far, take_checkpoint
-from cloudtrain.cluster.plan import serving_tasks, start_order, takes_other_ports
+from cloudtrain.cluster.plan import serving_tasks, start_order
 from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
 from cloudtrain.config import read_secrets
@@ -18,7 +18,6 @@ from cloudtrain.core.errors import (
     DataError,
     NodeError,
     NodeUnreachable,
-    PreflightError,
     StoreError,
     UsageError,
 )
@@ -34,7 +33,7 @@ from cloudtrain.runs import task_commands
 from cloudtrain.runs.find_run import source_of
 from cloudtrain.runs.node_agents import ingest_left_spools
 from cloudtrain.runs.node_replacement import keeping, replace_lost_nodes
-from cloudtrain.runs.preflight import preflight, token_query
+from cloudtrain.runs.preflight import run_preflight
 from cloudtrain.runs.proof import prove_nodes
 from cloudtrain.runs.state_table import TaskSeen, of_run
 from cloudtrain.runs.tasks import (
@@ -170,64 +169,6 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
     )
 
 
-def run_preflight(session: Session, run: Run) -> Run:
-    """Run the preflight; returns the run, on other ports if other programs use some of its own."""
-    while True:
-        try:
-            preflight_attempt(session, run)
-            return run
-        except PreflightError as error:
-            moved = with_spare_ports(session, run, error.taken)
-            if moved is None:
-                if error.taken and facts_of(session.config.provider).on_this_machine:
-                    raise error.copy_with(hint=SHARED) from error
-                raise
-            first = error.message.partition("\n")[0]
-            session.console.say(f"{first}: switching to other ports")
-            run = save_run(session, moved)
-
-
-SHARED = (
-    "clusters of `provider: local` share this machine's ports: remove `train.port`, and each "
-    "cluster uses free ports of its own"
-)
-
-
-def with_spare_ports(session: Session, run: Run, names: Collection[str]) -> Run | None:
-    """The run with the next reserved port for each of these tasks; None if there is none left."""
-    if not names or not takes_other_ports(session.config):
-        return None
-    moved = []
-    for task in run.tasks:
-        ports = node_of(session, task).task_ports
-        if task.name in names:
-            later = ports[ports.index(task.port) + 1 :] if task.port in ports else ports
-            if not later:
-                return None
-            task = replace(task, port=later[0])
-        moved.append(task)
-    return replace(run, tasks=tuple(moved))
-
-
-def preflight_attempt(session: Session, run: Run, running: Sequence[tuple[Task, str]] = ()) -> None:
-    """Check ports, reachability, versions and clocks: TensorFlow notices none of them by itself.
-    `running`: tasks that serve already, with their addresses. Raises PreflightError."""
-    config = session.config
-    with session.console.stage("preflight", len(run.tasks)) as stage:
-        warnings = preflight(
-            [(task, node_of(session, task)) for task in run.tasks],
-            session.transport,
-            versions=lambda node: tensorflow.versions_command(config, node),
-            identity=token_query(config),
-            running=running,
-            here=facts_of(config.provider).on_this_machine,
-        )
-        for task in run.tasks:
-            stage.done(task.node)
-    for warning in warnings:
-        session.console.warn(warning)
-
-
 def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> None:
     """Start ps first, then chief, workers, evaluator; tasks of one role side by side."""
     number = run.attempts[-1].number
@@ -279,18 +220,16 @@ def launch_inputs(
     return LaunchInputs(
         addresses={node.name: node.internal for node in nodes},
         work=work,
-        bin_folder={task.node: bin_folder(session, run, task) for task in run.tasks},
+        bin_folder={
+            task.node: f"{paths.environment_folder(run.cluster, run.id, task.name)}/bin"
+            if tensorflow.environment_folder(config, node_of(session, task)) is not None
+            else None  # `setup:` needs no environment
+            for task in run.tasks
+        },
         extra={node.name: tensorflow.environment(config, node) for node in nodes},
         secrets=secrets_of_tasks(config),
         data=data,
     )
-
-
-def bin_folder(session: Session, run: Run, task: Task) -> str | None:
-    """Folder of the `python` in the task's own layer; None if `setup:` needs no environment."""
-    if tensorflow.environment_folder(session.config, node_of(session, task)) is None:
-        return None
-    return f"{paths.environment_folder(run.cluster, run.id, task.name)}/bin"
 
 
 def secrets_of_tasks(config: ClusterConfig) -> dict[str, Secret]:

@@ -22,9 +22,9 @@ from cloudtrain.core.errors import PreflightError
 from cloudtrain.core.model import Accelerator, ClusterConfig, Node, NodeGroup, Plan, Setup
 from cloudtrain.core.run_record import Run, Task
 from cloudtrain.core.shell import Secret, command
-from cloudtrain.runs import proof_talk
+from cloudtrain.runs import node_talk
+from cloudtrain.runs.node_talk import Answer, ProofOrder, compute
 from cloudtrain.runs.proof import Member, proof_orders, prove_nodes
-from cloudtrain.runs.proof_talk import Answer, ProofOrder, compute
 from cloudtrain.state import Records
 from tests.support.fakes import eventually
 from tests.support.landing_parts import Heard
@@ -154,8 +154,8 @@ def test_a_python_that_does_not_exist_is_a_failure(here: Here) -> None:
 def test_a_node_that_does_not_answer_is_a_failure(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_talk, "ANSWER", 0.2)
-    monkeypatch.setattr(proof_talk, "END", 0.2)
+    monkeypatch.setattr(node_talk, "ANSWER", 0.2)
+    monkeypatch.setattr(node_talk, "END", 0.2)
     here.instead["mnist-worker0"] = command("sleep", "1000")
     [failure] = alone(here, WELL).failures
     assert (failure.phase, failure.words) == ("the compute check", "no answer within 0.2 s")
@@ -447,7 +447,7 @@ def test_a_node_that_dies_between_nodes_is_named_and_its_peer_is_not_waited_for(
     here: Here, tensorflow_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorFlow itself waits for hours. What each node computes by itself is pretended."""
-    monkeypatch.setattr(proof_talk, "OTHERS", 1.0)
+    monkeypatch.setattr(node_talk, "OTHERS", 1.0)
     between = f'case $4 in *between*) exec {tensorflow_python} "$@";; esac\n'
     waits = pretended(here.home, "waits", f"{between}{BOTH}")
     dies = pretended(here.home, "dies", BOTH.replace("*between*)", "*between*) exit 7;; *never*)"))

@@ -15,8 +15,8 @@ from cloudtrain.core.codec import decode
 from cloudtrain.core.errors import ConfigError
 from cloudtrain.core.model import Accelerator, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, run_to_json
+from cloudtrain.runs.node_talk import ProofOrder
 from cloudtrain.runs.proof import Member, proof_orders
-from cloudtrain.runs.proof_talk import ProofOrder
 
 LOCAL = "provider: local\nstrategy: mirrored\nnodes: {chief: {}}\n"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtrain.core.run_record import NodeProof
+from cloudtrain.runs.node_talk import Failure
 from cloudtrain.runs.proof import Expected, Finding, judge
-from cloudtrain.runs.proof_talk import Failure
 
 TF = "tensorflow.python.framework.errors_impl"
 T4 = Expected(gpus=1, kind="T4", seen=1)

@@ -47,7 +47,7 @@ UNLIMITED = {
     ("stores/az.py", "_Container._staged"): "a store's request",
     ("setup/prepare.py", "Sharing.close"): "uploads by a node: NODE_SILENT",
     ("runs/observers.py", "PeriodicSync.end"): "the transfer in flight: NODE_SILENT",
-    ("runs/proof_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
+    ("runs/node_talk.py", "_Board.begin"): "each node's own limits, or PROOF_SILENT",
     (
         "datasets/exchange.py",
         "Exchange.orders",

@@ -1,12 +1,14 @@
-"""Talks with node/compute_proof on every node at once: what is known, what is computed now."""
+"""Talks with a program on every node at once: node/probe, and node/compute_proof."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,6 +18,75 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.protocols import Transport
 from cloudtrain.core.retry import PROOF_ANSWER, PROOF_SILENT
 from cloudtrain.core.ship import Program, program, text
+
+
+@dataclass(kw_only=True, eq=False)
+class Conversation:
+    """Talk with one node's program, in JSON lines both ways; filled in by its own thread."""
+
+    node: Node
+    program: Program
+    lines: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+    over: bool = False
+    error: str = ""
+    """Why it ended, unless with exit code 0."""
+    blamed: str = ""
+    """Begins `error` if the program itself has failed."""
+
+    def tell(self, what: object) -> None:
+        """Send a line; None ends the conversation."""
+        self.lines.put(None if what is None else json_line(what))
+
+    def heard(self, fact: dict[str, Any]) -> None:
+        """See one line of the program, under the lock."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """See the end of the program, under the lock."""
+
+    def start(self, transport: Transport, changed: threading.Condition, silence: float) -> None:
+        """Run the program in a thread; `changed` is its lock, and notified of all that it says."""
+        work = partial(self._converse, transport, changed, silence)
+        threading.Thread(target=work, daemon=True).start()
+
+    def _converse(self, transport: Transport, changed: threading.Condition, silence: float) -> None:
+        rest, errors = b"", list[bytes]()
+
+        def hear(data: bytes) -> None:
+            nonlocal rest
+            *lines, rest = (rest + data).split(b"\n")
+            with changed:
+                for line in lines:
+                    if line.startswith(b"{"):  # else a banner of the node's shell
+                        with suppress(ValueError):
+                            self.heard(json.loads(line))
+                changed.notify_all()
+
+        error = ""
+        try:
+            done = transport.run(
+                self.node,
+                self.program.command,
+                stdin=chain([self.program.source], iter(self.lines.get, None)),
+                on_stdout=hear,
+                on_stderr=errors.append,
+                timeout=silence,
+            )
+            if done.exit_code != 0:
+                words = b"".join(errors) or done.stderr
+                error = f"{self.blamed}{last_line(words, done.exit_code)}"
+        except Exception as failure:  # noqa: BLE001 - a finding like all others
+            error = text_of(self.node.name, failure)
+        finally:
+            self.lines.put(None)
+            with changed:
+                self.error, self.over = error, True
+                self.ended()
+                changed.notify_all()
+
+
+# ── the compute check ──────────────────────────────────────────────────────────
+
 
 NODE, BETWEEN = "node", "between"
 """Parts of the proof: what each node computes by itself, and what they compute together."""
@@ -74,16 +145,17 @@ def compute(
     `size`: bytes that are reduced between nodes. `begins` is called with the number of nodes that
     have something to compute, if any; what it returns, with the name of each that is through.
     """
-    board = _Board([_Talk(order=order) for order in orders], transport)
+    board = _Board(
+        [_Talk(node=o.node, program=program("compute_proof"), order=o) for o in orders], transport
+    )
     try:
         board.start()
         board.wait(lambda talk: talk.first is not None, ANSWER)
         board.give_up_silent()
         wanted = _wanted(board.talks, size)
-        if wanted:
-            board.through = begins(len(wanted))
+        through = begins(len(wanted)) if wanted else None
         for talk in board.talks:
-            talk.parts = wanted.get(talk.order.node.name, ())
+            talk.parts, talk.through = wanted.get(talk.node.name, ()), through
             talk.tell(
                 {"parts": talk.parts, "work": text("compute_work.py")} if talk.parts else None
             )
@@ -95,15 +167,15 @@ def compute(
         for talk in board.talks:
             talk.tell(None)
         board.wait(lambda talk: talk.over, END)
-    return {talk.order.node.name: talk.answer() for talk in board.talks}
+    return {
+        talk.node.name: Answer(facts=talk.facts, failures=tuple(talk.failures))
+        for talk in board.talks
+    }
 
 
 @dataclass(kw_only=True, eq=False)
-class _Talk:
-    """One node's conversation, filled in by its own thread."""
-
+class _Talk(Conversation):
     order: ProofOrder
-    lines: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
     first: Mapping[str, Any] | None = None
     parts: Sequence[Mapping[str, Any]] = ()
     facts: dict[str, Any] = field(default_factory=dict)
@@ -116,34 +188,14 @@ class _Talk:
     """The device that the last failure names."""
     closed: bool = False
     """Whether it was told to end: how its processes end from then on says nothing."""
-    over: bool = False
-
-    @cached_property
-    def program(self) -> Program:
-        return program("compute_proof")
-
-    def stdin(self) -> Iterator[bytes]:
-        order = self.order
-        named = {
-            "stamp": order.stamp,
-            "key": order.key,
-            "python": order.python,
-            "environment": order.environment,
-            "limits": {**LIMITS, **order.limits},
-        }
-        yield self.program.source
-        yield json_line(named)
-        yield from iter(self.lines.get, None)
+    through: Callable[[str], None] | None = None
+    """Called with the node's name at the end."""
 
     def tell(self, what: object) -> None:
-        """Send a line; None ends the conversation."""
         self.closed = self.closed or what is None
-        self.lines.put(None if what is None else json_line(what))
+        super().tell(what)
 
-    def line(self, line: str) -> None:
-        if not line.startswith("{"):
-            return  # a banner of the node's shell
-        fact = json.loads(line)
+    def heard(self, fact: dict[str, Any]) -> None:
         part = fact.pop("part", "")
         if self.first is None:
             self.first = fact
@@ -162,10 +214,20 @@ class _Talk:
                 self.states[part] = "ready"
             self.facts.update(fact)
 
+    def ended(self) -> None:
+        if self.through is not None:
+            self.through(self.node.name)
+        if self.error or (self.first is None and not self.failures):
+            self.fails(self.error or "it did not answer")
+
+    def fails(self, words: str) -> None:
+        """Note a failure that is not a part's."""
+        self.failures.append(Failure(node=self.node.name, phase="the compute check", words=words))
+
     def _failure(self, part: str, end: Mapping[str, Any]) -> Failure:
         phase, limits = end["phase"], {**LIMITS, **self.order.limits}
         return Failure(
-            node=self.order.node.name,
+            node=self.node.name,
             phase=_PHASES.get(phase, phase),
             words=self.words.get(part, ""),
             device=self.device,
@@ -174,9 +236,6 @@ class _Talk:
             late=limits.get(phase, limits["other"]) if end["late"] else None,
             fatal=_is_fatal(phase, self.order.gpus, str(self.facts.get("tensorflow", ""))),
         )
-
-    def answer(self) -> Answer:
-        return Answer(facts=self.facts, failures=tuple(self.failures))
 
 
 _PHASES = {"start": "starting Python", "import": "importing TensorFlow"}
@@ -206,7 +265,7 @@ def _wanted(talks: Sequence[_Talk], size: int) -> dict[str, tuple[Mapping[str, A
             part = {"part": BETWEEN, "gpus": order.gpus, "tf_config": order.tf_config}
             parts.append({**part, "bytes": size})
         if parts:
-            wanted[order.node.name] = tuple(parts)
+            wanted[talk.node.name] = tuple(parts)
     return wanted
 
 
@@ -215,13 +274,21 @@ class _Board:
 
     def __init__(self, talks: list[_Talk], transport: Transport) -> None:
         self.talks = talks
-        self.through: Callable[[str], None] = lambda name: None
         self._transport = transport
         self._changed = threading.Condition()
 
     def start(self) -> None:
         for talk in self.talks:
-            threading.Thread(target=self._converse, args=(talk,), daemon=True).start()
+            order = talk.order
+            named = {
+                "stamp": order.stamp,
+                "key": order.key,
+                "python": order.python,
+                "environment": order.environment,
+                "limits": {**LIMITS, **order.limits},
+            }
+            talk.tell(named)
+            talk.start(self._transport, self._changed, SILENCE)
 
     def wait(self, done: Callable[[_Talk], bool], seconds: float | None = None) -> None:
         """Wait until this holds for every conversation that is not over, or for so long."""
@@ -237,9 +304,7 @@ class _Board:
         with self._changed:
             for talk in self.talks:
                 if talk.first is None and not talk.over:
-                    words = f"no answer within {ANSWER:g} s"
-                    name = talk.order.node.name
-                    talk.failures.append(Failure(node=name, phase="the compute check", words=words))
+                    talk.fails(f"no answer within {ANSWER:g} s")
 
     def begin(self, part: str) -> None:
         """Start a part on all its nodes and wait until all are through; between nodes, until a
@@ -259,41 +324,6 @@ class _Board:
         with self._changed:
             self._changed.wait_for(lambda: failed() or all(map(is_through, talks)))
             self._changed.wait_for(lambda: all(map(is_through, talks)), OTHERS)
-
-    def _converse(self, talk: _Talk) -> None:
-        rest, name, errors = b"", talk.order.node.name, list[bytes]()
-
-        def hear(data: bytes) -> None:
-            nonlocal rest
-            *lines, rest = (rest + data).split(b"\n")
-            with self._changed:
-                for line in lines:
-                    talk.line(line.decode("utf-8", "replace"))
-                self._changed.notify_all()
-
-        error = ""
-        try:
-            done = self._transport.run(
-                talk.order.node,
-                talk.program.command,
-                stdin=talk.stdin(),
-                on_stdout=hear,
-                on_stderr=lambda data: errors.append(data),
-                timeout=SILENCE,
-            )
-            if done.exit_code != 0:
-                error = last_line(b"".join(errors) or done.stderr, done.exit_code)
-        except Exception as failure:  # noqa: BLE001 - a finding like all others
-            error = text_of(name, failure)
-        finally:
-            self.through(name)
-            with self._changed:
-                talk.over = True
-                talk.lines.put(None)
-                if error or (talk.first is None and not talk.failures):
-                    words = error or "it did not answer"
-                    talk.failures.append(Failure(node=name, phase="the compute check", words=words))
-                self._changed.notify_all()
 
 
 @dataclass(frozen=True, kw_only=True)
