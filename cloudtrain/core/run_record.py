@@ -35,6 +35,92 @@ Collectives = Literal["grpc"]
 """How the GPUs of several nodes exchange gradients."""
 
 
+CauseKind = Literal[
+    "lost",
+    "expired",
+    "signal",
+    "oom",
+    "exit",
+    "frozen",
+    "not_started",
+    "not_clustered",
+    "stalled",
+    "deadline",
+    "budget",
+    "require",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseFacts:
+    """Facts that hold for every cause of one kind."""
+
+    words: str = ""
+    """Usual text, with the case's own facts in braces."""
+    again: Literal["yes", "by_exit", "if_listed", "never"] = "if_listed"
+    """Whether another attempt is likely to succeed. `by_exit`: by exit code and log;
+    `if_listed`: only with an exit code of `train.retry_exit_codes`; `never`: not even then."""
+    hangs: bool = False
+    """True if no log shows it: stacks are dumped before the processes are stopped."""
+    formed: bool = True
+    """False if the cluster cannot have formed."""
+    logged: bool = True
+    """True if the task's log may say why."""
+    hint: str | None = None
+    """Advice that needs no log."""
+
+
+CAUSES: Mapping[CauseKind, CauseFacts] = {
+    "lost": CauseFacts(words="its node {node} {how}", again="yes", logged=False),
+    "expired": CauseFacts(
+        words="the lifetime of its node {node} ends",
+        again="never",  # and with its node the whole cluster
+        logged=False,
+        hint="set a longer limits.max_lifetime, then run `cloudtrain down`, `cloudtrain up` and "
+        "`cloudtrain train --resume RUN`",
+    ),
+    "signal": CauseFacts(words="killed by {signal}", again="yes"),
+    "oom": CauseFacts(
+        words="the kernel killed it: out of memory",
+        logged=False,
+        hint="use a smaller batch, or a machine with more memory (`nodes.….machine`)",
+    ),
+    "exit": CauseFacts(words="exit code {code}", again="by_exit"),
+    "frozen": CauseFacts(
+        words="its process is stopped (SIGSTOP) and makes no progress", again="yes", logged=False
+    ),
+    "not_started": CauseFacts(
+        words="its port {port} never opened", again="by_exit", hangs=True, formed=False
+    ),
+    "not_clustered": CauseFacts(
+        words="the tasks never formed a cluster: {count} separate trainings",
+        formed=False,
+        logged=False,
+        hint="create the strategy from TF_CONFIG before anything else; set `strategy: custom` for "
+        "independent tasks, `train.tf_config: false` for a cluster formed by other means",
+    ),
+    "stalled": CauseFacts(
+        words="no task wrote a log line for {quiet:.0f} s (train.stall_timeout)",
+        again="yes",
+        hangs=True,
+    ),
+    "deadline": CauseFacts(
+        words="the run took longer than {limit:g} s (train.deadline)", hangs=True
+    ),
+    "budget": CauseFacts(
+        words="limits.budget of {limit:g} $ is spent",
+        again="never",
+        logged=False,
+        hint="`cloudtrain up` begins a new budget, and `cloudtrain train --resume RUN` continues "
+        "from the last landed checkpoint",
+    ),
+    "require": CauseFacts(
+        words="the scripts succeeded, but no task created what artifacts.require lists: {files}",
+        logged=False,
+    ),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """Cause of a failed attempt: one task, what happened to it, and its last lines."""
@@ -42,20 +128,7 @@ class Cause:
     task: str
     """Empty, like `node`, if no single task is the cause."""
     node: str
-    kind: Literal[
-        "lost",
-        "expired",
-        "signal",
-        "oom",
-        "exit",
-        "frozen",
-        "not_started",
-        "not_clustered",
-        "stalled",
-        "deadline",
-        "budget",
-        "require",
-    ] = field(metadata=ANY_TEXT)
+    kind: CauseKind = field(metadata=ANY_TEXT)
     text: str
     exit_code: int | None = None
     """Exit code of the task; negative for a signal."""
@@ -67,6 +140,11 @@ class Cause:
     """It only reports that it lost its peers, none of which failed: its network was cut."""
     finished_before: tuple[str, ...] = ()
     """Tasks that had ended with 0 while this one still needed them."""
+
+    @property
+    def facts(self) -> CauseFacts:
+        """What holds for its kind; a kind of a later version is not tried again."""
+        return CAUSES.get(self.kind, CauseFacts())
 
 
 @dataclass(frozen=True, kw_only=True)

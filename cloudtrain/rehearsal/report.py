@@ -15,6 +15,7 @@ from cloudtrain.core.model import Artifact, ClusterConfig
 from cloudtrain.core.paths import shown, size_text, some
 from cloudtrain.core.run_record import Run
 from cloudtrain.runs import root_cause
+from cloudtrain.runs.state_machine import is_retryable
 from cloudtrain.script.facts import ScriptFacts
 
 # ── what has landed ────────────────────────────────────────────────────────────
@@ -216,7 +217,7 @@ def retries(config: ClusterConfig, run: Run) -> Iterator[str]:
     train = config.train
     if cause.hint:
         yield cause.hint
-    if root_cause.is_retryable(cause, train.retry_exit_codes):
+    if is_retryable(cause, train.retry_exit_codes):
         if len(run.attempts) > train.max_restarts:
             yield f"set train.max_restarts above {train.max_restarts}"
     elif cause.kind == "exit" and cause.exit_code is not None and cause.exit_code > 0:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cloudtrain.cluster.plan import serving_tasks
+from cloudtrain.cluster.plan import first_task, serving_tasks
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.retry import JOINED_LATE
-from cloudtrain.core.run_record import Cause, Collectives, Task
+from cloudtrain.core.run_record import CAUSES, Cause, Collectives, Task
 from cloudtrain.runs.task_commands import OutOfMemory, PortState, Process
 from cloudtrain.training.log_text import GRPC_WINDOW, reduces_over_grpc, waits_for_peers
 
@@ -218,14 +219,9 @@ def separate_trainings_failure(state: AttemptState) -> Cause | None:
     if trained_as_one(state) is not False:
         return None
     count = sum(view.task.role != "evaluator" for view in state.tasks.values())
-    return Cause(
-        task="",
-        node="",
-        kind="not_clustered",
-        text=f"the tasks never formed a cluster: {count} separate trainings",
-        hint="create the strategy from TF_CONFIG before anything else; set `strategy: custom` for "
-        "independent tasks, `train.tf_config: false` for a cluster formed by other means",
-    )
+    facts = CAUSES["not_clustered"]
+    text = facts.words.format(count=count)
+    return Cause(task="", node="", kind="not_clustered", text=text, hint=facts.hint)
 
 
 def separate_trainings_note(state: AttemptState) -> str | None:
@@ -244,3 +240,36 @@ def separate_trainings_note(state: AttemptState) -> str | None:
         "no task opened its TF_CONFIG port, and they ended too soon to have trained: it is unknown "
         "whether they formed one cluster"
     )
+
+
+# ── what an evaluator has scored ────────────────────────────────────────────────
+
+
+QUIET = 20.0
+"""Seconds without a line or computing after a score, in which an Estimator's evaluator exports."""
+
+STILL_AFTER = 60.0
+"""The same of an evaluator that does not say which checkpoint it has scored."""
+
+_SAVED = re.compile(rb"Saving checkpoints for (\d+) into")
+_SCORED = re.compile(rb"Saving dict for global step (\d+)")
+"""Lines of TensorFlow 1 and of Estimators (basic_session_run_hooks.py, estimator.py, to 2.15)."""
+
+
+def has_scored_last(state: AttemptState, view: TaskView, now: float) -> bool:
+    """True if the evaluator has scored the last checkpoint and waits for another one.
+
+    Either both logs name the step, or it has worked since it got the checkpoint that the chief left
+    (`evaluator_given`) and stands still. An Estimator's evaluator may sleep for ten minutes before
+    it scores: it has not worked then. With GPUs, a processor that rests says nothing.
+    """
+    quiet = now - view.moved_at
+    first = state.tasks[first_task(tuple(each.task for each in state.tasks.values())).name]
+    saved, scored = _SAVED.findall(first.tail), _SCORED.findall(view.tail)
+    if saved and scored:
+        return int(scored[-1]) >= int(saved[-1]) and quiet >= QUIET
+    group = state.config.nodes.get("evaluator")
+    given = state.evaluator_given
+    if given is None or group is None or group.accelerator is not None:
+        return False
+    return view.moved_at > given and quiet >= STILL_AFTER

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from cloudtrain.core import moments
 from cloudtrain.core.errors import CloudtrainError, NotLanded, RunFailed, StoreError
 from cloudtrain.core.events import LandingFailed, RunEnded
 from cloudtrain.core.metrics import Line, counts, last_loss
-from cloudtrain.core.run_record import Cause, Doubt, Run, Task
+from cloudtrain.core.run_record import CAUSES, Cause, Doubt, Run, Task
 from cloudtrain.report.landed import warned
 from cloudtrain.report.sources import on_record
 from cloudtrain.runs import root_cause as causes
@@ -30,6 +29,7 @@ from cloudtrain.runs.tasks import (
     end_orphans,
     landing_of,
     log_files,
+    log_tail,
     nodes_of,
     save_run,
     with_attempt,
@@ -37,16 +37,12 @@ from cloudtrain.runs.tasks import (
 from cloudtrain.training.log_text import TRACEBACK, headline, last_exception, program_lines
 
 
-def never_restarts(session: Session, run: Run, cause: Cause) -> bool:
-    return False
-
-
 def finish_run(
     session: Session,
     run: Run,
     *,
     failed_by: CloudtrainError | None = None,
-    restarts: Callable[[Session, Run, Cause], bool] = never_restarts,
+    restarts: Callable[[Session, Run, Cause], bool] | None = None,
 ) -> Run:
     """Land the run and record how it ended. Raises RunFailed, NotLanded or StoreError.
 
@@ -68,7 +64,7 @@ def finish_run(
         raise not_landed(error) from error
     if cause is not None:
         run = with_attempt(run, cause=cause)
-        if restarts(session, run, cause):
+        if restarts is not None and restarts(session, run, cause):
             return save_run(session, replace(run, state="starting"))
         return finish_run(session, run, failed_by=failed_by, restarts=restarts)
     save_run(session, final)
@@ -90,7 +86,15 @@ def land_and_record(session: Session, run: Run) -> Run:
         run = fail_without_required(run, lacking)
     run = replace(run, ended=moments.now(), doubts=doubts_of(session, run, closing.manifest))
     closing.record(run, log_files(session, run))
-    land_report(session, run, closing)
+    # The report is listed by a complete manifest, or not at all.
+    manifest = replace(closing.manifest, complete=True)
+    pages = warned(
+        session.console.warn, lambda: on_record(session.records, run, manifest, session.store)
+    )
+    try:
+        closing.add(pages)
+    except StoreError as error:
+        session.console.warn(f"the run's report was not uploaded: {error.message}")
     closing.complete()
     return run
 
@@ -119,19 +123,6 @@ def cause_of_loss(session: Session, run: Run) -> Cause | None:
     return None
 
 
-def land_report(session: Session, run: Run, closing: Closing) -> None:
-    """Land the run's report beside its record; a fault of it is a warning. It is listed by a
-    complete manifest, or not at all."""
-    manifest = replace(closing.manifest, complete=True)
-    pages = warned(
-        session.console.warn, lambda: on_record(session.records, run, manifest, session.store)
-    )
-    try:
-        closing.add(pages)
-    except StoreError as error:
-        session.console.warn(f"the run's report was not uploaded: {error.message}")
-
-
 def warn_of_doubts(session: Session, run: Run) -> None:
     """Name at the end what failed in a run that succeeded without it, and why to doubt that."""
     lost = run.attempts[-1].tolerated if run.state == "succeeded" else ()
@@ -145,7 +136,7 @@ def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ..
     if run.state != "succeeded" or not run.attempts:
         return ()
     deciding = sorted(deciding_tasks(run.tasks, session.config))
-    logs = {task.name: log_tail(session, run, task) for task in run.tasks}
+    logs = {task.name: log_tail(session, run, task, TAIL) for task in run.tasks}
     files = {task.name: frozenset(manifest.task_files(task.name)) for task in run.tasks}
     everything = frozenset().union(*files.values())
     found = [swallowed(name, logs[name]) for name in deciding]
@@ -164,16 +155,6 @@ def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ..
     return tuple(doubt for doubt in found if doubt is not None)
 
 
-def log_tail(session: Session, run: Run, task: Task) -> bytes:
-    """The end of a task's log, as far as it has arrived here."""
-    try:
-        with session.records.log_path(run.id, task.name, task.attempt).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
-            return log.read()
-    except OSError:
-        return b""
-
-
 def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
     """Fail a run whose scripts succeeded without what `artifacts.require` lists; all has landed."""
     roles = {task.role for task in run.tasks}
@@ -184,8 +165,7 @@ def fail_without_required(run: Run, lacking: Sequence[str]) -> Run:
         task="",
         node="",
         kind="require",
-        text=f"the scripts succeeded, but no task created what artifacts.require lists: "
-        f"{', '.join(lacking)}",
+        text=CAUSES["require"].words.format(files=", ".join(lacking)),
         hint=hint,
     )
     failed = replace(run, state="failed", exit_code=RunFailed.exit_code)

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable
 
+from cloudtrain.core.run_record import CAUSES, CauseKind
 from cloudtrain.training.log_text import (
     TRACEBACK,
     last_exception,
@@ -45,7 +46,7 @@ _NOT_DELIVERED = (
     "`{0}` is not on the node, which has none of your machine's files: deliver it by `code.path` or"
     " `data:`, and name it by its relative path or `{{data.NAME}}`"
 )
-_MEMORY = "use a smaller batch, or a machine with more memory (`nodes.….machine`)"
+_MEMORY = CAUSES["oom"].hint or ""
 
 # Messages as TensorFlow, XLA, NCCL, Python and the clouds' own libraries write them, by subject;
 # `{0}` is the pattern's first group. The first match counts: a missing path or package comes after
@@ -397,18 +398,11 @@ _SIGNAL_HINTS = {
 
 
 def hint_for(
-    kind: str, log: bytes, number: int | None = None, *, ended: bool = False
+    kind: CauseKind, log: bytes, number: int | None = None, *, ended: bool = False
 ) -> str | None:
     """Advice on a failed task, for known messages; `number` is the signal that ended the task."""
-    if kind == "oom":
-        return _MEMORY
-    if kind == "expired":
-        return (
-            "set a longer limits.max_lifetime, then run `cloudtrain down`, `cloudtrain up` and "
-            "`cloudtrain train --resume RUN`"
-        )
-    if kind in {"lost", "frozen"}:
-        return None
+    if not CAUSES[kind].logged:
+        return CAUSES[kind].hint
     text = last_exception(log)
     # Without a traceback only the very end counts: a log of hours says "no such file" somewhere.
     text = text if TRACEBACK in text else "\n".join(last_lines(log))

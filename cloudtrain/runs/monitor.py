@@ -40,17 +40,13 @@ from cloudtrain.runs.task_commands import (
     OutOfMemory,
     PortState,
 )
-from cloudtrain.runs.tasks import dump_stacks, save_run, stop_tasks, with_attempt
+from cloudtrain.runs.tasks import dump_stacks, log_tail, save_run, stop_tasks, with_attempt
 
 TICK = 0.25
 """Seconds between checks for new events."""
 
 SAVE_SECONDS = 30.0
 """Seconds between the SIGTERM that an agent sends before its node's lifetime ends, and ours."""
-
-
-HANGING = frozenset({"stalled", "not_started", "deadline"})
-"""Causes that no log shows: stacks are dumped before the processes are stopped."""
 
 OBSERVERS: tuple[type[Observer], ...] = (Probes, StallWatch, PeriodicSync, NodeAgents, BudgetWatch)
 """All that look at an attempt, in their order; each is made from the `Watched` alone."""
@@ -82,7 +78,7 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
             follow_restarted(watched, state, follower, done)
         session, run = watched.session, watched.run
         left = [view.task for view in state.tasks.values() if not view.ended]
-        if left and decision.cause is not None and decision.cause.kind in HANGING:
+        if left and decision.cause is not None and decision.cause.facts.hangs:
             dump_stacks(session, run, run.tasks)
         stop_tasks(session, run, left)
         give_up_restarts(state, session.clock.awake())
@@ -92,7 +88,11 @@ def monitor(session: Session, run: Run) -> tuple[Run, AttemptState, Cause | None
         follower.close()
     if decision.verdict == "done":
         report_when_formed(watched, state)
-        return watched.run, state, refuse_separate_trainings(session, state)
+        cause = separate_trainings_failure(state)
+        note = separate_trainings_note(state) if cause is None else None
+        if note is not None:
+            session.console.warn(note)
+        return watched.run, state, cause
     return run, state, decision.cause
 
 
@@ -100,15 +100,6 @@ def is_unstarted(view: TaskView, node: Node | None) -> bool:
     """True for a task whose node was to be recreated when its restart was interrupted."""
     lost = node is None or node.state == "stopped"
     return view.restarted and not view.tail and lost
-
-
-def refuse_separate_trainings(session: Session, state: AttemptState) -> Cause | None:
-    """Failure of an attempt that seemed to succeed, once all nodes have reported their ports."""
-    cause = separate_trainings_failure(state)
-    note = separate_trainings_note(state) if cause is None else None
-    if note is not None:
-        session.console.warn(note)
-    return cause
 
 
 def new_attempt_state(session: Session, run: Run) -> AttemptState:
@@ -120,33 +111,24 @@ def new_attempt_state(session: Session, run: Run) -> AttemptState:
         if any(cause.task == task.name for cause in attempt.restarted):
             view.restarted, view.connected, view.restarted_at = True, False, now
             view.taken_over = True
-        path = session.records.log_path(run.id, task.name, task.attempt)
-        if path.exists():
-            with path.open("rb") as log:
-                log.seek(max(0, path.stat().st_size - TAIL))
-                view.tail = log.read()
+        view.tail = log_tail(session, run, task, TAIL)
         views[task.name] = view
-    deadline = session.config.train.deadline
+    config, deadline = session.config, session.config.train.deadline
     if attempt.clustered:  # reported before, to a process that is gone
         for view in views.values():
             view.port_open = not view.restarted
+    # at which to end the tasks, if their agents have not
+    stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
     return AttemptState(
-        config=session.config,
+        config=config,
         tasks=views,
         started=now - max(0.0, moment - attempt.started),
         formed_after=attempt.formed_after if attempt.clustered else None,
         deadline=run.created + deadline if deadline is not None else None,
-        lifetime_stop=lifetime_stop(session, run),
+        lifetime_stop=stop + SAVE_SECONDS if stop != float("inf") else None,
         collectives=next((one.collectives for one in run.attempts if one.collectives), None),
         restarts={task.name: run.restarts_of(task.name) for task in run.tasks},
     )
-
-
-def lifetime_stop(session: Session, run: Run) -> float | None:
-    """Unix time at which to end the tasks, if their agents have not; None if no lifetime ends."""
-    config = session.config
-    stop = min((task_stop(config, n, run.created) for n in session.nodes), default=float("inf"))
-    return stop + SAVE_SECONDS if stop != float("inf") else None
 
 
 def until_decided(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from cloudtrain.core.paths import some
-from cloudtrain.core.run_record import Cause, Task
+from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Task
 from cloudtrain.runs.attempt_state import AttemptState, TaskView, never_served, serves
 from cloudtrain.runs.hints import hint_for
 from cloudtrain.runs.task_commands import OutOfMemory
@@ -92,25 +91,6 @@ def is_certain(observations: Sequence[Observation]) -> bool:
     return any(_rank(seen) < NOT_STARTED for seen in observations)
 
 
-def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
-    """True if another attempt is likely to succeed.
-
-    Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
-    only lost its peers, none of which failed or had finished, had its network cut. Other codes of
-    1–127 would fail again and only be billed again.
-    """
-    if cause.kind in ("expired", "budget"):  # and with its node the whole cluster
-        return False
-    if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
-        return True
-    if cause.finished_before:  # they would finish first again
-        return False
-    if cause.kind in ("exit", "not_started"):
-        lost = cause.lost_peer or reports_lost_peer("\n".join(cause.last_lines))
-        return cause.exit_code in (42, 143) or lost
-    return cause.kind in {"lost", "frozen", "signal", "stalled"}
-
-
 def sentence(cause: Cause) -> str:
     """Format `worker1 on mnist-worker1: killed by SIGKILL`; the text alone without a task."""
     place = " on ".join(filter(None, (cause.task, cause.node)))
@@ -172,30 +152,28 @@ def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
     )
 
 
-Kind = Literal["lost", "expired", "frozen", "oom", "signal", "not_started", "exit"]
-
-
-def _kind_and_text(seen: Observation, number: int | None) -> tuple[Kind, str]:
+def _kind_and_text(seen: Observation, number: int | None) -> tuple[CauseKind, str]:
+    node, lost = seen.task.node, CAUSES["lost"].words
     if seen.announced == "lifetime":
-        return "expired", f"the lifetime of its node {seen.task.node} ends"
+        return "expired", CAUSES["expired"].words.format(node=node)
     if seen.announced:
-        how = "shut down" if seen.announced == "shutdown" else "preempted"
-        return "lost", f"its node {seen.task.node} was {how}"
+        how = "was shut down" if seen.announced == "shutdown" else "was preempted"
+        return "lost", lost.format(node=node, how=how)
     if seen.lost:
-        return "lost", f"its node {seen.task.node} no longer answers"
+        return "lost", lost.format(node=node, how="no longer answers")
     if seen.frozen:
-        return "frozen", "its process is stopped (SIGSTOP) and makes no progress"
+        return "frozen", CAUSES["frozen"].words
     if seen.exit_code is None and seen.started:
-        return "lost", f"its node {seen.task.node} did not answer when its peers gave it up"
+        return "lost", lost.format(node=node, how="did not answer when its peers gave it up")
     if seen.exit_code is None:
-        return "not_started", f"its port {seen.task.port} never opened"
+        return "not_started", CAUSES["not_started"].words.format(port=seen.task.port)
     if number == signal.SIGKILL and seen.oom:
-        return "oom", "the kernel killed it: out of memory"
+        return "oom", CAUSES["oom"].words
     early = "" if seen.joined else " (before it joined the cluster)"
     if number is not None:
-        return "signal", f"killed by {signal.Signals(number).name}{early}"
-    reason = headline(seen.log)
-    text = f"exit code {seen.exit_code}" + (f": {reason}" if reason else "")
+        return "signal", CAUSES["signal"].words.format(signal=signal.Signals(number).name) + early
+    reason, text = headline(seen.log), CAUSES["exit"].words.format(code=seen.exit_code)
+    text += f": {reason}" if reason else ""
     return "exit" if seen.joined else "not_started", text + early
 
 
@@ -241,11 +219,12 @@ def failure_of(state: AttemptState, view: TaskView) -> Cause | None:
 
 
 def observation(state: AttemptState, view: TaskView) -> Observation:
+    failed = view.lost is not None or bool(view.exit_code)
     return Observation(
         task=view.task,
         lost=view.lost is not None,
         silent=view.unreachable_since is not None and not view.ended,
-        announced=announced_end(view),
+        announced=view.announced if view.notice is not None and failed else "",
         frozen=view.stopped_since is not None and not view.ended,
         started=view.port_open or not serves(state, view.task),
         joined=not never_served(state, view),
@@ -256,12 +235,6 @@ def observation(state: AttemptState, view: TaskView) -> Observation:
         ended=view.ended_at,
         log=view.tail,
     )
-
-
-def announced_end(view: TaskView) -> str:
-    """Announced end of the task's node, if that is why the task failed; else ""."""
-    failed = view.lost is not None or bool(view.exit_code)
-    return view.announced if view.notice is not None and failed else ""
 
 
 def tolerated_failures(state: AttemptState) -> tuple[Cause, ...]:

@@ -1,22 +1,24 @@
-"""Decisions that follow from the state of a running attempt; pure, on any clock."""
+"""Decisions that follow from the state of a running attempt, and all decisions about restarts:
+`runs/supervise` and `runs/restart` carry them out. Pure, on any clock."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
-from cloudtrain.cluster.plan import deciding_tasks, first_task
+from cloudtrain.cluster.plan import deciding_tasks
 from cloudtrain.core.cloud import facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig, Train
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import FROZEN_AFTER, JOINED_LATE, OTHERS_GRACE, SETTLE, WINDOW, Retry
-from cloudtrain.core.run_record import Cause, Task
+from cloudtrain.core.run_record import CAUSES, Cause, CauseKind, Run, Task
 from cloudtrain.runs.attempt_state import (
     AttemptState,
     TaskView,
     has_joined,
+    has_scored_last,
     never_served,
     not_joined_yet,
     serves,
@@ -26,11 +28,10 @@ from cloudtrain.runs.root_cause import (
     failure_of,
     find_root_cause,
     is_certain,
-    is_retryable,
     observation,
     root_cause_of,
 )
-from cloudtrain.training.log_text import last_lines
+from cloudtrain.training.log_text import last_lines, reports_lost_peer
 from cloudtrain.training.strategies import strategy_of
 
 
@@ -76,7 +77,13 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
         or view.stopped_since is not None
         or (view.task.role == "evaluator" and has_scored_last(state, view, now))
     )
-    held = [name for name in over if name not in state.warned and waits_for_others(state, name)]
+    in_step = strategy_of(state.config).all_reduces
+    held = [
+        view.task.name
+        for view in running
+        if in_step and view.task.name in over and view.task.name not in state.warned
+        if view.task.role != "evaluator" and view.stopped_since is None
+    ]
     state.warned.update(over)  # how they end is our doing
     late = [
         view
@@ -84,36 +91,25 @@ def success_verdict(state: AttemptState, now: float) -> Decision:
         if view.ended and view.exit_code != 0 and new(state, view.task.name)
     ]
     state.tolerated += (view.task.name for view in late)
-    warnings = tuple(
+    warnings = [
         f"{view.task.name} failed after the run was decided: {ending(view)}"
         f"{left_alone(state, view)}"
         for view in late
         if view.restart_at is None
-    )
+    ]
     if held:
-        warnings = (
-            *warnings,
+        warnings.append(
             f"{some(held)} still ran {OTHERS_GRACE:g} s after the run had succeeded, and is "
             "stopped: if it waits in a collective, evaluate and save on every rank, or give every "
-            "rank as many batches",
+            "rank as many batches"
         )
     unserved = [name for name in over if state.tasks[name].task.role == "evaluator"]
     if unserved and gets_no_checkpoint(state.config) and new(state, "checkpoints"):
         text = "got no checkpoint (train.checkpoints is not set): not waiting for it"
-        warnings = (*warnings, f"{unserved[0]} {text}")
+        warnings.append(f"{unserved[0]} {text}")
     if len(over) == len(running):
-        return Decision(verdict="done", warnings=warnings)
-    return Decision(verdict="go_on", stop=over, warnings=warnings)
-
-
-def waits_for_others(state: AttemptState, name: str) -> bool:
-    """True for a task that trains in step with those that have succeeded."""
-    view = state.tasks[name]
-    return (
-        strategy_of(state.config).all_reduces
-        and view.task.role != "evaluator"
-        and view.stopped_since is None
-    )
+        return Decision(verdict="done", warnings=tuple(warnings))
+    return Decision(verdict="go_on", stop=over, warnings=tuple(warnings))
 
 
 def left_alone(state: AttemptState, view: TaskView) -> str:
@@ -153,7 +149,7 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
             view.restart_at = None
             continue
         joined = None if view.task.name in winners else has_joined(state, view)
-        alone = joined is not False and restarts_alone(state, view)
+        alone = joined is not False and may_restart(state, view, failure_of(state, view))
         if view.task.name in winners or not (alone or tolerated(state, view.task)):
             fatal = True
         elif joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
@@ -161,14 +157,18 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
         elif not joined:
             fatal = True
         elif alone and view.restart_at is None:
-            warnings.append(restart_warning(state, view, now))
+            warnings.append(schedule(state, view, now))
         elif alone:
             restart += [view.task.name] if now >= (view.restart_at or now) else []
         else:
             stop += [view.task.name] if not view.ended else []
             if new(state, view.task.name):
                 state.tolerated.append(view.task.name)
-                warnings.append(tolerated_warning(view))
+                why = f" ({view.final})" if view.final else ""
+                name = view.task.name
+                warnings.append(
+                    f"{name} has failed: {ending(view)}; the run continues without it{why}"
+                )
     if not fatal:
         state.first_failure = None
         return Decision(
@@ -192,26 +192,9 @@ def has_failed(state: AttemptState, view: TaskView, now: float) -> bool:
         return view.lost is not None or view.exit_code != 0
     if view.stopped_since is not None and now - view.stopped_since >= FROZEN_AFTER:
         return True
-    return never_served_again(state, view, now)
-
-
-def restarts_alone(state: AttemptState, view: TaskView) -> bool:
-    """True if this failed task is to be restarted alone."""
-    return may_restart(state, view, failure_of(state, view))
-
-
-def restart_warning(state: AttemptState, view: TaskView, now: float) -> str:
-    name, number = view.task.name, state.restarts.get(view.task.name, 0) + 1
-    pause = schedule(state, view, now)
-    return (
-        f"{name} has failed: {ending(view)}; restarting it alone in {pause:g} s "
-        f"({number} of {state.config.train.max_restarts}), the run continues"
-    )
-
-
-def tolerated_warning(view: TaskView) -> str:
-    why = f" ({view.final})" if view.final else ""
-    return f"{view.task.name} has failed: {ending(view)}; the run continues without it{why}"
+    if view.restarted_at is None or view.port_open or not serves(state, view.task):
+        return False
+    return now - view.restarted_at >= state.config.train.start_timeout
 
 
 def tolerated(state: AttemptState, task: Task) -> bool:
@@ -279,41 +262,25 @@ def timed_out(state: AttemptState, now: float, moment: float) -> Cause | None:
             f"did not open its port {view.task.port} within {train.start_timeout:g} s of its "
             "first peer (train.start_timeout); the others wait for it forever",
         )
+    first = next(iter(state.tasks.values()))
     if train.stall_timeout is not None:
-        quiet = now - max(view.last_byte for view in state.tasks.values())
+        view = max(state.tasks.values(), key=lambda view: view.last_byte)
+        quiet = now - view.last_byte
         if quiet >= train.stall_timeout:
-            view = max(state.tasks.values(), key=lambda view: view.last_byte)
-            return cause_of(
-                view, "stalled", f"no task wrote a log line for {quiet:.0f} s (train.stall_timeout)"
-            )
+            return cause_of(view, "stalled", CAUSES["stalled"].words.format(quiet=quiet))
     if state.deadline is not None and moment >= state.deadline:
-        view = next(iter(state.tasks.values()))
-        return cause_of(
-            view, "deadline", f"the run took longer than {train.deadline:g} s (train.deadline)"
-        )
+        return cause_of(first, "deadline", CAUSES["deadline"].words.format(limit=train.deadline))
     if state.budget_stop is not None and moment >= state.budget_stop:
-        return budget_spent(state.config)
+        budget = CAUSES["budget"]  # the rest of it pays for landing and going down
+        text = budget.words.format(limit=state.config.limits.budget or 0)
+        return Cause(task="", node="", kind="budget", text=text, hint=budget.hint)
     if state.lifetime_stop is not None and moment >= state.lifetime_stop:
-        view = next(iter(state.tasks.values()))
-        return cause_of(view, "expired", f"the lifetime of its node {view.task.node} ends")
+        text = CAUSES["expired"].words.format(node=first.task.node)
+        return cause_of(first, "expired", text)
     return None
 
 
-def budget_spent(config: ClusterConfig) -> Cause:
-    """End of the run, as the rest of its budget pays for landing and going down."""
-    return Cause(
-        task="",
-        node="",
-        kind="budget",
-        text=f"limits.budget of {config.limits.budget or 0:g} $ is spent",
-        hint="`cloudtrain up` begins a new budget, and `cloudtrain train --resume RUN` continues "
-        "from the last landed checkpoint",
-    )
-
-
-def cause_of(
-    view: TaskView, kind: Literal["not_started", "stalled", "deadline", "expired"], text: str
-) -> Cause:
+def cause_of(view: TaskView, kind: CauseKind, text: str) -> Cause:
     return Cause(
         task=view.task.name,
         node=view.task.node,
@@ -343,37 +310,46 @@ def new(state: AttemptState, name: str) -> bool:
     return True
 
 
-QUIET = 20.0
-"""Seconds without a line or computing after a score, in which an Estimator's evaluator exports."""
-
-STILL_AFTER = 60.0
-"""The same of an evaluator that does not say which checkpoint it has scored."""
-
-_SAVED = re.compile(rb"Saving checkpoints for (\d+) into")
-_SCORED = re.compile(rb"Saving dict for global step (\d+)")
-"""Lines of TensorFlow 1 and of Estimators (basic_session_run_hooks.py, estimator.py, to 2.15)."""
+# ── restarts ───────────────────────────────────────────────────────────────────
 
 
-def has_scored_last(state: AttemptState, view: TaskView, now: float) -> bool:
-    """True if the evaluator has scored the last checkpoint and waits for another one.
+def is_retryable(cause: Cause, retry_exit_codes: Collection[int] = ()) -> bool:
+    """True if another attempt is likely to succeed.
 
-    Either both logs name the step, or it has worked since it got the checkpoint that the chief left
-    (`evaluator_given`) and stands still. An Estimator's evaluator may sleep for ten minutes before
-    it scores: it has not worked then. With GPUs, a processor that rests says nothing.
+    Exit 42 is PreemptionCheckpointHandler's, 143 that of a process ended by SIGTERM. A task that
+    only lost its peers, none of which failed or had finished, had its network cut. Other codes of
+    1–127 would fail again and only be billed again.
     """
-    quiet = now - view.moved_at
-    first = state.tasks[first_task(tuple(each.task for each in state.tasks.values())).name]
-    saved, scored = _SAVED.findall(first.tail), _SCORED.findall(view.tail)
-    if saved and scored:
-        return int(scored[-1]) >= int(saved[-1]) and quiet >= QUIET
-    group = state.config.nodes.get("evaluator")
-    given = state.evaluator_given
-    if given is None or group is None or group.accelerator is not None:
+    if cause.facts.again == "never":
         return False
-    return view.moved_at > given and quiet >= STILL_AFTER
+    if cause.exit_code is not None and cause.exit_code in retry_exit_codes:
+        return True
+    if cause.finished_before:  # they would finish first again
+        return False
+    if cause.facts.again == "by_exit":
+        lost = cause.lost_peer or reports_lost_peer("\n".join(cause.last_lines))
+        return cause.exit_code in (42, 143) or lost
+    return cause.facts.again == "yes"
 
 
-# ── restarts of single tasks ───────────────────────────────────────────────────
+RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
+"""Pauses between the attempts of one run that fail one after the other."""
+
+
+def may_restart_run(run: Run, cause: Cause, train: Train) -> bool:
+    """True if a run whose last attempt failed by `cause` may have another, worth its bill."""
+    if run.attempts[-1].number > train.max_restarts:
+        return False
+    return is_retryable(cause, train.retry_exit_codes)
+
+
+def pause_before_attempt(run: Run) -> float:
+    """Seconds before the next attempt, by how many of the last have failed by themselves. One whose
+    node was lost is no sign that the next one fails too, and every second of a pause is billed."""
+    own = (each.cause is None or each.cause.kind != "lost" for each in reversed(run.attempts))
+    return RESTART.pause_after(max(1, sum(1 for _ in takewhile(bool, own))))
+
+
 # TensorFlow's coordinator connects to restarted workers again at the addresses with which its
 # cluster began, and to none before all of them are back (read in the source of 2.21:
 # `_preemption_handler` calls `update_server_def` with the first server_def, and "waits until all
@@ -395,49 +371,33 @@ def may_restart(state: AttemptState, view: TaskView, cause: Cause | None) -> boo
         return False
     if state.restarts.get(view.task.name, 0) >= train.max_restarts:
         return False
-    if any(is_out(state, other) for other in peers(state, view)):
+    out = (
+        other is not view and (other.task.name in state.tolerated or other.exit_code == 0)
+        for other in state.tasks.values()
+        if other.task.role == view.task.role
+    )
+    if any(out):
         return False
     return is_retryable(cause, train.retry_exit_codes)
 
 
-def schedule(state: AttemptState, view: TaskView, now: float) -> float:
-    """Schedule the restart and return the pause before it, in seconds."""
-    pause = ALONE.pause_after(state.restarts.get(view.task.name, 0) + 1)
+def schedule(state: AttemptState, view: TaskView, now: float) -> str:
+    """Schedule the restart of a task alone; returns what to say of it."""
+    number = state.restarts.get(view.task.name, 0) + 1
+    pause = ALONE.pause_after(number)
     view.restart_at = now + pause
-    return pause
-
-
-def is_out(state: AttemptState, view: TaskView) -> bool:
-    """True if the task has ended and will not be restarted alone."""
-    return view.task.name in state.tolerated or view.exit_code == 0
-
-
-def never_served_again(state: AttemptState, view: TaskView, now: float) -> bool:
-    """True if a task that was restarted alone has not opened its port in time."""
-    if view.restarted_at is None or view.ended or view.port_open or not serves(state, view.task):
-        return False
-    return now - view.restarted_at >= state.config.train.start_timeout
+    return (
+        f"{view.task.name} has failed: {ending(view)}; restarting it alone in {pause:g} s "
+        f"({number} of {state.config.train.max_restarts}), the run continues"
+    )
 
 
 def note_connected(state: AttemptState) -> None:
     """Note that TensorFlow can have connected to all tasks again: they serve at the same time."""
     for role in strategy_of(state.config).restarts_alone:
         views = [view for view in state.tasks.values() if view.task.role == role]
-        if all(serving(state, view) for view in views):
+        if all(
+            not view.ended and (view.port_open or not serves(state, view.task)) for view in views
+        ):
             for view in views:
                 view.connected = True
-
-
-def serving(state: AttemptState, view: TaskView) -> bool:
-    if view.ended:
-        return False
-    return view.port_open or not serves(state, view.task)
-
-
-def peers(state: AttemptState, view: TaskView) -> Iterator[TaskView]:
-    """The other tasks of its role."""
-    return (
-        other
-        for other in state.tasks.values()
-        if other.task.role == view.task.role and other is not view
-    )

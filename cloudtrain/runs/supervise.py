@@ -10,9 +10,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -40,20 +39,18 @@ from cloudtrain.core.run_record import Cause, Run
 from cloudtrain.money.estimate import estimate
 from cloudtrain.money.prices import dollars
 from cloudtrain.runs import root_cause as causes
-from cloudtrain.runs.attempt_state import AttemptState, trained_as_one
-from cloudtrain.runs.finish import finish_run, never_restarts
+from cloudtrain.runs.attempt_state import trained_as_one
+from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.monitor import monitor
 from cloudtrain.runs.node_agents import start_agents
 from cloudtrain.runs.node_replacement import await_nodes_gone
 from cloudtrain.runs.root_cause import tolerated_failures
 from cloudtrain.runs.start import start_attempt
+from cloudtrain.runs.state_machine import may_restart_run, pause_before_attempt
 from cloudtrain.runs.state_table import of_run
 from cloudtrain.runs.tasks import save_run, stop_tasks, with_attempt
 from cloudtrain.script.shell_line import started_by
 from cloudtrain.state import Records
-
-RESTART = Retry(pause=2.0, backoff=2.0, longest=60.0)
-"""Pauses between the attempts of one run that fail one after the other."""
 
 
 def supervise_run(session: Session, run: Run) -> Run:
@@ -62,7 +59,7 @@ def supervise_run(session: Session, run: Run) -> Run:
     continue."""
     while True:
         session, run = end_attempts(session, run)
-        run = finished_at_last(session, run, restarts=restarts_for)
+        run = finished_at_last(session, run, restarts=restarts)
         if run.state != "starting":
             return run
 
@@ -72,7 +69,7 @@ def finished_at_last(
     run: Run,
     *,
     failed_by: CloudtrainError | None = None,
-    restarts: Callable[[Session, Run, Cause], bool] = never_restarts,
+    restarts: Callable[[Session, Run, Cause], bool] | None = None,
 ) -> Run:
     """`finish_run`, tried again while a store or the cloud is away."""
     return retry_outage(
@@ -108,23 +105,18 @@ def end_run_on_error(session: Session, run: Run) -> Iterator[None]:
     except CloudtrainError as error:
         run = session.records.run(run.id)
         stop_tasks(session, run, run.tasks)
-        run = save_run(session, replace(launch_failure(run, error), state="landing"))
+        if run.attempts:  # for whoever lands it later
+            node = error.node if isinstance(error, NodeError | PreflightError) else ""
+            task = next((task.name for task in run.tasks if task.node == node), "")
+            text = error.text if node else error.message
+            cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
+            run = with_attempt(run, ended=moments.now(), cause=cause)
+        run = save_run(session, replace(run, state="landing"))
         try:
             finished_at_last(session, run, failed_by=error)
         except CloudtrainError as second:
             raise NodesError({"run": error, "landing": second}) from error
         raise
-
-
-def launch_failure(run: Run, error: CloudtrainError) -> Run:
-    """Record the error as the run's cause, for whoever lands it later."""
-    if not run.attempts:
-        return run
-    node = error.node if isinstance(error, NodeError | PreflightError) else ""
-    task = next((task.name for task in run.tasks if task.node == node), "")
-    text = error.text if node else error.message
-    cause = Cause(task=task, node=node, kind="not_started", text=text, hint=error.hint)
-    return with_attempt(run, ended=moments.now(), cause=cause)
 
 
 def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
@@ -139,13 +131,22 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         if run.state == "landing":
             return session, run
     run, state, cause = monitor(session, run)
-    cause = with_own_code(session.config, run, cause) if cause is not None else None
-    run = ended(run, state, cause)
-    if cause is None or not should_restart(session, run, cause):
+    if cause is not None:
+        cause = with_own_code(session.config, run, cause)
+    views = state.tasks.values()
+    run = with_attempt(
+        run,
+        ended=moments.now(),
+        exits={view.task.name: view.exit_code for view in views if view.exit_code is not None},
+        cause=cause,
+        clustered=trained_as_one(state) if cause is None or cause.facts.formed else False,
+        formed_after=None if state.formed_after is None else round(state.formed_after, 1),
+        collectives=state.collectives,
+        tolerated=tolerated_failures(state),
+    )
+    if cause is None or not restarts(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
-    pause_before_restart(session, run, cause)
-    noticed = {view.task.node for view in state.tasks.values() if view.notice is not None}
-    await_nodes_gone(session, noticed)
+    await_nodes_gone(session, {view.task.node for view in views if view.notice is not None})
     return session, save_run(session, replace(run, state="starting"))
 
 
@@ -153,76 +154,34 @@ def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -
     """Give up an attempt that could not be started as a node was lost meanwhile, for another one.
     Raises the error if it has another reason, or no restart is left."""
     run = session.records.run(run.id)
-    cause = lost_at_start(session, run, error)
-    if cause is None or not should_restart(session, run, cause):
-        raise error
-    run = with_attempt(run, ended=moments.now(), cause=cause)
-    pause_before_restart(session, run, cause)
-    return save_run(session, replace(run, state="starting"))
-
-
-def lost_at_start(session: Session, run: Run, error: CloudtrainError) -> Cause | None:
-    """Cause if an attempt could not start as a node is gone; None if all run, or nobody knows."""
     if not run.attempts or run.attempts[-1].ended is not None:
-        return None
-    try:
-        nodes = {node.name: node.state for node in session.refreshed().nodes}
-    except CloudtrainError:
-        return None
-    for task in run.tasks:
-        if nodes.get(task.node, "gone") in ("gone", "stopped"):
+        raise error
+    states: dict[str, str] | None = None
+    with suppress(CloudtrainError):  # then nobody knows
+        states = {node.name: node.state for node in session.refreshed().nodes}
+    lost = {"gone", "stopped"}
+    for task in run.tasks if states is not None else ():
+        if states is not None and states.get(task.node, "gone") in lost:
             text = f"its node was lost while the attempt started: {error.message}"
-            return Cause(task=task.name, node=task.node, kind="lost", text=text)
-    return None
+            cause = Cause(task=task.name, node=task.node, kind="lost", text=text)
+            run = with_attempt(run, ended=moments.now(), cause=cause)
+            if restarts(session, run, cause):
+                return save_run(session, replace(run, state="starting"))
+            break
+    raise error
 
 
-def restarts_for(session: Session, run: Run, cause: Cause) -> bool:
-    """`should_restart`, reported and with its pause."""
-    allowed = should_restart(session, run, cause)
-    if allowed:
-        pause_before_restart(session, run, cause)
-    return allowed
-
-
-def pause_before_restart(session: Session, run: Run, cause: Cause) -> None:
-    number = run.attempts[-1].number
+def restarts(session: Session, run: Run, cause: Cause) -> bool:
+    """True if the run is to have another attempt, once that is reported and its pause is over."""
+    train, number = session.config.train, run.attempts[-1].number
+    if session.records.stop_asked(run.id) or not may_restart_run(run, cause, train):
+        return False
     session.console.warn(
         f"attempt {number} failed: {causes.sentence(cause)}; "
-        f"restarting ({number} of {session.config.train.max_restarts})"
+        f"restarting ({number} of {train.max_restarts})"
     )
-    session.clock.sleep(RESTART.pause_after(max(1, failures_in_a_row(run))))
-
-
-def failures_in_a_row(run: Run) -> int:
-    """The last attempts that failed by themselves. One whose node was lost is no sign that the next
-    one fails too, and every second of a pause is billed."""
-    own = (each.cause is None or each.cause.kind != "lost" for each in reversed(run.attempts))
-    return sum(1 for _ in takewhile(bool, own))
-
-
-def ended(run: Run, state: AttemptState, cause: Cause | None) -> Run:
-    exits = {
-        name: view.exit_code for name, view in state.tasks.items() if view.exit_code is not None
-    }
-    never_formed = cause is not None and cause.kind in ("not_started", "not_clustered")
-    return with_attempt(
-        run,
-        ended=moments.now(),
-        exits=exits,
-        cause=cause,
-        clustered=False if never_formed else trained_as_one(state),
-        formed_after=None if state.formed_after is None else round(state.formed_after, 1),
-        collectives=state.collectives,
-        tolerated=tolerated_failures(state),
-    )
-
-
-def should_restart(session: Session, run: Run, cause: Cause) -> bool:
-    """True if another attempt is allowed and worth its bill."""
-    train = session.config.train
-    if session.records.stop_asked(run.id) or run.attempts[-1].number > train.max_restarts:
-        return False
-    return causes.is_retryable(cause, train.retry_exit_codes)
+    session.clock.sleep(pause_before_attempt(run))
+    return True
 
 
 # ── hints by this machine's code ───────────────────────────────────────────────
@@ -246,7 +205,7 @@ _NO_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
 def with_own_code(config: ClusterConfig, run: Run, cause: Cause) -> Cause:
     """The cause with the hint that this machine's code allows, if it allows one."""
     said = "\n".join([*cause.last_lines, cause.text])
-    if cause.kind not in ("exit", "not_started"):
+    if cause.facts.again != "by_exit":
         return cause
     if not _NO_FILE.search(said) and not _NO_MODULE.search(said):
         return cause
@@ -348,11 +307,18 @@ def retry_outage(
         if taken - said < EVERY:
             return
         said = taken
-        cost = hourly(plan)
+        price = None
+        with suppress(CloudtrainError):  # it can no longer be planned
+            found = estimate(plan())
+            price = None if found is None else found.most
         console.warn(
             f"{error.message}\ntrying again in {pause:.0f} s, until "
             f"{time.strftime('%H:%M UTC', time.gmtime(end))}"
-            + (f"; the nodes cost {cost} meanwhile" if cost else "")
+            + (
+                f"; the nodes cost at most {dollars(price)}/hour meanwhile"
+                if price is not None
+                else ""
+            )
         )
 
     return tries.call(
@@ -362,13 +328,3 @@ def retry_outage(
         before_pause=wait,
         clock=clock,
     )
-
-
-def hourly(plan: Callable[[], Plan]) -> str:
-    """`at most 1.20 $/hour`, "" if that is not known, or nothing is rented."""
-    try:
-        found = estimate(plan())
-    except CloudtrainError:  # it can no longer be planned
-        return ""
-    price = None if found is None else found.most
-    return "" if price is None else f"at most {dollars(price)}/hour"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -152,6 +153,16 @@ def end_orphans(session: Session, keep: Iterable[str] = ()) -> frozenset[str]:
             what = f"{task} of run {run}" if run else f"processes that a task left on {node.task}"
             session.console.say(f"stopped {what}")
     return frozenset(run for ended in found for run, _ in ended)
+
+
+def log_tail(session: Session, run: Run, task: Task, most: int) -> bytes:
+    """The end of a task's log, as far as it has arrived here."""
+    try:
+        with session.records.log_path(run.id, task.name, task.attempt).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - most))
+            return log.read()
+    except OSError:
+        return b""
 
 
 def log_files(session: Session, run: Run) -> dict[str, Path]:

@@ -12,8 +12,7 @@ import pytest
 
 from cloudtrain.core.retry import SETTLE
 from cloudtrain.runs import task_commands
-from cloudtrain.runs.root_cause import is_retryable
-from cloudtrain.runs.state_machine import decide
+from cloudtrain.runs.state_machine import decide, is_retryable
 from cloudtrain.runs.task_commands import FollowReader, OutOfMemory
 from tests.support.project import Project, until
 from tests.support.supervising import PYTHON, SHELLS, Attempt, Machine

@@ -21,7 +21,7 @@ from cloudtrain.cluster.task_launch import task_launch
 from cloudtrain.commands.train import new_run
 from cloudtrain.core.errors import RunFailed
 from cloudtrain.core.run_record import Run
-from cloudtrain.runs import supervise
+from cloudtrain.runs import state_machine
 from cloudtrain.runs.start import (
     create_work_folders,
     launch_inputs,
@@ -58,8 +58,8 @@ class Rig:
         self.ends.mkdir()
         project.environment["CLOUDTRAIN_LOCAL_SHARED"] = str(self.ends)
         (project.code / "task.sh").write_text(TASK)
-        project.limits = {"runs.supervise.RESTART": 0.1}
-        monkeypatch.setattr(supervise, "RESTART", replace(supervise.RESTART, pause=0.1))
+        project.limits = {"runs.state_machine.RESTART": 0.1}
+        monkeypatch.setattr(state_machine, "RESTART", replace(state_machine.RESTART, pause=0.1))
         config = project.config(
             strategy="custom",
             nodes={"chief": {}, "worker": {"count": 2}},

@@ -62,8 +62,8 @@ from cloudtrain.runs.idle import is_watched
 from cloudtrain.runs.landing_steps import NOTHING, decide_drift
 from cloudtrain.runs.node_agents import last_sync
 from cloudtrain.runs.observers import BudgetWatch, Watched
-from cloudtrain.runs.root_cause import is_retryable, sentence
-from cloudtrain.runs.state_machine import decide
+from cloudtrain.runs.root_cause import sentence
+from cloudtrain.runs.state_machine import decide, is_retryable
 from cloudtrain.state import Records
 from tests.support.budget_parts import Spender, in_memory, use
 from tests.support.idle_parts import RUN, World

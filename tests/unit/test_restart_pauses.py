@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.core.run_record import Cause, Run, RunAttempt
-from cloudtrain.runs.supervise import RESTART, failures_in_a_row
+from cloudtrain.runs.state_machine import pause_before_attempt
 
 
 def run(*kinds: Any) -> Run:
@@ -44,4 +44,4 @@ def run(*kinds: Any) -> Run:
     ],
 )
 def test_only_failures_one_after_the_other_make_them_longer(kinds: list[str], pause: float) -> None:
-    assert RESTART.pause_after(max(1, failures_in_a_row(run(*kinds)))) == pause
+    assert pause_before_attempt(run(*kinds)) == pause

@@ -20,8 +20,8 @@ from cloudtrain.runs.root_cause import (
     Observation,
     find_root_cause,
     is_certain,
-    is_retryable,
 )
+from cloudtrain.runs.state_machine import is_retryable
 from cloudtrain.training.log_text import LINES_SHOWN, headline, last_lines, own_frame
 
 LOGS = Path(__file__).parents[1] / "data" / "failures"

@@ -9,6 +9,8 @@ from cloudtrain.core.model import ClusterConfig, NodeGroup, Train
 from cloudtrain.core.retry import JOINED_LATE
 from cloudtrain.core.run_record import Task
 from cloudtrain.runs.attempt_state import (
+    QUIET,
+    STILL_AFTER,
     AttemptState,
     TaskView,
     detect_formation,
@@ -16,16 +18,15 @@ from cloudtrain.runs.attempt_state import (
     separate_trainings_note,
     trained_as_one,
 )
-from cloudtrain.runs.root_cause import is_retryable, tolerated_failures
+from cloudtrain.runs.root_cause import tolerated_failures
 from cloudtrain.runs.state_machine import (
     FROZEN_AFTER,
     OTHERS_GRACE,
-    QUIET,
     SETTLE,
-    STILL_AFTER,
     WINDOW,
     Decision,
     decide,
+    is_retryable,
 )
 from cloudtrain.runs.task_commands import PortState
 

@@ -25,7 +25,6 @@ UNLIMITED = {
         "runs/state_machine.py",
         "",
     ): "pauses between restarts, of which train.max_restarts is the limit",
-    ("runs/supervise.py", ""): "pauses between attempts, of which train.max_restarts is the limit",
     ("providers/base/timing.py", ""): "`until` adds the limit of what is created or deleted",
     ("stores/az.py", ""): "a copy within the store: COPY_SECONDS without progress",
     ("runs/tail.py", ""): "until the attempt's end closes the follower; LOST_AFTER decides before",
