@@ -137,8 +137,8 @@ def planned_price(config: ClusterConfig, node: NodePlan, place: str) -> NodePric
     return NodePrice(
         machine=catalog.price(provider, node, place),
         ceiling=catalog.highest_price(provider, node, place),
-        disk=node_parts.disk_per_hour(provider, node, place),
-        address=node_parts.address_per_hour(provider, private=config.network.private),
+        disk=node_parts.disk_per_hour(cloud, node, place),
+        address=0.0 if config.network.private else cloud.parts.address,
         kept=cloud.keeps_parts,
     )
 

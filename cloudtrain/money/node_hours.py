@@ -172,7 +172,16 @@ class _Book:
             before = self.open[name]
             if before.queued and name not in self.placed:
                 before = replace(before, begin=max(before.begin, now - STARTED_WITHIN))
-            after = _priced(before, event)
+            after = replace(
+                before,
+                price=event.prices.get(name),
+                ceiling=event.ceilings.get(name),
+                disk=event.disks.get(name, 0.0),
+                address=event.addresses.get(name, 0.0),
+                kept=event.kept,
+                whole=name in event.disks,
+                expires=event.expires.get(name, before.expires),
+            )
             ended = before.expires is not None and before.expires <= now
             if name in self.placed and (ended or _rates(after) != _rates(before)):
                 self.closed.append(replace(before, end=now))
@@ -203,20 +212,6 @@ def _requested(node: str, made: Mapping[str, Any], now: float) -> NodeHours:
         kept=bool(kept),
         queued=made.get("provisioning") == "flex-start",
         whole=most is not None,
-    )
-
-
-def _priced(span: NodeHours, event: NodesPlaced) -> NodeHours:
-    name = span.node
-    return replace(
-        span,
-        price=event.prices.get(name),
-        ceiling=event.ceilings.get(name),
-        disk=event.disks.get(name, 0.0),
-        address=event.addresses.get(name, 0.0),
-        kept=event.kept,
-        whole=name in event.disks,
-        expires=event.expires.get(name, span.expires),
     )
 
 

@@ -18,12 +18,9 @@ def disk_gb(cloud: Cloud, node: NodePlan) -> int:
     return cloud.parts.gpu_disk_gb or cloud.gpu_disk_gb
 
 
-def disk_per_hour(provider: str, node: NodePlan, place: str) -> float | None:
+def disk_per_hour(cloud: Cloud, node: NodePlan, place: str) -> float | None:
     """$/hour of the node's disk, whether it runs or not; None if not known. In a region whose price
     is not in the table it is an upper bound (`NodeParts.elsewhere`)."""
-    cloud = cloud_of(provider)
-    if cloud is None:
-        return 0.0
     gpus = node.accelerator is not None
     kinds = cloud.parts.disks
     kind = next((each for each in kinds if each.serves(node.machine or "", gpus=gpus)), kinds[-1])
@@ -36,12 +33,6 @@ def disk_per_month(cloud: Cloud, kind: DiskPrice, gb: int, place: str) -> float 
     month = kind.per_month(gb)
     factor = cloud.parts.regions.get(cloud.region_of(place), cloud.parts.elsewhere)
     return None if month is None else month * factor
-
-
-def address_per_hour(provider: str, *, private: bool) -> float:
-    """$/hour of a node's public address; 0 for a node without one."""
-    cloud = cloud_of(provider)
-    return 0.0 if cloud is None or private else cloud.parts.address
 
 
 # ── stopped nodes until `down` ───────────────────────────────────────────────

@@ -44,22 +44,18 @@ def in_lines(found: Estimate, config: ClusterConfig) -> tuple[str, ...]:
 
 
 def _limit(found: Estimate, config: ClusterConfig) -> str:
-    """Text on the most that a cluster costs in all; "" if no price is known."""
+    """`, at most 19.15 $ in 12h`: until the earlier of the lifetime's and the budget's end; ""
+    if no price is known."""
     if found.most is None:
         return ""
-    paid = budget_seconds(found, config)
-    return _at_most(found.most, enforced_lifetime(config), paid, config)
-
-
-def _at_most(most: float, lifetime: float | None, paid: float | None, config: ClusterConfig) -> str:
-    """`, at most 19.15 $ in 12h`: until the earlier of the lifetime's and the budget's end."""
+    paid, lifetime, limits = budget_seconds(found, config), enforced_lifetime(config), config.limits
     if paid is not None and lifetime is not None and paid < lifetime:
         hours = max(0.0, paid / 3600)
-        text = f", at most {dollars(most * hours)} in {hours:.3g}h"
-        return f"{text}, which limits.budget of {config.limits.budget:g} $ pays for"
+        text = f", at most {dollars(found.most * hours)} in {hours:.3g}h"
+        return f"{text}, which limits.budget of {limits.budget:g} $ pays for"
     if lifetime is not None:
-        return f", at most {dollars(most * lifetime / 3600)} in {lifetime / 3600:g}h"
-    off = config.limits.max_lifetime is None
+        return f", at most {dollars(found.most * lifetime / 3600)} in {lifetime / 3600:g}h"
+    off = limits.max_lifetime is None
     why = "limits.max_lifetime is off" if off else "nothing ends a TPU by itself"
     return f", without a limit ({why})"
 

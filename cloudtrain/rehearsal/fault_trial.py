@@ -68,7 +68,11 @@ class Trial:
         finally:
             over.set()
             hitting.join()
-            self._land_what_came_back()
+            if self.fault is not None and self.fault.kind == "away" and self.hit is not None:
+                try:  # a run without the silent node has kept it: `down` must lose nothing
+                    self.down(False)
+                except CloudtrainError as error:
+                    self.orphan = f"the node came back, and `down` failed: {error.message}"
             self.down(True)
         if self.fault is None:
             self.unit = unit_of(self.lines)
@@ -107,16 +111,6 @@ class Trial:
             landed=compared(self.landed, found, without=tolerated),
             doubted=self.doubts,
         )
-
-    def _land_what_came_back(self) -> None:
-        """`down` for the nodes that a run without the silent one has kept: it must lose nothing."""
-        away = self.fault is not None and self.fault.kind == "away" and self.hit is not None
-        if not away:
-            return
-        try:
-            self.down(False)
-        except CloudtrainError as error:
-            self.orphan = f"the node came back, and `down` failed: {error.message}"
 
     def _hit(self, over: threading.Event) -> None:
         if self.fault is None:

@@ -198,7 +198,12 @@ def full_disk(provider: LocalNodes, run: Run, task: Task, processes: list[int]) 
     view of its own, the node has no disk of its own: then the task cannot make a file longer, which
     fails as `File too large` (EFBIG; setrlimit(2))."""
     size = provider.fill_disk(run.cluster, task.node)
-    limits = [] if size is not None else list(_no_longer_files(processes))
+    limits = []
+    for pid in processes if size is None else ():
+        with suppress(ProcessLookupError):
+            before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+            limits.append((pid, before))
     try:
         yield
     finally:
@@ -224,15 +229,6 @@ def free_disk(
 
     if poll_until(freed, DELETION, clock=clock) is None:
         provider.free_disk(cluster, node, size)
-
-
-def _no_longer_files(processes: list[int]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Each process with the limit that it had."""
-    for pid in processes:
-        with suppress(ProcessLookupError):
-            before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
-            yield pid, before
 
 
 def await_given_up(
@@ -281,18 +277,15 @@ def announce(handle: Handle, run: Run, task: Task) -> None:
 def processes_of(run: Run, task: Task) -> list[int]:
     """Those of the task's current attempt, found by their environment."""
     wanted = f"{TAG}={tag(run.cluster, run.id, task.name, task.attempt)}".encode()
-    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
-    return [pid for pid in pids if wanted in _environment(pid)]
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdecimal() and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
 
 
 def send(processes: list[int], number: signal.Signals) -> None:
     for pid in processes:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []

@@ -241,22 +241,21 @@ def resumption(
     resumed = bool(seen and again) and again[0] > seen[0]
     saves_none = saving is not None and saving.use is None
     if began_again or (saves_none and len(run.attempts) > 1 and not resumed):
-        yield _resumption(config.train.checkpoints, saving)
-
-
-def _resumption(folder: str | None, saving: Saving | None) -> str:
-    name = f"in {folder!r}" if folder else "in a folder that train.checkpoints names"
-    if saving is None:
-        return f"it began again: save checkpoints {name}, and restore the latest one at the start"
-    if saving.use is None:
-        return (
-            f"it began again, as the script saves no checkpoint: save one each epoch {name}, and "
-            "restore the latest one at the start (Keras: BackupAndRestore)"
-        )
-    return (
-        f"it began again, although the script saves checkpoints ({saving.use}): save them {name}, "
-        "and restore the latest one at the start"
-    )
+        folder = config.train.checkpoints
+        name = f"in {folder!r}" if folder else "in a folder that train.checkpoints names"
+        restore = "restore the latest one at the start"
+        if saving is None:
+            yield f"it began again: save checkpoints {name}, and {restore}"
+        elif saving.use is None:
+            yield (
+                f"it began again, as the script saves no checkpoint: save one each epoch {name}, "
+                f"and {restore} (Keras: BackupAndRestore)"
+            )
+        else:
+            yield (
+                f"it began again, although the script saves checkpoints ({saving.use}): save them "
+                f"{name}, and {restore}"
+            )
 
 
 HEAD: tuple[str, ...] = ("fault", "task", "at", "verdict", "repeated", "final loss", "recovered")

@@ -113,15 +113,22 @@ def ingest_before_down(handle: Handle, console: Console) -> None:
     """Land spools, for the holder of the lock; those that cannot be landed stay, for `fetch`."""
     runs = handle.records.runs()
     for run in [run for run in runs if run.ended is None or run == runs[-1]]:
-        try:
-            ingest(handle.records, run, handle.store, console)
-        except CloudtrainError as error:
-            console.warn(f"cannot land what unattended nodes stored: {error}")
+        ingest_or_warn(handle.records, run, lambda: handle.store, console)
+
+
+def ingest_or_warn(
+    records: Records, run: Run, store: Callable[[], ArtifactStore], console: Console
+) -> None:
+    try:
+        ingest(records, run, store(), console)
+    except CloudtrainError as error:
+        console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
 def ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
-    log_path, own = partial(records.log_path, run.id), own_manifests(records)
-    ingest_spools(run, store, console, log_path=log_path, own=own)
+    if can_spool(store):
+        log_path, own = partial(records.log_path, run.id), own_manifests(records)
+        ingest_spools(run, store, console, log_path=log_path, own=own)
 
 
 LAST = "last"
@@ -139,7 +146,11 @@ def resume_source(handle: Handle, wanted: str, console: Console) -> ResumedFrom:
     of a run or of a cluster's store. The caller holds the cluster's lock. Raises UsageError if
     there is none, StoreError.
     """
-    require_folder(handle.config)
+    if handle.config.train.checkpoints is None:  # nobody knows where the script looks
+        raise UsageError(
+            "--resume needs train.checkpoints, the folder from which the script resumes",
+            hint="add `train: {checkpoints: ckpt}` with the folder that it reads and writes",
+        )
     if "://" in wanted:
         landed = at_uri(wanted, handle.config, console)
     elif wanted == LAST:
@@ -155,15 +166,6 @@ def resume_source(handle: Handle, wanted: str, console: Console) -> ResumedFrom:
     found = ResumedFrom(run=landed.run, store=landed.store.uri.rstrip("/"), step=step_of(landed))
     console.say(f"the run begins with {found.step} of run {found.run}")
     return found
-
-
-def require_folder(config: ClusterConfig) -> None:
-    """Raise UsageError without `train.checkpoints`: nobody knows where the script looks."""
-    if config.train.checkpoints is None:
-        raise UsageError(
-            "--resume needs train.checkpoints, the folder from which the script resumes",
-            hint="add `train: {checkpoints: ckpt}` with the folder that it reads and writes",
-        )
 
 
 def _last(handle: Handle, console: Console) -> StoredCheckpoint:
@@ -198,7 +200,9 @@ def _by_id(handle: Handle, wanted: str, console: Console) -> StoredCheckpoint:
         run = _recorded(Records(name), wanted)
         if run is not None:
             landed = _on_record(Records(name), run, console, held=name == own)
-            return _required(landed, wanted)
+            if landed is None:
+                raise UsageError(f"run {wanted} has landed no checkpoint", hint=NOT_LANDED)
+            return landed
     landed = _stored(wanted, handle.store, console)
     if landed is None:
         runs = [run.id for run in handle.records.runs()]
@@ -226,29 +230,15 @@ def _on_record(
         console.warn(
             f"run {run.id} of {run.cluster} has not ended: using the last checkpoint that landed"
         )
-    store = _store_of(records, run)
+    config = recorded_config(records)
+    uri = (run.store or "").removesuffix(f"/{run.id}")  # `artifacts.store` may have changed since
+    store = source_store(uri, config) if uri else artifact_store(config, records)
     if held:
-        _ingest(records, run, store, console)
+        ingest_or_warn(records, run, lambda: store, console)
     else:
         found = FoundRun(run=run, store=lambda: store, records=records)
         ingest_before_reading(found, console, "train --resume")
     return stored_checkpoint(run.id, store)
-
-
-def _store_of(records: Records, run: Run) -> ArtifactStore:
-    """The store where the run has landed: `artifacts.store` may have changed since."""
-    config = recorded_config(records)
-    uri = (run.store or "").removesuffix(f"/{run.id}")
-    return source_store(uri, config) if uri else artifact_store(config, records)
-
-
-def _ingest(records: Records, run: Run, store: ArtifactStore, console: Console) -> None:
-    if not can_spool(store):
-        return
-    try:
-        ingest(records, run, store, console)
-    except CloudtrainError as error:
-        console.warn(f"cannot land what unattended nodes stored: {error}")
 
 
 def at_uri(uri: str, config: ClusterConfig, console: Console) -> StoredCheckpoint:
@@ -281,12 +271,6 @@ def _stored(run: str, store: ArtifactStore, console: Console) -> StoredCheckpoin
             f"run {run}: {counted(len(left))} stored by unattended nodes not landed yet, which may "
             "have a newer checkpoint; run `cloudtrain fetch` on the machine that started it"
         )
-    return landed
-
-
-def _required(landed: StoredCheckpoint | None, run: str) -> StoredCheckpoint:
-    if landed is None:
-        raise UsageError(f"run {run} has landed no checkpoint", hint=NOT_LANDED)
     return landed
 
 

@@ -35,7 +35,7 @@ from cloudtrain.core.events import (
 )
 from cloudtrain.core.model import AUTO, ClusterConfig, Node
 from cloudtrain.core.paths import shown, size_text, some
-from cloudtrain.core.run_record import Cause, Run
+from cloudtrain.core.run_record import Cause
 from cloudtrain.runs.finish import finish_run
 from cloudtrain.runs.state_table import (
     Command,
@@ -68,11 +68,13 @@ class LandingSteps:
 
     def take_all(self, command: Command) -> Step:
         """Take every step of the command and return its last one, which is left to the caller."""
-        return take_steps(command, self._see, self._take)
-
-    def _see(self) -> tuple[Seen, ...]:
-        records, nodes = self.session.records, self.session.nodes
-        return cluster_seen(records, nodes, task=self._task, files=self._files)
+        return take_steps(
+            command,
+            lambda: cluster_seen(
+                self.session.records, self.session.nodes, task=self._task, files=self._files
+            ),
+            self._take,
+        )
 
     def _take(self, step: Step) -> None:
         if step == "start_node":
@@ -169,7 +171,10 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
     names it and what had landed. None if there is none, or all that it made has landed."""
     records = handle.records
     run = records.active_run()
-    if run is None or not run.attempts or _had_landed(records, run):
+    if run is None or not run.attempts:
+        return None
+    events = records.events()  # a command of ours deletes nodes once everything has landed
+    if being_destroyed(events) or {task.node for task in run.tasks} <= nodes_leaving(events):
         return None
     try:
         manifest, is_own = read_to_judge(handle.store, run.id, own_manifests(records))
@@ -194,12 +199,6 @@ def end_lost_run(handle: Handle) -> NotLanded | None:
             else ""
         ),
     )
-
-
-def _had_landed(records: Records, run: Run) -> bool:
-    """True if a command of ours has deleted the nodes, which it does once everything has landed."""
-    events = records.events()
-    return being_destroyed(events) or {task.node for task in run.tasks} <= nodes_leaving(events)
 
 
 def landed(manifest: Manifest) -> str:
@@ -258,7 +257,12 @@ def delete_nodes(session: Session, names: Sequence[str]) -> Session:
     """Land what these nodes hold, then delete them; the others are left as they are. Raises
     UsageError during a run, NotLanded with every node kept, LeftoverError. After a kill, the next
     call continues: what the journal's `exchange` names had landed by then."""
-    refuse_while_a_run_goes_on(session)
+    active, cluster = session.records.active_run(), session.config.name
+    if active is not None and active.state != "landing":
+        raise UsageError(
+            f"run {active.id} of {cluster} is still active: its nodes are not deleted",
+            hint=f"run `cloudtrain stop-run {cluster}` to end and land it, or wait for its end",
+        )
     due = [name for name in names if name not in nodes_leaving(session.records.events())]
     if due:
         session.console.say(f"landing what is only on the nodes before deleting {', '.join(due)}")
@@ -275,13 +279,3 @@ def delete_nodes(session: Session, names: Sequence[str]) -> Session:
         for name in names:
             stage.done(name, "gone")
     return session.refreshed()
-
-
-def refuse_while_a_run_goes_on(session: Session) -> None:
-    active = session.records.active_run()
-    if active is not None and active.state != "landing":
-        name = session.config.name
-        raise UsageError(
-            f"run {active.id} of {name} is still active: its nodes are not deleted",
-            hint=f"run `cloudtrain stop-run {name}` to end and land it, or wait for its end",
-        )

@@ -135,33 +135,28 @@ def give_back(session: Session, run: Run, keep: Keeping, waited: float) -> Sessi
     nodes, by `down` or by `gc`: what the journal's `exchange` names has landed.
     """
     there = surviving(session)
-    session.console.warn(_reason(session, there, keep, waited))
-    try:
-        left = _landed(session.patient(), run)
-        if left:
-            session.console.warn(
-                f"{some([node.name for node in there])} kept: {len(left)} files are only there: "
-                f"{by_folder(left)}"
-            )
-            return session
-        _delete(session, there)
-    except CloudtrainError as error:
-        session.console.warn(f"{some([node.name for node in there])} kept: {error.message}")
-    return session.refreshed()
-
-
-def _reason(session: Session, there: Sequence[Node], keep: Keeping, waited: float) -> str:
     names, spent = some([node.name for node in there]), _dollars(session, there, waited)
     anew = "" if keep.ready is None else f", making them ready took {duration(keep.ready)}"
     if keep.ready is not None and (cost := _dollars(session, there, keep.ready)):
         anew += f" ({cost})"
     set_by = session.config.limits.give_back
     field = "auto" if set_by == "auto" else duration(float(set_by or 0.0))
-    return (
+    session.console.warn(
         f"{names}: waiting has cost {spent or 'money'} in {duration(waited)}{anew}: landing what "
         "they hold and deleting them, so that nothing is billed while the wait goes on "
         f"(limits.give_back: {field})"
     )
+    try:
+        left = _landed(session.patient(), run)
+        if left:
+            session.console.warn(
+                f"{names} kept: {len(left)} files are only there: {by_folder(left)}"
+            )
+            return session
+        _delete(session, there)
+    except CloudtrainError as error:
+        session.console.warn(f"{names} kept: {error.message}")
+    return session.refreshed()
 
 
 def _landed(session: Session, run: Run) -> tuple[Pending, ...]:
@@ -271,7 +266,9 @@ def replace_lost_nodes(
     def ends() -> bool:
         return stopped() or session.records.stop_asked(run.id)
 
-    until, kept = _until(session, run, begun), _kept_until(session, keep, begun)
+    until, kept = _until(session, run, begun), None
+    if keep.seconds is not None:
+        kept = _Until(moment=begun + keep.seconds, why="limits.give_back")
     wait = _Wait(session=session, clock=clock, ends=ends)
     try:
         try:
@@ -315,7 +312,14 @@ class _Wait:
         def refused(error: CloudError, pause: float, _: float) -> None:
             self.refused = True
             self.fallback.refused(session.plan, lambda: missing)
-            _report(session, error, pause, until, kept)
+            billed = billed_meanwhile(session)
+            if kept is not None and kept.moment < until.moment:
+                billed += f", until {_hour(kept)} at most ({kept.why})"
+            session.console.warn(
+                f"{some(_missing(session))} cannot be recreated yet: {error.brief}; "
+                f"retrying in {pause:.0f} s, until {_hour(until)} ({until.why})"
+                + (f"; {billed}" if billed else "")
+            )
 
         def is_stopped(pause: float) -> bool:
             looks = Retry(pause=TICK, within=pause)
@@ -374,26 +378,6 @@ def _until(session: Session, run: Run, now: float) -> _Until:
     if budget is not None and budget.stop is not None:
         ends.append(_Until(moment=budget.stop, why="limits.budget"))
     return min(ends, key=lambda end: end.moment)
-
-
-def _kept_until(session: Session, keep: Keeping, begun: float) -> _Until | None:
-    if keep.seconds is None:
-        return None
-    return _Until(moment=begun + keep.seconds, why="limits.give_back")
-
-
-def _report(
-    session: Session, error: CloudError, pause: float, until: _Until, kept: _Until | None
-) -> None:
-    """Report one round: what is missing, why, until when, and what is billed meanwhile."""
-    billed = billed_meanwhile(session)
-    if kept is not None and kept.moment < until.moment:
-        billed += f", until {_hour(kept)} at most ({kept.why})"
-    session.console.warn(
-        f"{some(_missing(session))} cannot be recreated yet: {error.brief}; "
-        f"retrying in {pause:.0f} s, until {_hour(until)} ({until.why})"
-        + (f"; {billed}" if billed else "")
-    )
 
 
 def _hour(end: _Until) -> str:

@@ -135,17 +135,14 @@ class PeriodicSync(Observer):
         if noticed - self._noticed:  # before the cloud takes the nodes
             self._noticed, self._next = noticed, 0.0
         now = self.session.clock.now()
-        if not self._lifetime_ends and now >= self._last_sync():
+        syncs = (last_sync(node, self.run.created) for node in self.session.nodes)
+        if not self._lifetime_ends and now >= min(syncs, default=float("inf")):
             self._lifetime_ends, self._next = True, 0.0
             report_lifetime_end(self.session, self.run)
         if now < self._next:
             return
         self._next = now + self._pause
         self._start(self._work)
-
-    def _last_sync(self) -> float:
-        nodes = self.session.nodes
-        return min((last_sync(node, self.run.created) for node in nodes), default=float("inf"))
 
     def end(self) -> None:
         if self._thread is not None:
@@ -165,7 +162,7 @@ class PeriodicSync(Observer):
         try:
             at_end = self._knows_the_end
             if at_end:  # before all else, as it has its grace for it
-                self._give_all()
+                self._give()
                 self._end_given = self._given_at
             if self._every or self._noticed or self._lifetime_ends or at_end:
                 session, run = self.session, self.run
@@ -173,16 +170,15 @@ class PeriodicSync(Observer):
                 land_so_far(landing_of(session), run, nodes_of(session, run), logs)
                 store_record(run, session.store, session.clock.now())
             if not at_end:
-                self._give_all()
+                self._give()
         except CloudtrainError as error:
             self.session.console.warn(f"cannot land artifacts yet: {error}")
 
-    def _give_all(self) -> None:
-        if self._evaluators and self._folder:
-            self._give(self._folder)
-
-    def _give(self, folder: str) -> None:
-        """Copy the chief's checkpoint to the evaluator if it differs from the last one."""
+    def _give(self) -> None:
+        """Copy the chief's checkpoint to evaluators if it differs from the last one."""
+        folder = self._folder
+        if not self._evaluators or not folder:
+            return
         session, run = self.session, self.run
         nodes = nodes_of(session, run)
         take_checkpoint(landing_of(session), run, nodes)

@@ -22,7 +22,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.cluster.task_launch import TaskLaunch
 from cloudtrain.core import paths
 from cloudtrain.core.errors import PreflightError
-from cloudtrain.core.model import Accelerator, Node
+from cloudtrain.core.model import Accelerator, ClusterConfig, Node
 from cloudtrain.core.run_record import NodeProof, Run, Task, figure
 from cloudtrain.playbooks import code_packages, nvidia, tensorflow_releases
 from cloudtrain.runs.hints import hint_for
@@ -43,20 +43,30 @@ COMPILES = 3600.0
 def prove_nodes(session: Session, run: Run, launches: Sequence[TaskLaunch]) -> Run:
     """Have the run's nodes compute, unless they did; returns the run with their figures. Raises
     PreflightError with every node that cannot."""
-    members = [_member(session, run, launch) for launch in launches]
-    version = session.config.setup.tensorflow
-    if not _is_proved(session, members) or version is None:
+    setup, strategy = session.config.setup, strategy_of(session.config)
+    if setup.prove == "off" or setup.tensorflow is None or strategy.tpus or not launches:
         return run
-    _announce(session, members, version)
-    orders = proof_orders(members, together=_together(session, version))
+    release = tensorflow_releases.release(setup.tensorflow)
+    if release < (2, 0):
+        return run
+    members = [_member(session, run, launch) for launch in launches]
+    kinds = {member.gpus.kind for member in members if member.gpus and member.limits}
+    if kinds:
+        session.console.say(
+            f"TensorFlow {setup.tensorflow} has no code for {', '.join(sorted(kinds))}: the "
+            "compute check compiles it first, for up to an hour"
+        )
+    together = strategy.all_reduces and release >= REDUCES_FROM
+    orders = proof_orders(members, together=together)
     size = ON_GPUS if any(member.gpus for member in members) else ON_CPUS
-    answers = _computed(session, orders, size)
+    with ExitStack() as shown:  # only if something is computed
+
+        def begins(number: int) -> Callable[[str], None]:
+            return shown.enter_context(session.console.stage("compute check", number)).done
+
+        answers = compute(orders, session.transport, size=size, begins=begins)
     facts = {member.node.name: _facts(member, members, answers) for member in members}
-    private = session.config.network.private
-    proofs = [
-        _proof(member, facts[member.node.name], _network(session.config.provider, member, private))
-        for member in members
-    ]
+    proofs = [_proof(session.config, member, facts[member.node.name]) for member in members]
     expected = {member.node.name: _expected(member, facts[member.node.name]) for member in members}
     failures = [failure for answer in answers.values() for failure in answer.failures]
     found = judge(proofs, expected, failures)
@@ -122,28 +132,6 @@ def _member(session: Session, run: Run, launch: TaskLaunch) -> Member:
     )
 
 
-def _is_proved(session: Session, members: Sequence[Member]) -> bool:
-    setup, strategy = session.config.setup, strategy_of(session.config)
-    if setup.prove == "off" or setup.tensorflow is None or strategy.tpus:
-        return False
-    return tensorflow_releases.release(setup.tensorflow) >= (2, 0) and bool(members)
-
-
-def _announce(session: Session, members: Sequence[Member], version: str) -> None:
-    kinds = {member.gpus.kind for member in members if member.gpus and member.limits}
-    if kinds:
-        session.console.say(
-            f"TensorFlow {version} has no code for {', '.join(sorted(kinds))}: the compute check "
-            "compiles it first, for up to an hour"
-        )
-
-
-def _together(session: Session, version: str) -> bool:
-    """True if the tasks train by all-reduces that this TensorFlow can be asked for."""
-    able = tensorflow_releases.release(version) >= REDUCES_FROM
-    return able and strategy_of(session.config).all_reduces
-
-
 # ── who computes what ────────────────────────────────────────────────────────
 
 
@@ -152,7 +140,10 @@ def proof_orders(members: Sequence[Member], *, together: bool) -> list[ProofOrde
     all with GPUs if their numbers are equal, else the CPUs of machines without, of several nodes on
     one machine the first two."""
     peers = _peers(members) if together else []
-    texts = _tf_configs(peers)
+    # In TF_CONFIG all are workers, on the addresses and ports of their tasks.
+    workers = [replace(peer.task, role="worker", index=number) for number, peer in enumerate(peers)]
+    addresses = {peer.node.name: peer.node.internal for peer in peers}
+    texts = {worker.node: tf_config(workers, addresses, worker) or "" for worker in workers}
     orders = []
     for member in members:
         own = next(each for each in members if each.host == member.host) is member
@@ -205,23 +196,6 @@ def _peers(members: Sequence[Member]) -> list[Member]:
     return peers if len(peers) > 1 else []
 
 
-def _tf_configs(peers: Sequence[Member]) -> dict[str, str]:
-    """TF_CONFIG by node name: all are workers, on the addresses and ports of their tasks."""
-    workers = [replace(peer.task, role="worker", index=number) for number, peer in enumerate(peers)]
-    addresses = {peer.node.name: peer.node.internal for peer in peers}
-    return {worker.node: tf_config(workers, addresses, worker) or "" for worker in workers}
-
-
-def _computed(session: Session, orders: Sequence[ProofOrder], size: int) -> dict[str, Answer]:
-    """Progress is shown only if something is computed."""
-    with ExitStack() as stack:
-
-        def begins(number: int) -> Callable[[str], None]:
-            return stack.enter_context(session.console.stage("compute check", number)).done
-
-        return compute(orders, session.transport, size=size, begins=begins)
-
-
 def _facts(
     member: Member, members: Sequence[Member], answers: Mapping[str, Answer]
 ) -> Mapping[str, Any]:
@@ -240,13 +214,8 @@ def _expected(member: Member, facts: Mapping[str, Any]) -> Expected:
     )
 
 
-def _network(provider: str, member: Member, private: bool) -> float | None:
-    """GB/s that the cloud lists between nodes of this machine type."""
-    known = bandwidth(provider, member.node.machine, private=private)
-    return round(known.gbits / 8, 3) if known else None
-
-
-def _proof(member: Member, facts: Mapping[str, Any], network: float | None) -> NodeProof:
+def _proof(config: ClusterConfig, member: Member, facts: Mapping[str, Any]) -> NodeProof:
+    between = bandwidth(config.provider, member.node.machine, private=config.network.private)
     listed = gpus.rate(member.gpus.kind) if member.gpus else None
     among = facts.get("gbytes")
     return NodeProof(
@@ -257,7 +226,7 @@ def _proof(member: Member, facts: Mapping[str, Any], network: float | None) -> N
         gpus_gbytes_listed=listed.link if listed and among is not None else None,
         grpc_gbytes=_rounded(facts.get("grpc")),
         nccl_gbytes=_rounded(facts.get("nccl")),
-        network_gbytes_listed=network if "grpc" in facts else None,
+        network_gbytes_listed=round(between.gbits / 8, 3) if between and "grpc" in facts else None,
     )
 
 
@@ -312,7 +281,10 @@ def judge(
     named = {finding.node for finding in missing}
     own = [each for each in failures if not reports_lost_peer(each.words)]
     failed = [_failed(each) for each in own or failures if each.node not in named]
-    found = [*missing, *failed, *_slow(proofs, expected), *_slow_network(proofs)]
+    slow = [
+        check(proof, proofs, expected) for proof in proofs for check in (_slow_device, _slow_links)
+    ]
+    found = [*missing, *failed, *filter(None, slow), *_slow_network(proofs)]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: not each.fatal))
 
 
@@ -350,15 +322,6 @@ _WITHOUT = "the run goes on, and fails only if its script uses this"
 
 
 # ── slow ones ────────────────────────────────────────────────────────────────
-
-
-def _slow(proofs: Sequence[NodeProof], expected: dict[str, Expected]) -> list[Finding]:
-    return [
-        finding
-        for proof in proofs
-        for finding in (_slow_device(proof, proofs, expected), _slow_links(proof, proofs, expected))
-        if finding is not None
-    ]
 
 
 def _slow_device(

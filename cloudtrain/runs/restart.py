@@ -64,7 +64,7 @@ class Restart:
     taken_over: bool
     """True if a process began it that is gone, and may have left its node half ready."""
     peers: tuple[Task, ...]
-    """Running tasks that it must reach."""
+    """Running tasks that it must reach: their ports are open as far as known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,12 @@ class TaskRestarts:
             task=view.task,
             noticed=view.notice is not None,
             taken_over=view.taken_over,
-            peers=running_peers(state, view),
+            peers=tuple(
+                other.task
+                for other in state.tasks.values()
+                if other is not view and other.port_open and not other.ended
+                if serves(state, other.task)
+            ),
         )
         view.begun, view.notice, view.restarted_at = False, None, None
         quiet = replace(
@@ -164,7 +169,9 @@ class TaskRestarts:
         folder = session.config.train.checkpoints
         if replaced and folder is not None:
             put_checkpoints(run, {task.name: node}, folder, only.transport, session.store)
-        preflight_attempt(only, alone, self._peers(session, restart))
+        known = {**self._addresses, **{each.name: each.internal for each in session.nodes}}
+        peers = [(peer, known[peer.node]) for peer in restart.peers if known.get(peer.node)]
+        preflight_attempt(only, alone, peers)
         inputs = launch_inputs(only, alone, work, data)
         inputs = replace(inputs, addresses={**self._addresses, **inputs.addresses})
         self._go_on(task)
@@ -232,10 +239,6 @@ class TaskRestarts:
             raise CannotReturn("the run was stopped")
         return replace(made, plan=session.plan)
 
-    def _peers(self, session: Session, restart: Restart) -> list[tuple[Task, str]]:
-        known = {**self._addresses, **{node.name: node.internal for node in session.nodes}}
-        return [(peer, known[peer.node]) for peer in restart.peers if known.get(peer.node)]
-
     def _go_on(self, task: Task) -> None:
         if self._cancelled.is_set():
             raise CannotReturn(f"{task.name} is not restarted: its attempt has ended")
@@ -248,15 +251,6 @@ def _what_is_done(node: Node | None) -> str:
     if node is None or node.state == "gone":
         return "recreated"
     return "started" if node.state == "stopped" else "made ready"
-
-
-def running_peers(state: AttemptState, view: TaskView) -> tuple[Task, ...]:
-    """Tasks whose ports are open as far as known."""
-    return tuple(
-        other.task
-        for other in state.tasks.values()
-        if other is not view and other.port_open and not other.ended and serves(state, other.task)
-    )
 
 
 def with_node(session: Session, node: Node, identity: Identity) -> Session:

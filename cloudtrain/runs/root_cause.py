@@ -56,7 +56,20 @@ def find_root_cause(observations: Sequence[Observation]) -> Cause | None:
     first = min(failed, key=lambda seen: (_rank(seen), seen.ended or float("inf")))
     ended = (seen for seen in failed if _rank(seen) not in (NOT_STARTED, SILENT))
     others = (seen for seen in ended if seen is not first)
-    cause = _cause(first, tuple(seen.task.name for seen in others))
+    code = first.exit_code
+    number = None if code is None else _signal_number(code)
+    kind, text = _kind_and_text(first, number)
+    cause = Cause(
+        task=first.task.name,
+        node=first.task.node,
+        kind=kind,
+        text=text,
+        exit_code=code if number is None else -number,
+        last_lines=last_lines(first.log),
+        hint=hint_for(kind, first.log, number, ended=code is not None),
+        collateral=tuple(seen.task.name for seen in others),
+        lost_peer=_rank(first) == COLLATERAL,
+    )
     return _left_alone(cause, first, observations)
 
 
@@ -133,23 +146,6 @@ def _rank(seen: Observation) -> int:
 def _signal_number(exit_code: int) -> int | None:
     number = -exit_code if exit_code < 0 else exit_code - 128
     return number if number in {known.value for known in signal.Signals} else None
-
-
-def _cause(seen: Observation, collateral: tuple[str, ...]) -> Cause:
-    code = seen.exit_code
-    number = None if code is None else _signal_number(code)
-    kind, text = _kind_and_text(seen, number)
-    return Cause(
-        task=seen.task.name,
-        node=seen.task.node,
-        kind=kind,
-        text=text,
-        exit_code=code if number is None else -number,
-        last_lines=last_lines(seen.log),
-        hint=hint_for(kind, seen.log, number, ended=code is not None),
-        collateral=collateral,
-        lost_peer=_rank(seen) == COLLATERAL,
-    )
 
 
 def _kind_and_text(seen: Observation, number: int | None) -> tuple[CauseKind, str]:

@@ -223,7 +223,12 @@ def idle_gpus(samples: Sequence[Sample]) -> Iterator[int]:
 def utilization_in(uses: Mapping[str, Sequence[LatestUse]]) -> Utilization:
     roles = tuple(role_use(role, of_role) for role, of_role in uses.items())
     idle = [use for of_role in uses.values() for use in of_role if use.idle_gpus]
-    notes = [idle_note(idle)] if idle else []
+    notes = []
+    if idle:
+        count = sum(len(use.idle_gpus) for use in idle)
+        each = [f"{use.task} (GPU {', '.join(map(str, use.idle_gpus))})" for use in idle]
+        gpus = f"{count} idle GPU{'s' if count != 1 else ''}"
+        notes.append(f"{gpus} for {IDLE_FOR / 60:.0f} min: {some(each, NAMED)}")
     for of_role in uses.values():
         notes += different(of_role)
     return Utilization(roles=roles, notes=tuple(notes))
@@ -241,12 +246,6 @@ def role_use(role: str, uses: Sequence[LatestUse]) -> RoleUse:
         least=least.task,
         least_busy=least.busy,
     )
-
-
-def idle_note(idle: Sequence[LatestUse]) -> str:
-    count = sum(len(use.idle_gpus) for use in idle)
-    names = some([f"{use.task} (GPU {', '.join(map(str, use.idle_gpus))})" for use in idle], NAMED)
-    return f"{count} idle GPU{'s' if count != 1 else ''} for {IDLE_FOR / 60:.0f} min: {names}"
 
 
 def different(uses: Sequence[LatestUse]) -> Iterator[str]:

@@ -76,16 +76,13 @@ def described(found: Still, stacks: Mapping[str, bytes], now: float) -> str:
     for task in found.tasks:
         where = waits_in(stacks.get(task.name, b""))
         places.setdefault(f" {where}" if where else "", []).append(task.name)
-    gone = [f"{name}, which ended with 0 {ago(now - at)} ago" for name, at in _ended(found)]
+    ended = sorted(found.finished.items(), key=lambda each: each[1])
+    gone = [f"{name}, which ended with 0 {ago(now - at)} ago" for name, at in ended]
     peers = f" for {some(gone)}," if gone else ""
     return ", ".join(
         f"{some(names)} wait{'s' if len(names) == 1 else ''}{peers}{where}".rstrip(",")
         for where, names in places.items()
     )
-
-
-def _ended(found: Still) -> list[tuple[str, float]]:
-    return sorted(found.finished.items(), key=lambda each: each[1])
 
 
 def ago(seconds: float) -> str:

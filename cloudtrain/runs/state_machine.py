@@ -145,12 +145,13 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
     fatal = False
     note_connected(state)
     for view in state.tasks.values():
+        name = view.task.name
         if not has_failed(state, view, now):
             view.restart_at = None
             continue
-        joined = None if view.task.name in winners else has_joined(state, view)
+        joined = None if name in winners else has_joined(state, view)
         alone = joined is not False and may_restart(state, view, failure_of(state, view))
-        if view.task.name in winners or not (alone or tolerated(state, view.task)):
+        if name in winners or not (alone or tolerated(state, view.task)):
             fatal = True
         elif joined is None and view.ended_at is not None and now - view.ended_at < JOINED_LATE:
             continue
@@ -159,13 +160,12 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
         elif alone and view.restart_at is None:
             warnings.append(schedule(state, view, now))
         elif alone:
-            restart += [view.task.name] if now >= (view.restart_at or now) else []
+            restart += [name] if now >= (view.restart_at or now) else []
         else:
-            stop += [view.task.name] if not view.ended else []
-            if new(state, view.task.name):
-                state.tolerated.append(view.task.name)
+            stop += [name] if not view.ended else []
+            if new(state, name):
+                state.tolerated.append(name)
                 why = f" ({view.final})" if view.final else ""
-                name = view.task.name
                 warnings.append(
                     f"{name} has failed: {ending(view)}; the run continues without it{why}"
                 )
@@ -177,8 +177,7 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
     if state.first_failure is None:
         state.first_failure = now
     observations = [observation(state, view) for view in state.tasks.values()]
-    waited = now - state.first_failure
-    all_ended = all(view.ended for view in state.tasks.values())
+    waited, all_ended = now - state.first_failure, all(each.ended for each in state.tasks.values())
     if all_ended or waited >= WINDOW or (waited >= SETTLE and is_certain(observations)):
         return Decision(
             verdict="failed", cause=root_cause_of(state, observations), warnings=tuple(warnings)

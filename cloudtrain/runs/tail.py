@@ -84,23 +84,19 @@ class Follower:
             try:
                 return self._follow_once(task, node, folder, log)
             except (CloudtrainError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in FULL:
-                    self._no_room(log)  # says nothing about the node: no reason to end the run
-                else:
+                if not (isinstance(error, OSError) and error.errno in FULL):
                     self.events.put(Event(task, NodeSilent(str(error))))
+                elif log not in self._warned:  # of this machine: no reason to end the run
+                    self._warned.add(log)
+                    self._console.warn(
+                        f"{log}: disk full: the task continues, and its log is followed again, "
+                        "without a gap, once there is space; until then its end is not noticed"
+                    )
                 return None
 
         end = poll_until(followed, AGAIN, clock=Clock(sleep=self._closed.wait))
         if end is not None:
             self.events.put(Event(task, end))
-
-    def _no_room(self, log: Path) -> None:
-        if log not in self._warned:
-            self._warned.add(log)
-            self._console.warn(
-                f"{log}: disk full: the task continues, and its log is followed again, without a "
-                "gap, once there is space; until then its end is not noticed"
-            )
 
     def _follow_once(
         self, task: Task, node: Node, folder: str, log: Path

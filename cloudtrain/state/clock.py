@@ -29,19 +29,13 @@ class HeardOfClock:
 def clock_corrected(say: Callable[[str], None]) -> Iterator[None]:
     """Correct this process's moments by what an earlier one has heard; say and keep what this one
     hears."""
-    before = _heard_before()
-    if before is not None and abs(before.began - MOMENTS.began) < OFF / 2:
-        MOMENTS.offset = before.offset
+    with suppress(OSError, ValueError):
+        before = decode(HeardOfClock, json.loads(_file().read_bytes()))
+        if abs(before.began - MOMENTS.began) < OFF / 2:
+            MOMENTS.offset = before.offset
     MOMENTS.changed = _keep
     with MOMENTS.said_to(say):
         yield
-
-
-def _heard_before() -> HeardOfClock | None:
-    try:
-        return decode(HeardOfClock, json.loads(_file().read_bytes()))
-    except (OSError, ValueError):
-        return None
 
 
 def _keep() -> None:

@@ -112,6 +112,10 @@ class Records:
         self.folder = home() / "clusters" / name
         self._events = self.folder / "events.jsonl"
         self._runs = self.folder / "runs"
+        self._closed = self.folder / "closed"
+        self._uses = self.folder / "uses"
+        self._lock_path = self.folder.with_name(f"{name}.lock")
+        self._idle_lock = self.folder.with_name(f"{name}.idle.lock")
         self._stops: set[str] = set()
         self.goes_on_without_room = False
         """True if records that do not fit on the disk are skipped (`down`) instead of an error."""
@@ -190,7 +194,8 @@ class Records:
 
     def idle_process_lock(self) -> AbstractContextManager[None]:
         """Lock of the one process that destroys an idle cluster. Raises LockedError."""
-        return locked(self._idle_lock, self.name, "idle", folder=self._idle_lock_folder, wait=0.0)
+        folder = self.folder / "watched"  # as a command may hold the cluster's own
+        return locked(self._idle_lock, self.name, "idle", folder=folder, wait=0.0)
 
     def idle_process(self) -> LockHolder | None:
         """The process that destroys this cluster when it is idle."""
@@ -326,27 +331,6 @@ class Records:
 
     def stop_asked(self, run: str) -> bool:
         return run in self._stops or (self._runs / self._checked(run) / "stop").exists()
-
-    @property
-    def _lock_path(self) -> Path:
-        return self.folder.with_name(f"{self.name}.lock")
-
-    @property
-    def _idle_lock(self) -> Path:
-        return self.folder.with_name(f"{self.name}.idle.lock")
-
-    @property
-    def _idle_lock_folder(self) -> Path:
-        """Folder of the idle process's lock, as a command may hold the cluster's own."""
-        return self.folder / "watched"
-
-    @property
-    def _uses(self) -> Path:
-        return self.folder / "uses"
-
-    @property
-    def _closed(self) -> Path:
-        return self.folder / "closed"
 
     def _checked(self, run: str) -> str:
         if not RUN_ID.match(run):

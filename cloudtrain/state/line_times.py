@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 STEP = 1.0
 """Seconds that one entry stands for: an hour of a task that never pauses takes 80 KB."""
@@ -32,7 +32,8 @@ class ArrivalIndex:
         if now - self._last < STEP:
             return
         self._last = now
-        with suppress(OSError), _private(self._path) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with suppress(OSError), os.fdopen(os.open(self._path, flags, 0o600), "wb") as file:
             file.write(f"{offset} {now:.0f}\n".encode())
 
 
@@ -58,8 +59,3 @@ def time_at(index: Sequence[Arrival], offset: int) -> float | None:
 
 def index_of(log: Path) -> Path:
     return log.with_suffix(".times")
-
-
-def _private(path: Path) -> BinaryIO:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, 0o600), "wb")

@@ -235,8 +235,19 @@ def end_session(folder: Path) -> None:
 
 def any_in_use(folder: Path) -> bool:
     """True if any recorded process lives; forgets the others."""
-    living = [path for path in _use_marks(folder) if _still_lives(path)]
-    return bool(living)
+    living = False
+    with suppress(FileNotFoundError):
+        for path in [path for path in folder.iterdir() if path.name.isdigit()]:
+            try:
+                facts = json.loads(path.read_bytes())
+                born = birth(int(path.name))
+                lives = born is not None and isinstance(facts, dict) and facts.get("birth") == born
+            except (OSError, ValueError):
+                lives = False
+            if not lives:
+                path.unlink(missing_ok=True)
+            living = living or lives
+    return living
 
 
 def last_used(folder: Path) -> float:
@@ -245,22 +256,3 @@ def last_used(folder: Path) -> float:
         return folder.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _use_marks(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.name.isdigit()]
-    except FileNotFoundError:
-        return []
-
-
-def _still_lives(path: Path) -> bool:
-    try:
-        facts = json.loads(path.read_bytes())
-        born = birth(int(path.name))
-        if born is not None and isinstance(facts, dict) and facts.get("birth") == born:
-            return True
-    except (OSError, ValueError):
-        pass
-    path.unlink(missing_ok=True)
-    return False

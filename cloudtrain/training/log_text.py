@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 LINES_SHOWN = 12
@@ -17,18 +16,15 @@ def headline(log: bytes) -> str:
     lines = last_exception(log).splitlines()
     for number, line in enumerate(lines):
         if found := _EXCEPTION.match(line):
-            return _FUNCTION_NODE.sub("", _joined(found[1], lines[number + 1 :]))[:200]
+            # TensorFlow puts the place before the error: `Graph execution error:`, `From
+            # /job:ps/replica:0/task:0:`. So a colon is followed by the lines that it announces.
+            head = found[1]
+            rest = [line.strip() for line in lines[number + 1 :] if not _ABOUT.match(line)]
+            while head.rstrip().endswith(":") and rest:
+                head = f"{head.rstrip()} {rest.pop(0)}"
+            return _FUNCTION_NODE.sub("", head)[:200]
     last = lines[-1] if lines else ""
     return last[:200] if re.search(r"error|not found|can't open|denied", last, re.I) else ""
-
-
-def _joined(head: str, following: Sequence[str]) -> str:
-    """A message that ends at a colon, with the lines that it announces. TensorFlow puts the place
-    before the error: `Graph execution error:`, `From /job:ps/replica:0/task:0:`."""
-    rest = [line.strip() for line in following if not _ABOUT.match(line)]
-    while head.rstrip().endswith(":") and rest:
-        head = f"{head.rstrip()} {rest.pop(0)}"
-    return head
 
 
 _ABOUT = re.compile(

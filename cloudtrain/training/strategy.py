@@ -35,16 +35,6 @@ def requires(**why: str) -> Missing:
     return missing
 
 
-def no_variables(config: ClusterConfig) -> Mapping[str, str]:
-    return {}
-
-
-def no_task_variables(
-    plan: Plan, run: Run, task: Task, addresses: Mapping[str, str]
-) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Library:
     """A library to train with besides TensorFlow. A playbook builds it from source in TensorFlow's
@@ -102,9 +92,9 @@ class Strategy:
     step and only the chief has saved, new ones."""
     all_reduces: bool = False
     """Whether its training tasks reduce gradients with each other."""
-    environment: Callable[[ClusterConfig], Mapping[str, str]] = no_variables
+    environment: Callable[[ClusterConfig], Mapping[str, str]] = lambda config: {}
     """Variables of every task; the user's own override them."""
-    task_environment: Variables = no_task_variables
+    task_environment: Variables = lambda plan, run, task, addresses: {}
     """Variables of one task; the user's own override them."""
     placeholders: Mapping[str, str] = field(default_factory=dict)
     """Its own placeholders of the command → the variable above that has the value."""

@@ -57,18 +57,14 @@ def _text(tasks: Sequence[Task], addresses: Mapping[str, str], me: Task, within:
     # An Estimator's evaluator requires a chief in its cluster, and that it is not in it itself
     # (tensorflow_estimator 2.15, run_config.py, `_validate_task_type_and_task_id`).
     alone = me.role == "evaluator" and not within
-    members = [me] if alone else _in_order(tasks)
+    others = [task for task in tasks if task.role != "evaluator"]
+    # In the same order everywhere: TF's own roles first, others by name.
+    members = [me] if alone else sorted(others, key=lambda task: task.rank)
     cluster: dict[str, list[str]] = {}
     # A role without nodes is omitted: `"ps": []` makes workers crash with SIGSEGV.
     for task in members:
         cluster.setdefault(task.role, []).append(target(addresses[task.node], task.port))
     return json.dumps({"cluster": cluster, "task": {"type": me.role, "index": me.index}})
-
-
-def _in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Tasks in the same order everywhere: TF's own roles first, others by name."""
-    members = [task for task in tasks if task.role != "evaluator"]
-    return sorted(members, key=lambda task: task.rank)
 
 
 def target(host: str, port: int) -> str:
