@@ -44,13 +44,6 @@ def left_by(config: ClusterConfig) -> Cloud | None:
     return cloud if cloud is not None and cloud.keeps_parts else None
 
 
-def per_month(cloud: Cloud, disk_gb: int, place: str, *, address: bool) -> float | None:
-    """$ per month of one node; None for a disk larger than the table."""
-    disk = disk_per_month(cloud, cloud.parts.disks[-1], disk_gb, place)
-    rest = cloud.parts.address * HOURS if address else 0.0
-    return None if disk is None else disk + rest
-
-
 def describe(
     cloud: Cloud, disks: Sequence[int | None], *, place: str = "", address: bool = True
 ) -> str:
@@ -59,10 +52,12 @@ def describe(
     if address:
         things += " and address" if len(disks) == 1 else " and addresses"
     where = place or cloud.first_region
-    prices = [per_month(cloud, gb, where, address=address) for gb in disks if gb is not None]
+    kind, each = cloud.parts.disks[-1], cloud.parts.address * HOURS if address else 0.0
+    prices = [disk_per_month(cloud, kind, gb, where) for gb in disks if gb is not None]
     if len(prices) < len(disks) or None in prices:
         return f"{things} (dollars a month)"
-    return f"{things}, about {sum(price or 0.0 for price in prices):.2f} $ a month"
+    price = sum((price or 0.0) + each for price in prices)
+    return f"{things}, about {price:.2f} $ a month"
 
 
 def after_the_end(plan: Plan) -> str | None:

@@ -71,7 +71,11 @@ def finish_run(
     session.records.journal(RunEnded(run=run.id, state=final.state, exit_code=final.exit_code))
     if final.state == "failed" and failed_by is None:
         raise failure(final)
-    warn_of_doubts(session, final)
+    # Named at the end: what failed in a run that succeeded without it, and why to doubt that.
+    lost = final.attempts[-1].tolerated if final.state == "succeeded" else ()
+    found = [(f"the run succeeded without {causes.sentence(each)}", each.hint) for each in lost]
+    for text, hint in [*found, *((doubt.text, doubt.hint) for doubt in final.doubts)]:
+        session.console.warn(f"{text}\n  hint: {hint}" if hint else text)
     return final
 
 
@@ -121,14 +125,6 @@ def cause_of_loss(session: Session, run: Run) -> Cause | None:
         text = "its node was lost before its files had landed"
         return Cause(task=task.name, node=task.node, kind="lost", text=text)
     return None
-
-
-def warn_of_doubts(session: Session, run: Run) -> None:
-    """Name at the end what failed in a run that succeeded without it, and why to doubt that."""
-    lost = run.attempts[-1].tolerated if run.state == "succeeded" else ()
-    found = [(f"the run succeeded without {causes.sentence(each)}", each.hint) for each in lost]
-    for text, hint in [*found, *((doubt.text, doubt.hint) for doubt in run.doubts)]:
-        session.console.warn(f"{text}\n  hint: {hint}" if hint else text)
 
 
 def doubts_of(session: Session, run: Run, manifest: Manifest) -> tuple[Doubt, ...]:

@@ -144,7 +144,10 @@ def until_decided(
         report_when_formed(watched, state)
         report_grpc(watched, state)
         session = watched.session
-        report_serving_again(session, state)
+        for view in state.tasks.values():
+            if view.port_open and view.failed_at is not None:
+                after, view.failed_at = session.clock.awake() - view.failed_at, None
+                session.console.say(f"{view.task.name} serves again, {after:.1f} s after it failed")
         warn_of_full_disks(session, state)
         state.stop_asked = session.records.stop_asked(watched.run.id)
         take_all(state, follower, session.clock)  # probes may have taken longer than any limit
@@ -190,15 +193,6 @@ def give_up_restarts(state: AttemptState, now: float) -> None:
     for view in state.tasks.values():
         if view.restarted and view.restarted_at is None and not view.ended:
             view.lost, view.ended_at = "the attempt ended before it was restarted", now
-
-
-def report_serving_again(session: Session, state: AttemptState) -> None:
-    """Report once for each restart that the task has opened its port again."""
-    for view in state.tasks.values():
-        if view.port_open and view.failed_at is not None:
-            after = session.clock.awake() - view.failed_at
-            view.failed_at = None
-            session.console.say(f"{view.task.name} serves again, {after:.1f} s after it failed")
 
 
 def report_when_formed(watched: Watched, state: AttemptState) -> None:

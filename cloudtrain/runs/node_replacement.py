@@ -307,7 +307,8 @@ class _Wait:
 
     def request(self, until: _Until, kept: _Until | None = None) -> Session:
         """Request them until then; no longer than the others are `kept`. Raises the last error."""
-        session, missing = self.session, _missing(self.session)
+        session, there = self.session, {node.name for node in surviving(self.session)}
+        missing = [node.name for node in session.plan.nodes if node.name not in there]
 
         def refused(error: CloudError, pause: float, _: float) -> None:
             self.refused = True
@@ -316,7 +317,7 @@ class _Wait:
             if kept is not None and kept.moment < until.moment:
                 billed += f", until {_hour(kept)} at most ({kept.why})"
             session.console.warn(
-                f"{some(_missing(session))} cannot be recreated yet: {error.brief}; "
+                f"{some(missing)} cannot be recreated yet: {error.brief}; "
                 f"retrying in {pause:.0f} s, until {_hour(until)} ({until.why})"
                 + (f"; {billed}" if billed else "")
             )
@@ -389,11 +390,6 @@ def _queued_briefly(plan: Plan, left: float) -> Plan:
     limits = plan.config.limits
     wait = None if limits.wait is None else max(0.0, min(limits.wait, left, QUEUED))
     return replace(plan, config=replace(plan.config, limits=replace(limits, wait=wait)))
-
-
-def _missing(session: Session) -> list[str]:
-    there = {node.name for node in surviving(session)}
-    return [node.name for node in session.plan.nodes if node.name not in there]
 
 
 class _Muted(BackgroundConsole):

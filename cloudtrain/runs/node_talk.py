@@ -161,7 +161,7 @@ def compute(
             )
         board.wait(lambda talk: all(each["part"] in talk.states for each in talk.parts))
         for part in (NODE, BETWEEN):
-            if board.go_on():
+            if not any(each.fatal for talk in board.talks for each in talk.failures):
                 board.begin(part)
     finally:
         for talk in board.talks:
@@ -296,9 +296,6 @@ class _Board:
             self._changed.wait_for(
                 lambda: all(talk.over or done(talk) for talk in self.talks), seconds
             )
-
-    def go_on(self) -> bool:
-        return not any(each.fatal for talk in self.talks for each in talk.failures)
 
     def give_up_silent(self) -> None:
         with self._changed:

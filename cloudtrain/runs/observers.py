@@ -48,6 +48,7 @@ class Observer:
 
     def __init__(self, watched: Watched) -> None:
         self._watched, self._restarts = watched, -1
+        self._thread: threading.Thread | None = None
 
     @property
     def session(self) -> Session:
@@ -67,6 +68,14 @@ class Observer:
         """True at the first call, and at the first one after each restart."""
         before, self._restarts = self._restarts, self._watched.restarts
         return before != self._restarts
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Do in a thread what costs calls to nodes, provider or store."""
+        self._thread = threading.Thread(target=work, name=type(self).__name__, daemon=True)
+        self._thread.start()
+
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
 
 RETRY = 60.0
@@ -117,17 +126,16 @@ class PeriodicSync(Observer):
         self._given: Mapping[str, Artifact] = {}
         self._given_at: float | None = None
         self._end_given: float | None = None
-        self._thread: threading.Thread | None = None
 
     def look(self, state: AttemptState) -> None:
         state.evaluator_given = self._end_given
         if self.is_anew():
             self._noticed, self._knows_the_beginning = set(), False
-        if self._thread and self._thread.is_alive():
+        if self.is_busy():
             return
         if not self._knows_the_beginning:
             self._knows_the_beginning = True
-            self._start(self._store_record)
+            self.start(self._store_record)
             return
         if self._evaluators and state.succeeded_at is not None and not self._knows_the_end:
             self._knows_the_end, self._next = True, 0.0
@@ -142,15 +150,11 @@ class PeriodicSync(Observer):
         if now < self._next:
             return
         self._next = now + self._pause
-        self._start(self._work)
+        self.start(self._work)
 
     def end(self) -> None:
         if self._thread is not None:
             self._thread.join()
-
-    def _start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="periodic sync", daemon=True)
-        self._thread.start()
 
     def _store_record(self) -> None:
         try:
@@ -288,17 +292,15 @@ class NodeAgents(Observer):
     def __init__(self, watched: Watched) -> None:
         super().__init__(watched)
         self._next = 0.0
-        self._thread: threading.Thread | None = None
 
     def look(self, state: AttemptState) -> None:
         now = self.session.clock.now()
         if self.is_anew():  # a task that was restarted is in another attempt, with a new agent
             self._next = 0.0
-        if now < self._next or (self._thread and self._thread.is_alive()):
+        if now < self._next or self.is_busy():
             return
         self._next = now + RETRY
-        self._thread = threading.Thread(target=self._keep, name="keeping", daemon=True)
-        self._thread.start()
+        self.start(self._keep)
 
     def _keep(self) -> None:
         restarts = self._watched.restarts

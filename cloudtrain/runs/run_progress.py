@@ -20,7 +20,7 @@ from cloudtrain.core.metrics import (
     unit_of,
 )
 from cloudtrain.core.paths import some
-from cloudtrain.core.run_record import Run
+from cloudtrain.core.run_record import Run, Task
 from cloudtrain.state import Records
 from cloudtrain.state.line_times import arrivals, time_at
 
@@ -184,15 +184,22 @@ def utilization_of(records: Records, run: Run, now: float) -> Utilization | None
         return None
     uses: dict[str, list[LatestUse]] = {}
     for task in run.tasks:
-        path = records.metrics_path(run.id, task.name, task.attempt)
-        try:
-            fresh = now - path.stat().st_mtime <= STALE
-        except OSError:
-            continue
-        samples = latest_samples(path) if fresh else []
+        samples = fresh_samples(records, run, task, now, STALE)
         if samples:
             uses.setdefault(task.role, []).append(task_use(task.name, samples))
     return utilization_in(uses) if uses else None
+
+
+def fresh_samples(
+    records: Records, run: Run, task: Task, now: float, within: float
+) -> list[Sample] | None:
+    """Latest samples of the task's node; none if they no longer arrive, None if none ever did."""
+    path = records.metrics_path(run.id, task.name, task.attempt)
+    try:
+        is_fresh = now - path.stat().st_mtime <= within
+    except OSError:
+        return None
+    return latest_samples(path) if is_fresh else []
 
 
 def task_use(task: str, samples: Sequence[Sample]) -> LatestUse:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cloudtrain.core import moments, paths
 from cloudtrain.core.cloud import facts_of
 from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.core.events import MovesAgain, NothingMoves, nothing_moves
-from cloudtrain.core.metrics import IDLE, Sample, latest_samples
+from cloudtrain.core.metrics import IDLE, Sample
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.paths import some
 from cloudtrain.core.retry import PEER_GONE, STILL
@@ -23,6 +22,7 @@ from cloudtrain.core.run_record import Run, Task
 from cloudtrain.runs import task_commands
 from cloudtrain.runs.attempt_state import AttemptState, serves
 from cloudtrain.runs.observers import Observer, Watched
+from cloudtrain.runs.run_progress import fresh_samples
 from cloudtrain.runs.tasks import node_of, read_stacks
 from cloudtrain.training.log_text import delivered_name, is_library
 from cloudtrain.training.strategies import strategy_of
@@ -118,7 +118,6 @@ class StallWatch(Observer):
         super().__init__(watched)
         if nothing_moves(self.session.records.events(), self.run.id) is not None:
             self._forget()  # said by a process that is gone
-        self._thread: threading.Thread | None = None
         self._answer: tuple[Still, str | None] | None = None
         self._told: Still | None = None
         self._next = self._next_gpus = 0.0
@@ -137,7 +136,7 @@ class StallWatch(Observer):
             self._answered(found, answer[1], now)
         if found is None:
             self._look_at_gpus(state, now)
-        elif self._told is None and now >= self._next and not self._is_asking():
+        elif self._told is None and now >= self._next and not self.is_busy():
             self._ask(found)
 
     def end(self) -> None:
@@ -147,9 +146,6 @@ class StallWatch(Observer):
     def _forget(self) -> None:
         self._told = None
         self.session.records.journal(MovesAgain(run=self.run.id))
-
-    def _is_asking(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _ask(self, found: Still) -> None:
         """Ask the nodes, in a thread."""
@@ -165,11 +161,7 @@ class StallWatch(Observer):
             except CloudtrainError:  # a node does not answer: the monitor says so
                 self._answer = found, None
 
-        self._start(ask)
-
-    def _start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="stall watch", daemon=True)
-        self._thread.start()
+        self.start(ask)
 
     def _answered(self, found: Still, text: str | None, now: float) -> None:
         if text is None:
@@ -205,15 +197,9 @@ class StallWatch(Observer):
 
     def _samples(self, run: Run, tasks: Iterable[Task]) -> dict[str, list[Sample]]:
         """Of nodes whose samples still arrive."""
-        records, found = self.session.records, {}
-        for task in tasks:
-            path = records.metrics_path(run.id, task.name, task.attempt)
-            try:
-                fresh = moments.wall() - path.stat().st_mtime < PEER_GONE
-            except OSError:
-                continue
-            found[task.name] = latest_samples(path) if fresh else []
-        return found
+        records, now = self.session.records, moments.wall()
+        found = ((task.name, fresh_samples(records, run, task, now, PEER_GONE)) for task in tasks)
+        return {name: samples for name, samples in found if samples is not None}
 
     def _look_at_gpus(self, state: AttemptState, now: float) -> None:
         """Warn once in an attempt that no GPU of its tasks computes although they run."""
@@ -224,14 +210,14 @@ class StallWatch(Observer):
                 f"no GPU of {some(names)} has computed anything for {ago(STILL)}, while the tasks "
                 "run: they load data, or the script uses the CPU alone"
             )
-        if now < self._next_gpus or self._is_asking():
+        if now < self._next_gpus or self.is_busy():
             return
         self._next_gpus = now + GPUS_EVERY
         accelerator = self.session.plan.accelerator
         running = [view.task for view in state.tasks.values() if not view.ended]
         tasks = [task for task in running if accelerator(task.node) is not None]
         if tasks:
-            self._start(lambda: self._ask_gpus(self.run, tasks))
+            self.start(lambda: self._ask_gpus(self.run, tasks))
 
     def _ask_gpus(self, run: Run, tasks: Iterable[Task]) -> None:
         self._idle = idle_gpus(self._samples(run, tasks))

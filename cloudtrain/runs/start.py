@@ -172,7 +172,6 @@ def restore_checkpoint(session: Session, run: Run, folder: str) -> None:
 def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> None:
     """Start ps first, then chief, workers, evaluator; tasks of one role side by side."""
     number = run.attempts[-1].number
-    by_task = {launch.task.name: launch for launch in ready}
     ordered = start_order(tuple(launch.task for launch in ready))
     with session.console.stage(f"start run {run.id}, attempt {number}", len(ordered)) as stage:
 
@@ -181,7 +180,7 @@ def start_tasks(session: Session, run: Run, ready: tuple[TaskLaunch, ...]) -> No
             stage.done(launch.task.node, launch.task.name)
 
         for role in dict.fromkeys(task.role for task in ordered):
-            group = [by_task[task.name] for task in ordered if task.role == role]
+            group = [launch for launch in ready if launch.task.role == role]
             fan_out(group, start_one, name=lambda launch: launch.task.node)
 
 
@@ -245,10 +244,9 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
     """Create a work folder for each task, and its layer over the environment of `setup:`; returns
     the work folders' absolute paths by node name."""
     config = session.config
-    by_name = {node.name: node for node in session.nodes}
 
     def work(task: Task) -> str:
-        node = by_name[task.node]
+        node = node_of(session, task)
         below = code_packages.environment_folder(config, node, run.code)
         command = prepare_work(config, run, task, below)
         done = AWAY.call(
@@ -270,11 +268,10 @@ def create_work_folders(session: Session, run: Run) -> Mapping[str, str]:
 def create_part_folders(session: Session, run: Run, folder: str) -> None:
     """Create the checkpoint folder on every ps: TensorFlow 1's Saver has each ps write its part on
     its own disk, and SaveV2 creates no parent folders (run on 1.15.5 and 2.21.0, 2026-11-22)."""
-    by_name = {node.name: node for node in session.nodes}
 
     def work(task: Task) -> None:
         place = f"{paths.work_folder(run.cluster, run.id, task.name)}/{folder}"
-        done = session.transport.run(by_name[task.node], script(MKDIR, place), timeout=60.0)
+        done = session.transport.run(node_of(session, task), script(MKDIR, place), timeout=60.0)
         if done.exit_code != 0:
             words = done.stderr.decode("utf-8", "replace").strip()
             raise NodeError(task.node, f"its folder {folder} could not be created: {words}")

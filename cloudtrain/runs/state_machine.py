@@ -66,8 +66,7 @@ def decide(state: AttemptState, now: float, moment: float | None = None) -> Deci
 
 def success_verdict(state: AttemptState, now: float) -> Decision:
     """Decision once the deciding tasks have succeeded: the others get their grace, and no vote."""
-    if state.succeeded_at is None:
-        state.succeeded_at = now
+    state.succeeded_at = now if state.succeeded_at is None else state.succeeded_at
     waited = now - state.succeeded_at
     running = [view for view in state.tasks.values() if not view.ended]
     over = tuple(
@@ -169,20 +168,18 @@ def failure_verdict(state: AttemptState, winners: frozenset[str], now: float) ->
                 warnings.append(
                     f"{name} has failed: {ending(view)}; the run continues without it{why}"
                 )
+    goes_on = Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
     if not fatal:
         state.first_failure = None
-        return Decision(
-            verdict="go_on", stop=tuple(stop), restart=tuple(restart), warnings=tuple(warnings)
-        )
+        return replace(goes_on, restart=tuple(restart))
     if state.first_failure is None:
         state.first_failure = now
     observations = [observation(state, view) for view in state.tasks.values()]
     waited, all_ended = now - state.first_failure, all(each.ended for each in state.tasks.values())
     if all_ended or waited >= WINDOW or (waited >= SETTLE and is_certain(observations)):
-        return Decision(
-            verdict="failed", cause=root_cause_of(state, observations), warnings=tuple(warnings)
-        )
-    return Decision(verdict="go_on", stop=tuple(stop), warnings=tuple(warnings))
+        cause = root_cause_of(state, observations)
+        return replace(goes_on, verdict="failed", stop=(), cause=cause)
+    return goes_on
 
 
 def has_failed(state: AttemptState, view: TaskView, now: float) -> bool:

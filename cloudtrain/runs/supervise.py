@@ -59,7 +59,7 @@ def supervise_run(session: Session, run: Run) -> Run:
     continue."""
     while True:
         session, run = end_attempts(session, run)
-        run = finished_at_last(session, run, restarts=restarts)
+        run = finished_at_last(session, run, restarts=begins_again)
         if run.state != "starting":
             return run
 
@@ -144,7 +144,7 @@ def run_attempt(session: Session, run: Run) -> tuple[Session, Run]:
         collectives=state.collectives,
         tolerated=tolerated_failures(state),
     )
-    if cause is None or not restarts(session, run, cause):
+    if cause is None or not begins_again(session, run, cause):
         return session, save_run(session, replace(run, state="landing"))
     await_nodes_gone(session, {view.task.node for view in views if view.notice is not None})
     return session, save_run(session, replace(run, state="starting"))
@@ -156,22 +156,21 @@ def restarted_without_node(session: Session, run: Run, error: CloudtrainError) -
     run = session.records.run(run.id)
     if not run.attempts or run.attempts[-1].ended is not None:
         raise error
-    states: dict[str, str] | None = None
-    with suppress(CloudtrainError):  # then nobody knows
+    states: dict[str, str] = {task.node: "unknown" for task in run.tasks}
+    with suppress(CloudtrainError):
         states = {node.name: node.state for node in session.refreshed().nodes}
-    lost = {"gone", "stopped"}
-    for task in run.tasks if states is not None else ():
-        if states is not None and states.get(task.node, "gone") in lost:
-            text = f"its node was lost while the attempt started: {error.message}"
-            cause = Cause(task=task.name, node=task.node, kind="lost", text=text)
-            run = with_attempt(run, ended=moments.now(), cause=cause)
-            if restarts(session, run, cause):
-                return save_run(session, replace(run, state="starting"))
-            break
+    gone = (task for task in run.tasks if states.get(task.node, "gone") in ("gone", "stopped"))
+    lost = next(gone, None)
+    if lost is not None:
+        text = f"its node was lost while the attempt started: {error.message}"
+        cause = Cause(task=lost.name, node=lost.node, kind="lost", text=text)
+        run = with_attempt(run, ended=moments.now(), cause=cause)
+        if begins_again(session, run, cause):
+            return save_run(session, replace(run, state="starting"))
     raise error
 
 
-def restarts(session: Session, run: Run, cause: Cause) -> bool:
+def begins_again(session: Session, run: Run, cause: Cause) -> bool:
     """True if the run is to have another attempt, once that is reported and its pause is over."""
     train, number = session.config.train, run.attempts[-1].number
     if session.records.stop_asked(run.id) or not may_restart_run(run, cause, train):
@@ -205,7 +204,7 @@ _NO_MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
 def with_own_code(config: ClusterConfig, run: Run, cause: Cause) -> Cause:
     """The cause with the hint that this machine's code allows, if it allows one."""
     said = "\n".join([*cause.last_lines, cause.text])
-    if cause.facts.again != "by_exit":
+    if cause.facts.again != "by_exit":  # the script did not end by itself
         return cause
     if not _NO_FILE.search(said) and not _NO_MODULE.search(said):
         return cause

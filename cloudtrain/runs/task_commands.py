@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal, cast, get_args
 
@@ -157,8 +157,7 @@ def parse_status(node: str, completed: Completed) -> tuple[TaskStatus, ...]:
     if completed.exit_code != 0:
         raise _invalid_answer(node, "status", completed)
     return tuple(
-        TaskStatus(**{**vars(one), "processes": tuple(its)})
-        for one, its in zip(found, processes, strict=True)
+        replace(one, processes=tuple(its)) for one, its in zip(found, processes, strict=True)
     )
 
 
