@@ -216,11 +216,13 @@ class StallWatch(Observer):
         accelerator = self.session.plan.accelerator
         running = [view.task for view in state.tasks.values() if not view.ended]
         tasks = [task for task in running if accelerator(task.node) is not None]
-        if tasks:
-            self.start(lambda: self._ask_gpus(self.run, tasks))
+        run = self.run
 
-    def _ask_gpus(self, run: Run, tasks: Iterable[Task]) -> None:
-        self._idle = idle_gpus(self._samples(run, tasks))
+        def ask() -> None:
+            self._idle = idle_gpus(self._samples(run, tasks))
+
+        if tasks:
+            self.start(ask)
 
 
 # ── stacks of a task ───────────────────────────────────────────────────────────
