@@ -97,7 +97,11 @@ class _Work:
         checks = [step.unless for step in steps if step.unless is not None]
         if not checks:
             return list(steps)
-        answer = self.transport.ask(self.node, "\n".join(map(_check, checks)))
+        lines = (
+            f"if ( {check.shell()} ) </dev/null >/dev/null 2>&1; then printf y; else printf n; fi"
+            for check in checks
+        )
+        answer = self.transport.ask(self.node, "\n".join(lines))
         states = answer.stdout.decode("ascii", "replace").strip()
         if answer.exit_code != 0 or len(states) != len(checks) or set(states) - {"y", "n"}:
             text = (answer.stderr or answer.stdout).decode("utf-8", "replace").strip()
@@ -221,10 +225,6 @@ def tail_for_error(lines: Sequence[str]) -> Sequence[str]:
     marked = [number for number, line in enumerate(lines) if line.startswith("ERROR: ")]
     start = marked[0] if marked else max(0, len(lines) - SHOWN_LINES)
     return lines[start : start + SHOWN_LINES]
-
-
-def _check(check: Command) -> str:
-    return f"if ( {check.shell()} ) </dev/null >/dev/null 2>&1; then printf y; else printf n; fi"
 
 
 def _seconds(seconds: float) -> str:

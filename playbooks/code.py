@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import stat
 import tarfile
 import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from cloudtrain.core import paths
 from cloudtrain.core.cloud import facts_of
@@ -16,8 +22,7 @@ from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.shell import Step, script
 from cloudtrain.node.key_shapes import file_reason
 from cloudtrain.playbooks import folder, git, git_access, ignore, scripts
-from cloudtrain.playbooks.archive import Archive, folder_archive, folder_digest
-from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, LeftOut, key_file
+from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, FolderEntry, LeftOut, key_file, shown
 from cloudtrain.playbooks.git_access import Access
 
 
@@ -78,11 +83,10 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
     if config.code.path is not None:
         root = config.folder / Path(config.code.path).expanduser()
         listing = folder.listing(config, root)
-        entries = listing.entries
-        digest = folder_digest(root, entries)
+        digest = folder_digest(root, listing.entries)
         if delivered not in (None, digest):
             return FolderCode(root=root, digest=delivered, archive=Archive(partial(_changed, root)))
-        packed = folder_archive(root, entries, digest)
+        packed = folder_archive(root, listing.entries, digest)
         return FolderCode(root=root, digest=digest, archive=packed, keys=listing.keys)
     return NoCode()
 
@@ -160,22 +164,18 @@ def _add(tar: tarfile.TarFile, checkout: Path, keys: list[LeftOut]) -> None:
         path = checkout / inner
         why = file_reason(bytes(path), member.size) if member.isreg() else ""
         found = key_file(path, inner, why, rules)
-        if found is None:
-            return _plain(member)
-        keys.append(found)
-        return None
+        if found is not None:
+            keys.append(found)
+            return None
+        # Without the owner, and all non-executable files with one mode, as with a folder.
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        if not member.issym():
+            executable = member.isdir() or member.mode & stat.S_IXUSR
+            member.mode = 0o755 if executable else 0o644
+        return member
 
     tar.add(checkout, "code", filter=wanted)
-
-
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the owner, and use one mode for all non-executable files, as with a folder."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    if not member.issym():
-        executable = member.isdir() or member.mode & stat.S_IXUSR
-        member.mode = 0o755 if executable else 0o644
-    return member
 
 
 def _failed(access: Access, url: str, text: str) -> CloudtrainError:
@@ -186,3 +186,157 @@ def _failed(access: Access, url: str, text: str) -> CloudtrainError:
     return CloudtrainError(
         f"cannot fetch {url} on this machine:\n  {last}", hint=hints[-1] if hints else None
     )
+
+
+# ── a tar that is packed once, when the first node lacks it, and streamed to every node ───────
+
+
+CHUNK = 1 << 18
+
+
+@dataclass
+class Archive:
+    """Archive filled by `pack`, with the files to deliver in `code/`. It has no name on disk and
+    disappears with the process; every reader gets an error that `pack` raises."""
+
+    pack: Callable[[tarfile.TarFile], None]
+    keys: list[LeftOut] = field(default_factory=list)
+    """Files of keys that `pack` has left out."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _file: IO[bytes] | None = None
+    _failure: Exception | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        number = self.make().fileno()
+        offset = 0
+        while chunk := os.pread(number, CHUNK, offset):
+            offset += len(chunk)
+            yield chunk
+
+    def make(self) -> IO[bytes]:
+        """Pack it now, unless it is packed: what fails does so before a node waits for it."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._file is None:
+                try:
+                    self._file = self._packed()
+                except Exception as failure:
+                    self._failure = failure
+                    raise
+            return self._file
+
+    def _packed(self) -> IO[bytes]:
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept open for all nodes
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            tar.addfile(member("code", tarfile.DIRTYPE, 0o755))
+            self.pack(tar)
+            # Last, so that a truncated stream is never taken for a complete one.
+            tar.addfile(member("complete", tarfile.REGTYPE, 0o644))
+        file.flush()
+        return file
+
+
+def member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = kind, mode
+    return info
+
+
+# ── digest and archive of a listed folder ─────────────────────────────────────────────────────
+
+
+def folder_digest(root: Path, entries: Sequence[FolderEntry]) -> str:
+    """Digest of paths, executable bits and contents, as long as they were when listed. Raises
+    CloudtrainError if a file disappears or becomes shorter."""
+    total = hashlib.sha256()
+    for entry in entries:
+        if entry.link is None:
+            with _opened(root, entry) as file:
+                reader = _Listed(file, entry.size)
+                while reader.read(CHUNK):
+                    pass
+            if reader.left:
+                raise _changed_file(root, entry.path)
+            _hash_entry(total, entry, reader.sum.digest())
+        else:
+            _hash_entry(total, entry, os.fsencode(entry.link))
+    return total.hexdigest()[:16]
+
+
+def folder_archive(root: Path, entries: Sequence[FolderEntry], digest: str) -> Archive:
+    """Archive of the folder. Its chunks raise CloudtrainError if what was listed has changed since
+    the digest was taken; what a file has gained at its end is left out."""
+
+    def pack(tar: tarfile.TarFile) -> None:
+        total = hashlib.sha256()
+        for entry in entries:
+            _hash_entry(total, entry, _pack(tar, root, entry))
+        if total.hexdigest()[:16] != digest:
+            raise _changed_file(root, _newest(root, entries))
+
+    return Archive(pack)
+
+
+def _pack(tar: tarfile.TarFile, root: Path, entry: FolderEntry) -> bytes:
+    name = f"code/{entry.path}"
+    if entry.link is not None:
+        link = member(name, tarfile.SYMTYPE, 0o777)
+        link.linkname = entry.link
+        tar.addfile(link)
+        return os.fsencode(entry.link)
+    info = member(name, tarfile.REGTYPE, 0o755 if entry.executable else 0o644)
+    with _opened(root, entry) as file:
+        info.size, info.mtime = entry.size, int(os.fstat(file.fileno()).st_mtime)
+        reader = _Listed(file, entry.size)
+        try:
+            tar.addfile(info, reader)
+        except OSError:  # raised by tarfile for a file that became shorter
+            raise _changed_file(root, entry.path) from None
+    return reader.sum.digest()
+
+
+class _Listed(io.RawIOBase):
+    """Reads and hashes the first `size` bytes of a file: a log may have grown since."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self.left = file, size
+        self.sum = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self.left if size < 0 else min(size, self.left))
+        self.left -= len(data)
+        self.sum.update(data)
+        return data
+
+
+def _opened(root: Path, entry: FolderEntry) -> IO[bytes]:
+    try:
+        return (root / entry.path).open("rb")
+    except OSError:
+        raise _changed_file(root, entry.path) from None
+
+
+def _hash_entry(total: hashlib._Hash, entry: FolderEntry, content: bytes) -> None:
+    kind = b"l" if entry.link is not None else b"x" if entry.executable else b"f"
+    total.update(os.fsencode(entry.path) + b"\0" + kind + b"%d:" % len(content) + content)
+
+
+def _changed_file(root: Path, path: str) -> CloudtrainError:
+    return CloudtrainError(
+        f"{root} changed while it was read: {shown(Path(path))}",
+        hint="run the command again; list a file that is written again and again in "
+        f"{root}/.cloudtrainignore",
+    )
+
+
+def _newest(root: Path, entries: Sequence[FolderEntry]) -> str:
+    """Path of the file that was written last."""
+
+    def written(entry: FolderEntry) -> float:
+        try:
+            return (root / entry.path).lstat().st_mtime
+        except OSError:
+            return 0.0
+
+    return max(entries, key=written).path

@@ -11,7 +11,7 @@ from pathlib import Path
 from cloudtrain.config import requirements
 from cloudtrain.core import paths, ship
 from cloudtrain.core.model import ClusterConfig, Node, Problem
-from cloudtrain.core.shell import Command, Step, command, script
+from cloudtrain.core.shell import Step, command, script
 from cloudtrain.playbooks import scripts, tensorflow
 
 BUILDS = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -27,7 +27,18 @@ def steps(config: ClusterConfig, node: Node, code: str) -> tuple[Step, ...]:
     return (
         Step(
             name=", ".join(named(config)),
-            run=_install(config, folder, shared, code),
+            run=script(
+                _INSTALL,
+                folder,
+                shared,
+                paths.code_folder(config.name, code),
+                code,
+                requirements.of_code(config) or "",
+                ship.START,
+                ship.text("layer.py"),
+                ship.text("requirement_lines.py"),
+                *config.setup.install,
+            ),
             unless=command("test", "-e", f"{folder}/.complete"),
         ),
     )
@@ -90,21 +101,6 @@ def _folder(config: ClusterConfig, node: Node, code: str) -> str | None:
     text = repr((_RECIPE, shared, code, named(config)))
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return f"{paths.cluster_folder(config.name)}/packages/{digest}"
-
-
-def _install(config: ClusterConfig, folder: str, shared: str, code: str) -> Command:
-    return script(
-        _INSTALL,
-        folder,
-        shared,
-        paths.code_folder(config.name, code),
-        code,
-        requirements.of_code(config) or "",
-        ship.START,
-        ship.text("layer.py"),
-        ship.text("requirement_lines.py"),
-        *config.setup.install,
-    )
 
 
 _RECIPE = 1

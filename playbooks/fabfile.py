@@ -78,7 +78,12 @@ def _onto(c: Connection, role: str, file: str, steps: Steps) -> None:
     try:
         config = load(Path(file))
         refuse_untrusted(config)
-        _pin(c)
+        # Known host keys only; Fabric itself accepts any.
+        c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
+        for path in (Path(name.strip('"')).expanduser() for name in named.split()):
+            if path.is_file():
+                c.client.load_system_host_keys(str(path))
         node = Node(
             name=c.original_host,
             role=role,
@@ -95,15 +100,6 @@ def _onto(c: Connection, role: str, file: str, steps: Steps) -> None:
         raise Exit(f"{error}{hint}", code=error.exit_code) from error
     except paramiko.SSHException as error:
         raise Exit(f"{c.original_host}: no SSH connection: {error}", code=1) from error
-
-
-def _pin(c: Connection) -> None:
-    """Accept known host keys only; Fabric itself accepts any."""
-    c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
-    for path in (Path(name.strip('"')).expanduser() for name in named.split()):
-        if path.is_file():
-            c.client.load_system_host_keys(str(path))
 
 
 class _OverFabric:

@@ -105,7 +105,9 @@ def looked_through(config: ClusterConfig, root: Path) -> Listing:
         text = f"{root} is not a folder"
         hint = "code.path is relative to the config file"
         raise ConfigError([_problem(config, text)], hint=hint)
-    walk = _Walk(root, _local_store(config), paths.own_streams())
+    uri = config.artifacts.store or ""
+    store = os.path.realpath(unquote(urlsplit(uri).path)) if uri.startswith("file://") else None
+    walk = _Walk(root, store, paths.own_streams())
     try:
         walk.folder(root, _outer_rules(root))
     except OSError as error:  # an ignore file above
@@ -121,6 +123,7 @@ def looked_through(config: ClusterConfig, root: Path) -> Listing:
 class _Walk:
     root: Path
     store: str | None
+    """The folder that `artifacts.store` names on this machine."""
     streams: frozenset[tuple[int, int]]
     entries: list[FolderEntry] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -239,14 +242,6 @@ _SPECIAL = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-
-
-def _local_store(config: ClusterConfig) -> str | None:
-    """The folder that `artifacts.store` names on this machine."""
-    store = config.artifacts.store or ""
-    if not store.startswith("file://"):
-        return None
-    return os.path.realpath(unquote(urlsplit(store).path))
 
 
 def _outer_rules(root: Path) -> tuple[IgnoreRule, ...]:

@@ -31,7 +31,9 @@ def find(config: ClusterConfig, url: str) -> tuple[str, Access | None]:
     ref = config.code.ref
     if ref is not None and (ref.startswith("-") or not ref.strip() or "\0" in ref):
         raise refused(config, "ref", f"{ref!r} is not a valid branch, tag or commit")
-    if _nodes_might(config, url):
+    # Nodes have no keys and no files of this machine.
+    only_here = config.code.token or config.network.private or git_access.is_ssh(url)
+    if not only_here and not git_access.is_local(url):
         anybody = git_access.as_anybody()
         with suppress(_Unreadable):
             refs = _remote_refs(anybody, url, ref, timeout=_PROBE_SECONDS)
@@ -62,13 +64,6 @@ def url(config: ClusterConfig) -> str:
     return url
 
 
-def _nodes_might(config: ClusterConfig, url: str) -> bool:
-    """True if nodes might be able to read it: they have no keys and no files of this machine."""
-    if config.code.token or config.network.private or git_access.is_ssh(url):
-        return False
-    return not git_access.is_local(url)
-
-
 def _remote_refs(
     access: Access, url: str, ref: str | None, *, timeout: float = 300.0
 ) -> Mapping[str, str]:
@@ -90,19 +85,16 @@ def _commit(config: ClusterConfig, url: str, access: Access, refs: Mapping[str, 
     ref = config.code.ref
     if ref is not None and _COMMIT.fullmatch(ref):
         return ref
-    wanted = _names(ref) if ref else ("HEAD",)
-    found = next((refs[name] for name in wanted if name in refs), None)
+    # In git's own order; an annotated tag's commit is listed with `^{}`.
+    tags = (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}")
+    names = (*tags, f"refs/heads/{ref}", f"{ref}^{{}}", ref) if ref else ("HEAD",)
+    found = next((refs[name] for name in names if name in refs), None)
     if found is None and ref is not None and _ABBREVIATED.fullmatch(ref):
         found = _whole(access, url, ref)
     if found is None:
         what = f"no branch, tag or commit {ref}" if ref else "no commit"
         raise refused(config, "ref", f"{url} has {what}")
     return found
-
-
-def _names(ref: str) -> tuple[str, ...]:
-    """Ref names in git's own order; an annotated tag's commit is listed with `^{}`."""
-    return (f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", f"{ref}^{{}}", ref)
 
 
 def _whole(access: Access, url: str, abbreviated: str) -> str | None:

@@ -36,9 +36,20 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     wanted = _wanted(config, node)
     folder = wanted.folder(node) if wanted else None
     own = tuple(_own_step(config, node, line, folder) for line in config.setup.run)
-    # pip's cache would store everything a second time, on a rented disk.
-    cache = not is_cloud(config.provider)
-    return (_environment_step(wanted, wanted.folder(node), cache), *own) if wanted else own
+    if wanted is None or folder is None:
+        return own
+    python = wanted.python
+    versions = (python.first, python.last, python.debian_package, " ".join(wanted.index))
+    environment = Step(
+        name=wanted.label,
+        run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),
+        unless=script(scripts.ENVIRONMENT_THERE, folder),
+        # pip's cache would store everything a second time, on a rented disk.
+        stdin=partial(wanted.files, cache=not is_cloud(config.provider)),
+        once_per_host=True,
+        shared=folder,
+    )
+    return (environment, *own)
 
 
 def bin_folder(config: ClusterConfig, node: Node) -> str | None:
@@ -218,7 +229,7 @@ class _Wanted:
         cache = node.cache if alone else node.shared_cache
         return f"{cache}/venvs/{self.label}-{_digest(text)}"
 
-    def files(self, *, cache: bool = True) -> Iterable[bytes]:
+    def files(self, *, cache: bool) -> Iterable[bytes]:
         """Tar of the files that pip reads, and of a marker to disable its cache."""
         named: dict[str, tuple[str, ...]] = {
             "install.txt": tuple(line for line in self.install if line not in self.packages),
@@ -359,19 +370,6 @@ def _is_version(python: str) -> bool:
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def _environment_step(wanted: _Wanted, folder: str, cache: bool) -> Step:
-    python = wanted.python
-    versions = (python.first, python.last, python.debian_package, " ".join(wanted.index))
-    return Step(
-        name=wanted.label,
-        run=script(scripts.ENVIRONMENT, folder, *versions, *python.candidates),
-        unless=script(scripts.ENVIRONMENT_THERE, folder),
-        stdin=wanted.files if cache else partial(wanted.files, cache=False),
-        once_per_host=True,
-        shared=folder,
-    )
 
 
 def _own_step(config: ClusterConfig, node: Node, line: str, folder: str | None) -> Step:

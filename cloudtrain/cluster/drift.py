@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.cluster.lifetime import SAME, moment, words
@@ -107,11 +108,9 @@ def creation_facts_of(config: ClusterConfig, node: NodePlan) -> dict[str, Any]:
 
 def _value(config: ClusterConfig, node: NodePlan, name: str) -> Any:
     """The value of `network.subnet` in the config; of `nodes.ROLE.machine`, that of the plan."""
-    *above, last = name.split(".")
-    owner: Any = node if above[:1] == ["nodes"] else config
-    for part in [] if owner is node else above:
-        owner = getattr(owner, part)
-    return getattr(owner, last)
+    if name.startswith("nodes."):
+        return getattr(node, name.rpartition(".")[2])
+    return attrgetter(name)(config)
 
 
 def drift(plan: Plan, nodes: Sequence[Node], events: Iterable[Line]) -> Drift:
@@ -193,9 +192,11 @@ def _changes(plan: Plan, there: Mapping[str, Made]) -> Iterator[Change]:
             continue
         wanted = creation_facts_of(config, node)
         if facts.get("host", wanted.get("host")) != wanted.get("host"):
+            numbers = [n for n, host in enumerate(config.hosts) if host.role == node.role]
+            number = numbers[node.index] if node.index < len(numbers) else 0
             yield Change(
                 nodes=(node.name,),
-                field=f"hosts[{_host_number(config, node)}].address",
+                field=f"hosts[{number}].address",
                 there=f"on {facts['host'].strip('@')}",
                 wanted=str(wanted.get("host")).strip("@"),
                 replaces=False,
@@ -257,11 +258,6 @@ def _merged(changes: Iterator[Change]) -> Iterator[Change]:
         found.setdefault(replace(change, nodes=()), []).extend(change.nodes)
     for change, nodes in found.items():
         yield replace(change, nodes=tuple(nodes))
-
-
-def _host_number(config: ClusterConfig, node: NodePlan) -> int:
-    numbers = [number for number, host in enumerate(config.hosts) if host.role == node.role]
-    return numbers[node.index] if node.index < len(numbers) else 0
 
 
 # ── by the record alone ────────────────────────────────────────────────────────
@@ -361,17 +357,17 @@ def fixed_ends(plan: Plan, nodes: Iterable[Node | str]) -> tuple[Change, ...]:
     known = known_end(events)
     wanted = config.limits.max_lifetime
     why = fixed_end(config)
-    planned = [node.name for node in plan.nodes]
-    names = [node if isinstance(node, str) else node.name for node in nodes]
+    there = [node if isinstance(node, str) else node.name for node in nodes]
+    names = tuple(name for name in there if name in plan.names)
     if known is None:
-        return _unrecorded_lifetime(config, tuple(name for name in names if name in planned))
+        return _unrecorded_lifetime(config, names)
     if not why:
         return ()
     if known.lifetime == wanted:
-        return _exceeded_budget(config, events, tuple(n for n in names if n in planned))
+        return _exceeded_budget(config, events, names)
     return (
         Change(
-            nodes=tuple(name for name in names if name in planned),
+            nodes=names,
             field="limits.max_lifetime",
             there=f"created with max_lifetime {words(known.lifetime)} ({why})",
             wanted=words(wanted),

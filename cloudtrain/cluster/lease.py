@@ -261,12 +261,9 @@ class LeaseRenewer(threading.Thread):
                 break
         if store is not None and self._version:
             with contextlib.suppress(CloudtrainError):
-                store.swap(self._path, self._left(), self._version)
-
-    def _left(self) -> bytes | None:
-        """Content to leave in the store: none, or an ended lease with the IDs of broken ones."""
-        over = replace(self._me, lasts=0.0)
-        return _as_json(over) if self._me.broken else None
+                # What stays there: nothing, or an ended lease with the IDs of broken ones.
+                over = _as_json(replace(self._me, lasts=0.0)) if self._me.broken else None
+                store.swap(self._path, over, self._version)
 
     def _keep(self, store: StoreBackend) -> None:
         """Take or renew the lease; if another machine has it, set `_other` to its holder."""
@@ -278,10 +275,13 @@ class LeaseRenewer(threading.Thread):
                 self._is_broken, self._version = True, ""
                 return
             for _ in range(RACES if self._breaks else 1):
-                if answer.done or not self._may_take(answer):
+                if answer.done:
                     break
-                there = holder_of(answer)
-                if self._is_to_break(answer):
+                there, to_break = holder_of(answer), self._is_to_break(answer)
+                # Ours if it is from this machine, also if the answer to a request was lost.
+                if not (is_over(answer) or there.is_here or to_break):
+                    break
+                if to_break:
                     self._broke = True
                     there = replace(there, broken=(*there.broken, there.id))
                 kept = dict.fromkeys((*there.broken, *self._me.broken))
@@ -290,11 +290,6 @@ class LeaseRenewer(threading.Thread):
             self._version = answer.version if answer.done else ""
             self._other = None if answer.done else holder_of(answer)
             self._gaps = gaps
-
-    def _may_take(self, there: Swapped) -> bool:
-        """True if the lease is free, expired, from this machine, to be broken, or our own from a
-        request whose answer was lost."""
-        return is_over(there) or holder_of(there).is_here or self._is_to_break(there)
 
     def _is_to_break(self, there: Swapped) -> bool:
         return self._breaks in (holder_of(there).id, ANY) and not is_over(there)

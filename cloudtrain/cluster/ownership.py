@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,18 +35,10 @@ def _acting_path() -> Path:
     return home() / "owner.json"
 
 
-def _acting() -> Owner | None:
-    try:
-        return decode(Owner, json.loads(_acting_path().read_bytes()))
-    except FileNotFoundError:
-        return None
-
-
 def current_owner(provider: Provider, console: Console | None = None) -> Owner:
     """Owner of what is created from here; warns and names this machine's user if unknown."""
-    acting = _acting()
-    if acting is not None:
-        return acting
+    with suppress(FileNotFoundError):
+        return decode(Owner, json.loads(_acting_path().read_bytes()))
     principal, why = if_told(
         lambda: (provider.principal(), ""), lambda error: (None, f": {error.message}")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
@@ -87,9 +87,11 @@ def in_first_with_room(
             here = Handle(only[0])
             fallback.refused(here.plan, lambda: _missing(here))
         last = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+        billed = ", ".join(nodes_standing(handle.records.events()))
+        cost = f"billed meanwhile: {billed}" if billed else "nothing is billed meanwhile"
         console.warn(
             f"no room: {error.brief}; trying again in {pause:.0f} s, "
-            f"until {last}; {_billed_meanwhile(handle)}; Ctrl-C ends the wait"
+            f"until {last}; {cost}; Ctrl-C ends the wait"
         )
 
     rounds = replace(ROUNDS, within=wait)
@@ -117,11 +119,6 @@ def _missing(handle: Handle) -> list[str]:
         return [name for name in handle.plan.names if name not in there]
 
     return if_told(ask, [])
-
-
-def _billed_meanwhile(handle: Handle) -> str:
-    names = nodes_standing(handle.records.events())
-    return f"billed meanwhile: {', '.join(names)}" if names else "nothing is billed meanwhile"
 
 
 def _one_round(
@@ -189,13 +186,13 @@ def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     begun = with_candidate(config, there)
     if was_ready(events):
         return (begun,)
-    return (begun, *(each for each in found if not _is_part(each, begun)))
-
-
-def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
-    """True for a choice of the candidate that `whole` has with all places."""
-    same_nodes = account(choice) == account(whole) and choice.nodes == whole.nodes
-    return same_nodes and set(choice.placement) <= set(whole.placement)
+    others = (
+        each
+        for each in found
+        if (account(each), each.nodes) != (account(begun), begun.nodes)
+        or not set(each.placement) <= set(begun.placement)
+    )
+    return (begun, *others)
 
 
 def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
@@ -269,11 +266,12 @@ def cluster_offers(config: ClusterConfig) -> tuple[ClusterOffer, ...]:
     """All offers in the order in which `up` tries them. `ordered`: as written. `any_of`: by price,
     then as written; those with a price that is known only as an upper bound after those with a
     price, those without any last."""
-    found = [
-        _offer(config, candidate, place)
-        for candidate in config.candidates
-        for place in candidate.placement
-    ]
+    found = []
+    for candidate in config.candidates:
+        for place in candidate.placement:
+            plan = make_plan(replace(with_candidate(config, candidate), placement=(place,)))
+            errors, price = "; ".join(plan_errors(plan)), estimate(plan)
+            found.append(ClusterOffer(candidate=candidate, plan=plan, price=price, not_sold=errors))
     return tuple(found if config.candidate_order == "ordered" else sorted(found, key=_rank))
 
 
@@ -282,12 +280,12 @@ def choices(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     with their places as its placement. The config itself if it has no candidates."""
     if not config.candidates:
         return (config,)
-    return tuple(
-        replace(
-            with_candidate(config, candidate), placement=tuple(offer.place for offer in together)
-        )
-        for candidate, together in _runs(cluster_offers(config))
-    )
+    found = []
+    for _, together in groupby(cluster_offers(config), key=lambda offer: id(offer.candidate)):
+        offers = list(together)
+        places = tuple(offer.place for offer in offers)
+        found.append(replace(with_candidate(config, offers[0].candidate), placement=places))
+    return tuple(found)
 
 
 def settle(config: ClusterConfig) -> ClusterConfig:
@@ -341,22 +339,8 @@ def _likeness(candidate: Candidate, recorded: ClusterConfig) -> tuple[bool, bool
     return (candidate.nodes == recorded.nodes, places)
 
 
-def _offer(config: ClusterConfig, candidate: Candidate, place: str) -> ClusterOffer:
-    plan = make_plan(replace(with_candidate(config, candidate), placement=(place,)))
-    return ClusterOffer(
-        candidate=candidate, plan=plan, price=estimate(plan), not_sold="; ".join(plan_errors(plan))
-    )
-
-
 def _rank(offer: ClusterOffer) -> tuple[int, float]:
     price = offer.price
     if price is None or price.most is None:
         return (2, 0.0)
     return (0, price.per_hour) if price.per_hour is not None else (1, price.most)
-
-
-def _runs(found: tuple[ClusterOffer, ...]) -> Iterator[tuple[Candidate, list[ClusterOffer]]]:
-    """Consecutive offers of one candidate."""
-    for _, together in groupby(found, key=lambda offer: id(offer.candidate)):
-        listed = list(together)
-        yield listed[0].candidate, listed

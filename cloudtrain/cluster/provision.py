@@ -252,17 +252,13 @@ def serial_logs_shown(session: Session) -> Iterator[None]:
             {failure.node: failure} if isinstance(failure, NodeError) else failure.failures
         )
         for name, error in all_of_them.items():
-            if isinstance(error, NodeUnreachable | HostKeyMismatch):
-                with suppress(CloudtrainError):
-                    show_serial_log(session, name)
+            if not isinstance(error, NodeUnreachable | HostKeyMismatch):
+                continue
+            with suppress(CloudtrainError):
+                if text := session.provider.serial_log(session.config.name, name):
+                    lines = text.replace("\n", "\n  ")
+                    session.console.warn(f"{name}: the end of its serial log:\n  {lines}")
         raise
-
-
-def show_serial_log(session: Session, node: str) -> None:
-    text = session.provider.serial_log(session.config.name, node)
-    if text:
-        lines = text.replace("\n", "\n  ")
-        session.console.warn(f"{node}: the end of its serial log:\n  {lines}")
 
 
 def refuse_missing_nodes(made: Sequence[Node], plan: Plan) -> None:

@@ -103,7 +103,7 @@ class Session:
 
     def refreshed(self) -> Session:
         """The session with its nodes listed again."""
-        return replace(self, nodes=ask_nodes(self.provider, self.plan))
+        return replace(self, nodes=in_order(self.provider.nodes(self.config.name), self.plan))
 
     def patient(self) -> Session:
         """The session for commands to a node that may refuse connections for a moment: its sshd
@@ -237,11 +237,6 @@ def is_of_the_nodes_cloud(uri: str, config: ClusterConfig) -> bool:
     """True if the store belongs to the nodes' cloud."""
     cloud = cloud_of(config.provider)
     return cloud is not None and scheme_of(uri) == cloud.store_scheme
-
-
-def ask_nodes(provider: Provider, plan: Plan) -> tuple[Node, ...]:
-    """List the existing nodes, in the plan's order."""
-    return in_order(provider.nodes(plan.config.name), plan)
 
 
 def in_order(nodes: Iterable[Node], plan: Plan) -> tuple[Node, ...]:

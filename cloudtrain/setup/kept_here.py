@@ -72,7 +72,9 @@ def remove(kept: Kept) -> str:
         doomed = kept.path.with_name(f".{kept.path.name}.removed-{os.getpid()}")
         try:
             kept.path.rename(doomed)
-            _make_writable(doomed)
+            for folder, _, _ in os.walk(doomed):  # in a read-only one no file can be deleted
+                with suppress(OSError):
+                    Path(folder).chmod(stat.S_IRWXU)
             shutil.rmtree(doomed)
         except FileNotFoundError:
             return ""
@@ -143,14 +145,12 @@ class _Users:
         self._texts: dict[int, bytes] = {}
         self._running: set[str] = set()
         for path in PROC.glob("[0-9]*"):
-            if int(path.name) != os.getpid():
-                self._look(path)
-
-    def _look(self, process: Path) -> None:
-        text = b"\0".join(_read(process / name) for name in ("environ", "cmdline", "maps"))
-        self._texts[int(process.name)] = text
-        for name in re.findall(rb"(?:^|\0)%s[^\0/]*/([^\0/]+)/" % NODE, text):
-            self._running.add(name.decode("utf-8", "replace"))
+            if int(path.name) == os.getpid():
+                continue
+            text = b"\0".join(_read(path / name) for name in ("environ", "cmdline", "maps"))
+            self._texts[int(path.name)] = text
+            for name in re.findall(rb"(?:^|\0)%s[^\0/]*/([^\0/]+)/" % NODE, text):
+                self._running.add(name.decode("utf-8", "replace"))
 
     def of(self, kept: Kept) -> str:
         """Process or cluster that uses the kept item; empty if none does."""
@@ -240,10 +240,3 @@ def _locked(lock: Path | None) -> Iterator[bool]:
             yield False
         else:
             yield True
-
-
-def _make_writable(root: Path) -> None:
-    """Folders of packages may be read-only, and then no file in them can be deleted."""
-    for folder, _, _ in os.walk(root):
-        with suppress(OSError):
-            Path(folder).chmod(stat.S_IRWXU)

@@ -19,15 +19,7 @@ from cloudtrain.core.model import Node
 from cloudtrain.core.shell import Step
 from cloudtrain.core.store_kinds import is_on_this_machine
 from cloudtrain.datasets.exchange import FileSigner, NoRoute
-from cloudtrain.playbooks import (
-    base,
-    code,
-    code_packages,
-    gpu_check,
-    horovod,
-    nvidia,
-    tensorflow,
-)
+from cloudtrain.playbooks import base, code, code_packages, gpu_check, horovod, nvidia, tensorflow
 from cloudtrain.playbooks.apply import Sharing as Shared
 from cloudtrain.playbooks.apply import apply
 from cloudtrain.setup import programs, stored

@@ -21,15 +21,7 @@ from cloudtrain.core.errors import (
     text_of,
 )
 from cloudtrain.core.events import CleanupFailed, NodeDeletionBegun, NodeRequested
-from cloudtrain.core.model import (
-    ClusterConfig,
-    Holding,
-    Identity,
-    Node,
-    NodeState,
-    Owner,
-    Plan,
-)
+from cloudtrain.core.model import ClusterConfig, Holding, Identity, Node, NodeState, Owner, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.paths import shown, some
@@ -37,14 +29,9 @@ from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.retry import AWAY, Retry
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
-from cloudtrain.providers.hosts import scripts
-from cloudtrain.providers.hosts.user_ssh import (
-    HostSlot,
-    UserSsh,
-    address_of,
-    proxy_command,
-)
+from cloudtrain.providers.hosts.user_ssh import HostSlot, UserSsh, address_of, proxy_command
 
+R = TypeVar("R")
 T = TypeVar("T")
 LABEL = "cloudtrain"
 """Prefix of our key's comment in authorized_keys, before `:` and the cluster."""
@@ -95,7 +82,7 @@ class HostsProvider(OwnMachines):
         def enroll(slot: HostSlot) -> Node:
             journal(NodeRequested(node=slot.name))
             with slot.session() as ssh:
-                enroll = scripts.editing(scripts.ENROLL)
+                enroll = editing(ENROLL)
                 ssh.run(enroll, cluster, slot.name, key, whose, secrets.token_hex(8))
                 node = _enrolled(ssh, cluster, slot)
             if node is None:
@@ -138,17 +125,17 @@ class HostsProvider(OwnMachines):
         """One machine of each home, since machines may share it."""
 
         def end_tasks(slots: list[HostSlot], ssh: UserSsh) -> None:
-            if ssh.run(scripts.HOLDS, cluster).strip() != "yes":
+            if ssh.run(HOLDS, cluster).strip() != "yes":
                 return
             for slot in slots:
                 if _enrolled(ssh, cluster, slot) is not None:
                     journal(NodeDeletionBegun(node=slot.name))
-            home = ssh.run(scripts.END_TASKS, cluster).strip()
+            home = ssh.run(END_TASKS, cluster).strip()
             homes.setdefault(home or slots[0].name, slots)
 
         def clear(slots: list[HostSlot], ssh: UserSsh) -> None:
-            ssh.run(scripts.editing(scripts.CLEAR), cluster, f"{LABEL}:{cluster}")
-            if ssh.run(scripts.HOLDS, cluster).strip() == "yes":
+            ssh.run(editing(CLEAR), cluster, f"{LABEL}:{cluster}")
+            if ssh.run(HOLDS, cluster).strip() == "yes":
                 left[slots[0].host.address] = "its folder still exists"
 
         silent = self._on_machines(self._by_machine(cluster), end_tasks, AWAY)
@@ -174,7 +161,7 @@ class HostsProvider(OwnMachines):
         def remove(slots: list[HostSlot], ssh: UserSsh) -> None:
             going = [slot for slot in slots if slot.name in names]
             if len(going) == len(slots):
-                ssh.run(scripts.END_TASKS, cluster)
+                ssh.run(END_TASKS, cluster)
             for slot in going:
                 journal(NodeDeletionBegun(node=slot.name))
                 _remove(ssh, cluster, slot, everything="yes")
@@ -191,7 +178,7 @@ class HostsProvider(OwnMachines):
 
         def ask(slots: Sequence[HostSlot]) -> None:
             with slots[0].session() as ssh:
-                names.update(ssh.run(scripts.CLUSTERS).split())
+                names.update(ssh.run(CLUSTERS).split())
 
         self._each(self._by_machine(self._config.name), ask)
         return PartialList(
@@ -253,11 +240,8 @@ class HostsProvider(OwnMachines):
         return fan_out(items, work, name=_label)
 
 
-R = TypeVar("R")
-
-
 def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "") -> None:
-    remove = scripts.editing(scripts.REMOVE)
+    remove = editing(REMOVE)
     ssh.run(remove, cluster, slot.name, f"{LABEL}:{cluster}", everything)
 
 
@@ -275,7 +259,7 @@ def _find_node(cluster: str, slot: HostSlot) -> Node | None:
 
 def _enrolled(ssh: UserSsh, cluster: str, slot: HostSlot) -> Node | None:
     """The slot's node; None if the machine has no such node."""
-    answer, _, text = ssh.run(scripts.IS_ENROLLED, cluster, slot.name).partition("\n")
+    answer, _, text = ssh.run(IS_ENROLLED, cluster, slot.name).partition("\n")
     enrolled, _, home = answer.strip().partition(" ")
     if enrolled != "yes":
         return None
@@ -316,9 +300,9 @@ def _check_host(slot: HostSlot, addresses: Sequence[str], homes: dict[str, str])
     try:
         with slot.session() as ssh:
             ssh.run(ship.START, ship.IS_NEW)
-            facts = _host_facts(slot.name, ssh.run(scripts.FACTS))
-            homes[slot.name] = ssh.run(scripts.HOME_NUMBER).strip()
-            unknown = ssh.run(ship.START, scripts.UNKNOWN_NAMES, *addresses).split()
+            facts = _host_facts(slot.name, ssh.run(FACTS))
+            homes[slot.name] = ssh.run(HOME_NUMBER).strip()
+            unknown = ssh.run(ship.START, UNKNOWN_NAMES, *addresses).split()
             if unknown and len(addresses) > 1:
                 return Finding(
                     what=what,
@@ -373,17 +357,134 @@ def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostS
     def is_marked(slot: HostSlot) -> bool:
         try:
             with slot.session() as ssh:
-                return ssh.run(scripts.IS_MARKED, mark).strip() == "yes"
+                return ssh.run(IS_MARKED, mark).strip() == "yes"
         except CloudtrainError:
             return False
 
     try:
         with first.session() as ssh:
-            mark = ssh.run(scripts.MARK_HOME).strip()
+            mark = ssh.run(MARK_HOME).strip()
             try:
                 marked = fan_out(others, is_marked, name=lambda slot: slot.name)
             finally:
-                ssh.run(scripts.UNMARK_HOME, mark)
+                ssh.run(UNMARK_HOME, mark)
     except CloudtrainError:
         return [first]
     return [first, *(slot for slot, same in zip(others, marked, strict=True) if same)]
+
+
+# ── POSIX sh scripts for enrolled machines; `$1` is the cluster ───────────────────────────────
+
+
+def editing(script: str) -> str:
+    """A script that edits files of the user's, with the functions that do it."""
+    return f"{ship.text('user_file.sh')}\n{script}"
+
+
+ENROLL = r"""
+set -eu
+umask 077
+place="$HOME/.cloudtrain/$1"
+mkdir -p "$HOME/.ssh" "$place/nodes" || mkdir -p "$place/nodes" # another cluster's went meanwhile
+add_line "$HOME/.ssh/authorized_keys" "$3"
+[ -e "$place/owner" ] || printf '%s\n' "$4" >"$place/owner"
+[ -L "$place/home" ] || ln -sn "$5" "$place/home" 2>/dev/null || [ -L "$place/home" ]
+: >"$place/nodes/$2"
+"""
+"""`$2`: node. `$3`: line of our key. `$4`: owner, as JSON. `$5`: name for this home, of which the
+first one stays. The node's file is written last: it marks the machine as enrolled."""
+
+IS_ENROLLED = r"""
+place="$HOME/.cloudtrain/$1"
+if [ -e "$place/nodes/$2" ]; then
+    echo "yes $(readlink "$place/home")"
+    head -c 4096 "$place/owner" 2>/dev/null || true
+else
+    echo no
+fi
+"""
+"""The home's name and, in the second line, the owner, as `ENROLL` wrote them; earlier versions
+wrote none."""
+
+HOLDS = r"""
+if [ -e "$HOME/.cloudtrain/$1" ] || grep -qs -- " cloudtrain:$1\$" "$HOME/.ssh/authorized_keys"
+then echo yes; else echo no; fi
+"""
+
+CLUSTERS = r"""
+for place in "$HOME"/.cloudtrain/*/nodes; do
+    [ -d "$place" ] || continue
+    place=${place%/nodes}
+    printf '%s\n' "${place##*/}"
+done
+"""
+
+FACTS = r"""
+printf '%s, ' "$(uname -sm)"
+printf '%s, ' "$(python3 --version)"
+nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c || true
+df -Pk "$HOME" | awk 'NR == 2 && $4 ~ /^[0-9]+$/ {printf "%d GB free", $4 / 1000000}'
+"""
+
+UNKNOWN_NAMES = """
+import socket, sys
+for name in sys.argv[1:]:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        print(name)
+"""
+"""For Python: those of the names in its arguments that cannot be resolved there."""
+
+HOME_NUMBER = 'stat -L -c %i "$HOME"'
+"""The same on all machines if the home is on a network; by chance, too, as of cloned disks."""
+
+MARK_HOME = 'mktemp "$HOME/.cloudtrain-XXXXXXXX"'
+IS_MARKED = """[ ! -e "$HOME/${1##*/}" ] || echo yes"""
+UNMARK_HOME = 'rm -f -- "$1"'
+"""`$1`: what `MARK_HOME` answered."""
+
+END_TASKS = r"""
+place="$HOME/.cloudtrain/$1" tag="CLOUDTRAIN_SETUP=$1/"
+ours() {
+    grep -lsz "^$tag" /proc/[0-9]*/environ | cut -d/ -f3
+    for process in /proc/[0-9]*; do
+        case "$(readlink "$process/cwd" 2>/dev/null)" in
+            "$place" | "$place"/*) echo "${process#/proc/}" ;;
+        esac
+    done
+}
+cd /
+for signal in TERM KILL KILL; do
+    found=$(ours)
+    [ -n "$found" ] || break
+    kill -s $signal $found 2>/dev/null || true
+    sleep 1
+done
+readlink "$place/home" || true
+"""
+"""Ends what works in the cluster's folder, or was started by `setup.run`; answers with the name of
+the home."""
+
+CLEAR = r"""
+set -eu
+cd /
+rm -rf -- "$HOME/.cloudtrain/$1"
+rmdir "$HOME/.cloudtrain" 2>/dev/null || true
+remove_lines "$HOME/.ssh/authorized_keys" "$2"
+"""
+"""`$2`: label of our key. The key is removed last, as it gives us access."""
+
+REMOVE = r"""
+set -eu
+place="$HOME/.cloudtrain/$1"
+rm -f -- "$place/nodes/$2"
+if rmdir "$place/nodes" 2>/dev/null; then
+    [ -z "$4" ] || rm -rf -- "$place"
+    rm -f -- "$place/owner" "$place/home"
+    rmdir "$place" "$HOME/.cloudtrain" 2>/dev/null || true
+    remove_lines "$HOME/.ssh/authorized_keys" "$3"
+fi
+"""
+"""`$2`: node. `$3`: label of our key, which stays while the home has another node. `$4`: not empty
+to delete whatever the cluster has there, too."""

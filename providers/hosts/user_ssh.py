@@ -185,8 +185,9 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
             if path.is_file():
                 client.load_system_host_keys(str(path))
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        known = _known(client, way)
-        if not known:
+        listed = way.address if way.port == 22 else f"[{way.address}]:{way.port}"
+        keys = client._system_host_keys.lookup(listed) or {}  # type: ignore[attr-defined]
+        if not keys:
             raise HostKeyMismatch(
                 name,
                 f"the host key of {way.address} is not in your known_hosts",
@@ -194,6 +195,7 @@ def open_session(name: str, host: Host, proxy: SshProxy | None = None) -> Iterat
                 "fingerprint",
             )
         _connect(client, name, way, proxy_command(way, proxy))
+        known = tuple(f"{kind} {key.get_base64()}" for kind, key in sorted(keys.items()))
         try:
             yield UserSsh(name=name, way=way, client=client, host_keys=known)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -280,12 +282,6 @@ def _place(way: HostAddress) -> str:
     return f"{way.user}@{way.address}:{way.port}"
 
 
-def _known(client: paramiko.SSHClient, way: HostAddress) -> tuple[str, ...]:
-    name = way.address if way.port == 22 else f"[{way.address}]:{way.port}"
-    keys = client._system_host_keys.lookup(name) or {}  # type: ignore[attr-defined]
-    return tuple(f"{kind} {key.get_base64()}" for kind, key in sorted(keys.items()))
-
-
 def options_of(address: str) -> Mapping[str, tuple[str, ...]]:
     """Options that the file sets for this address, by their names in lower case.
 
@@ -304,7 +300,12 @@ def options_of(address: str) -> Mapping[str, tuple[str, ...]]:
 def _options(address: str, config: Path, changed: int) -> Mapping[str, tuple[str, ...]]:
     said, usual = _asked(address, str(config)), _asked(address, "none")
     if said is None or usual is None:
-        return _by_paramiko(address, config)
+        found = paramiko.SSHConfig.from_path(str(config)).lookup(address)
+        return {
+            name: tuple(value) if isinstance(value, list) else (str(value),)
+            for name, value in found.items()
+            if value != "none"
+        }
     options: dict[str, tuple[str, ...]] = {}
     for line in said:
         name, _, value = line.partition(" ")
@@ -332,15 +333,6 @@ def _asked(address: str, config: str) -> list[str] | None:
     return asked.stdout.splitlines()
 
 
-def _by_paramiko(address: str, config: Path) -> Mapping[str, tuple[str, ...]]:
-    found = paramiko.SSHConfig.from_path(str(config)).lookup(address)
-    return {
-        name: tuple(value) if isinstance(value, list) else (str(value),)
-        for name, value in found.items()
-        if value != "none"
-    }
-
-
 # Parts of a login that paramiko lacks: the named keys of ssh-agent, the server's last words
 
 
@@ -354,7 +346,11 @@ class NamedKeys:
 
     def __init__(self, files: Sequence[str]) -> None:
         self._agent = paramiko.Agent()
-        self._public = {key for file in files if (key := _public_half(Path(file)))}
+        self._public: set[str] = set()
+        for file in map(Path, files):
+            with suppress(OSError, ValueError):
+                half = file.with_name(f"{file.name.removesuffix('.pub')}.pub")
+                self._public |= {*half.read_text().split()[1:2]}
 
     def get_keys(self) -> tuple[paramiko.AgentKey, ...]:
         keys = self._agent.get_keys()
@@ -363,13 +359,6 @@ class NamedKeys:
 
     def close(self) -> None:
         self._agent.close()
-
-
-def _public_half(file: Path) -> str:
-    with suppress(OSError, ValueError):
-        words = file.with_name(f"{file.name.removesuffix('.pub')}.pub").read_text().split()
-        return words[1] if len(words) > 1 else ""
-    return ""
 
 
 class Transport(paramiko.Transport):

@@ -69,7 +69,11 @@ class SessionChannel:
         try:
             pid, ends = self._spawn_on_pty(arguments) if self._pty else self._spawn(arguments)
         except (OSError, ValueError) as error:
-            self._refuse(f"cannot start the command: {error}\n")
+            self._close_wake()
+            with contextlib.suppress(OSError):  # the client is gone
+                self._channel.sendall_stderr(f"cannot start the command: {error}\n".encode())
+                self._channel.send_exit_status(126)
+            self._channel.close()
             return
         threading.Thread(target=self._relay_input, args=(ends.stdin,), daemon=True).start()
         threading.Thread(target=self._relay_output, args=(pid, ends), daemon=True).start()
@@ -114,15 +118,6 @@ class SessionChannel:
         with self._closing:
             if self._wake:
                 os.write(self._wake[1], STATUS.pack(status))
-
-    def _refuse(self, reason: str) -> None:
-        self._close_wake()
-        try:
-            self._channel.sendall_stderr(reason.encode())
-            self._channel.send_exit_status(126)
-        except OSError:
-            pass  # the client is gone
-        self._channel.close()
 
     def _relay_input(self, stdin: int) -> None:
         try:

@@ -1,4 +1,6 @@
-"""A node's folder: its metadata, whether its server runs, and its deletion."""
+"""A node's folder: its metadata, whether its server runs, and its deletion; and the folder in which
+an environment is created.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from cloudtrain.core.errors import CloudtrainError
 
 AT_ONCE = 16
 """Files of a folder that are deleted side by side."""
@@ -102,3 +106,66 @@ def _open_up(folder: Path) -> None:
     if not folder.is_symlink():
         with contextlib.suppress(OSError):  # not ours: it is reported as not deleted
             folder.chmod(stat.S_IRWXU)
+
+
+# ── an environment of the cache, created apart from all nodes, which only read it ──────────────
+# What creates one runs code of packages. It is a server of its own with an empty home, which sees
+# an empty folder in the place of all environments; what it leaves there is moved to the others.
+
+
+PROC = Path("/proc")
+
+
+@contextlib.contextmanager
+def turn(folder: Path) -> Iterator[bool]:
+    """Wait until nobody else creates this environment; False if somebody has done so meanwhile."""
+    marker = folder / ".complete"
+    before = _written(marker)
+    with folder.with_name(f"{folder.name}.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not marker.exists() or _written(marker) == before
+
+
+@contextlib.contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """An empty folder beside the environments; what was created in it replaces `folder`.
+
+    Raises CloudtrainError if processes use the environment that it replaces.
+    """
+    stage = folder.with_name(f".{folder.name}.new-{os.getpid()}")
+    old = folder.with_name(f".{folder.name}.removed-{os.getpid()}")
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(mode=0o755)
+    try:
+        if users := _users(folder):
+            raise CloudtrainError(
+                f"{folder} was changed, and cannot be created again while these processes use it: "
+                f"{', '.join(users)}",
+                hint="end them (`cloudtrain stop-run`), then run this again",
+            )
+        yield stage
+        made = stage / folder.name
+        if made.is_dir() and not made.is_symlink():
+            if folder.exists():
+                folder.rename(old)
+            made.rename(folder)
+    finally:
+        for each in (stage, old):
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _written(marker: Path) -> int:
+    try:
+        return marker.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _users(folder: Path) -> list[str]:
+    """Processes that have mapped libraries of this environment, as far as this user may see."""
+    inside, found = os.fsencode(folder.resolve()) + b"/lib/", []
+    for maps in PROC.glob("[0-9]*/maps") if folder.exists() else ():
+        with contextlib.suppress(OSError):
+            if inside in maps.read_bytes():
+                found.append(maps.parent.name)
+    return found

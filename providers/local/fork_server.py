@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,9 +21,9 @@ from typing import IO, Any
 sys.modules["invoke"] = None  # type: ignore[assignment]  # saves 40 ms of paramiko's import
 
 from cloudtrain.core.retry import Retry, poll_until  # noqa: E402
-from cloudtrain.providers.local import environment, processes  # noqa: E402
+from cloudtrain.providers.local import processes  # noqa: E402
 from cloudtrain.providers.local.folders import NodeFolder  # noqa: E402
-from cloudtrain.providers.local.private_view import View, enter, same_for_all  # noqa: E402
+from cloudtrain.providers.local.private_view import OUTSIDE, View, enter, same_for_all  # noqa: E402
 from cloudtrain.providers.local.ssh_server import ServerSettings, serve  # noqa: E402
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -60,7 +60,10 @@ def start(order: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / "lock", "ab", opener=private) as lock:
         if not take(lock):
-            return read(folder / "node.json"), None
+            # Another fork server, perhaps of a killed command, may be writing it.
+            path = folder / "node.json"
+            poll_until(lambda: path.exists() or None, Retry(pause=0.01, within=5.0))
+            return json.loads(path.read_bytes()), None
         with (
             listen(order["places"]) as listener,
             # If possible the same as before; the forked server inherits the sockets.
@@ -109,13 +112,6 @@ def fork_server(
     return refusal
 
 
-def symlink_datasets(path: Path, target: str) -> None:
-    """By the server, where the node's own links lead no further than the node sees."""
-    with contextlib.suppress(OSError):  # what a task has put there stays
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.symlink_to(target)
-
-
 def take(lock: IO[bytes]) -> bool:
     """Take the lock; True on success.
 
@@ -148,13 +144,6 @@ def listen(places: list[tuple[str, int]]) -> socket.socket:
     raise failure or OSError("no address to listen on")
 
 
-def read(path: Path) -> Mapping[str, Any]:
-    """Read a file that another fork server, perhaps of a killed command, may be writing."""
-    poll_until(lambda: path.exists() or None, Retry(pause=0.01, within=5.0))
-    meta: Mapping[str, Any] = json.loads(path.read_bytes())
-    return meta
-
-
 def write(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
     with open(partial, "w", encoding="utf-8", opener=private) as file:
@@ -185,8 +174,11 @@ def become_server(
         if view is not None:
             settings = in_own_view(view, folder, settings, ready)
         os.chdir(folder / "home")
-        for name, target in links.items():
-            symlink_datasets(Path(name), target)
+        # By the server, where the node's own links lead no further than the node sees.
+        for path, target in ((Path(name), target) for name, target in links.items()):
+            with contextlib.suppress(OSError):  # what a task has put there stays
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.symlink_to(target)
         for descriptor, number in ((nothing, 0), (lines, 1), (lines, 2)):
             os.dup2(descriptor, number)
         os.close(ready)
@@ -205,16 +197,12 @@ def in_own_view(view: View, folder: Path, settings: ServerSettings, ready: int) 
         enter(view, folder)
         (folder / "home").stat()
     except OSError as error:
+        words = ": ".join(str(w) for w in (error.filename, error.strerror or error) if w)
         with contextlib.suppress(BrokenPipeError):  # the fork server was killed
-            os.write(ready, words(error).encode())
+            os.write(ready, words.encode())
         os._exit(1)
-    outside = ("TMPDIR", *environment.CACHES)
-    kept = {name: value for name, value in settings.environment.items() if name not in outside}
+    kept = {name: value for name, value in settings.environment.items() if name not in OUTSIDE}
     return replace(settings, environment=kept)
-
-
-def words(error: OSError) -> str:
-    return ": ".join(str(each) for each in (error.filename, error.strerror or error) if each)
 
 
 def mark(tag: str) -> None:
@@ -258,7 +246,8 @@ class ReservedPorts:
             return
         busy = in_use()
         for start in (first, *(first + APART for _ in range(SPARES))):
-            for port in chain(before, upwards(start)):
+            # From `start` to the last, then from the first unprivileged one.
+            for port in chain(before, range(min(start, LAST), LAST + 1), range(1024, start)):
                 if port not in busy and self._hold(port):
                     self.ports.append(port)
                     break
@@ -276,12 +265,6 @@ class ReservedPorts:
     def close(self) -> None:
         for name in self._held:
             name.close()
-
-
-def upwards(start: int) -> Iterator[int]:
-    """Ports from `start` to the last, then from the first unprivileged one."""
-    yield from range(min(start, LAST), LAST + 1)
-    yield from range(1024, start)
 
 
 def in_use() -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Calls of Linux that Python has not: for mounts, and `confine`.
+"""Calls of Linux that Python has not: for mounts, `confine`, and the size of a running node's disk.
 
 `confine` takes from a process, and from all that it starts, the ways around its namespaces:
 
@@ -16,10 +16,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import struct
+import subprocess
 import sys
 from functools import cache
+from pathlib import Path
+
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 CAPABILITY_VERSION_3 = 0x2008_0522
@@ -194,3 +200,69 @@ def checked(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# ── the disk of a running node ─────────────────────────────────────────────────────────────────
+
+
+FILL_TRIES = 50
+"""To make a disk as small as what is on it: more may be written in between."""
+
+
+def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
+    """Set the size of the disk that a node's home is on, in bytes; None: no more than is used.
+
+    Returns the size before; None if its home is on no disk of its own. For a process without
+    threads, which must end then: it is in the namespaces of `pid`. Raises OSError.
+    """
+    fields = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
+    own = [each for each in fields if each[4] == str(home).replace(" ", "\\040")]
+    if not own or own[-1][own[-1].index("-") + 1] != "tmpfs":
+        return None
+    namespaces = [] if os.geteuid() == 0 else [os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)]
+    namespaces.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
+    for descriptor in namespaces:
+        checked(libc().setns(descriptor, 0), "setns")
+    before = os.statvfs(home)
+    for tries in reversed(range(FILL_TRIES)):
+        now = os.statvfs(home)
+        least = max(1, now.f_blocks - now.f_bfree) * now.f_frsize
+        try:
+            options = f"size={least if size is None else size}"
+            flags = MS_REMOUNT | MS_NOSUID | MS_NODEV
+            mount("none", str(home), flags, options=options)
+            break
+        except OSError:
+            if not tries:
+                raise
+    return before.f_blocks * before.f_frsize
+
+
+BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from cloudtrain.providers.local.linux import main; main(*sys.argv[1:4])"
+)
+
+
+def resize_in_process(pid: int, home: Path, size: int | None) -> int | None:
+    """Run `resize_disk` in a process of its own. Raises CloudtrainError."""
+    words = [str(pid), str(home), json.dumps(size)]
+    done = subprocess.run(
+        own_python.code(BOOTSTRAP, *words, *own_python.import_path()),
+        capture_output=True,
+        text=True,
+        cwd=own_python.NEUTRAL,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise CloudtrainError(
+            f"cannot resize the disk of {home}: {last}",
+            hint="run it where `up` says nothing of shared files (docs/local.md)",
+        )
+    before: int | None = json.loads(done.stdout)
+    return before
+
+
+def main(pid: str, home: str, size: str) -> None:
+    print(json.dumps(resize_disk(int(pid), Path(home), json.loads(size))))

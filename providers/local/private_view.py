@@ -20,31 +20,24 @@ So it is not predicted: `enter` does it, in a process that is given up if it fai
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from cloudtrain.core import own_python
-from cloudtrain.core.errors import CloudtrainError
 from cloudtrain.providers.local import linux
-from cloudtrain.providers.local.linux import checked, libc
+from cloudtrain.providers.local.linux import CLONE_NEWUSER, checked, libc
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWIPC = (
-    *(0x0002_0000, 0x1000_0000),
-    *(0x2000_0000, 0x0800_0000),
-)
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWIPC = 0x0002_0000, 0x2000_0000, 0x0800_0000
 NODE_USER = 65_530
 """User and group of a node whose owner is root: none that a system gives away
 (https://systemd.io/UIDS-GIDS/, "65520…65533 unused", read 2026-11-26)."""
-FILL_TRIES = 50
-"""To make a disk as small as what is on it: more may be written in between."""
-
+OUTSIDE = ("TMPDIR", "PIP_CACHE_DIR", "UV_CACHE_DIR")
+"""Variables that name folders which a node does not see. The caches are the user's own: what is
+built on a node must not get there."""
 SHARED_MEMORY = "/dev/shm"
 TEMPORARY = {"/tmp": "temporary/tmp", "/var/tmp": "temporary/var"}
 """Path of a folder of this machine → the folder of the node in its place."""
@@ -98,8 +91,10 @@ def enter(view: View, folder: Path) -> None:
         empty = _place(view, shown)
     if owners is not None:
         os.close(owners)
-    if view.disk:
-        _mount_disk(folder / "home", view.disk, as_root)
+    home = folder / "home"
+    if view.disk and not any(files for _, _, files in os.walk(home)):
+        owner = f",uid={NODE_USER},gid={NODE_USER}" if as_root else ""
+        _tmpfs(str(home), f"size={view.disk},mode=0700{owner}")
     for target in empty:
         linux.change(target, set_flags=linux.RDONLY, deep=False)
     # A /proc shows the processes of the namespace that its mounter is in.
@@ -228,7 +223,7 @@ def _place(view: View, shown: Mapping[str, int]) -> list[str]:
     """
     empty = []
     before = os.umask(0o022)
-    for path in sorted({*view.hidden, *shown}, key=_depth):
+    for path in sorted({*view.hidden, *shown}, key=lambda each: (len(Path(each).parts), each)):
         if path in shown:
             _show(path, shown[path])
         elif Path(path).is_dir():
@@ -269,75 +264,3 @@ def _place_devices(shown: Sequence[str]) -> None:
 def _tmpfs(path: str, options: str, *, nodev: bool = True) -> None:
     flags = linux.MS_NOSUID | (linux.MS_NODEV if nodev else 0)
     linux.mount("tmpfs", path, flags, "tmpfs", options)
-
-
-def _mount_disk(home: Path, size: str, as_root: bool) -> None:
-    """Put the home on a disk of its own; not one that has files."""
-    for _, _, files in os.walk(home):
-        if files:
-            return
-    owner = f",uid={NODE_USER},gid={NODE_USER}" if as_root else ""
-    _tmpfs(str(home), f"size={size},mode=0700{owner}")
-
-
-def resize_disk(pid: int, home: Path, size: int | None) -> int | None:
-    """Set the size of the disk that a node's home is on, in bytes; None: no more than is used.
-
-    Returns the size before; None if its home is on no disk of its own. For a process without
-    threads, which must end then: it is in the namespaces of `pid`. Raises OSError.
-    """
-    fields = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
-    own = [each for each in fields if each[4] == str(home).replace(" ", "\\040")]
-    if not own or own[-1][own[-1].index("-") + 1] != "tmpfs":
-        return None
-    namespaces = [] if os.geteuid() == 0 else [os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)]
-    namespaces.append(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
-    for descriptor in namespaces:
-        checked(libc().setns(descriptor, 0), "setns")
-    before = os.statvfs(home)
-    for tries in reversed(range(FILL_TRIES)):
-        now = os.statvfs(home)
-        least = max(1, now.f_blocks - now.f_bfree) * now.f_frsize
-        try:
-            options = f"size={least if size is None else size}"
-            flags = linux.MS_REMOUNT | linux.MS_NOSUID | linux.MS_NODEV
-            linux.mount("none", str(home), flags, options=options)
-            break
-        except OSError:
-            if not tries:
-                raise
-    return before.f_blocks * before.f_frsize
-
-
-def _depth(path: str) -> tuple[int, str]:
-    return len(Path(path).parts), path
-
-
-BOOTSTRAP = (
-    "import sys; sys.path[:] = sys.argv[4:]; "
-    "from cloudtrain.providers.local.private_view import main; main(*sys.argv[1:4])"
-)
-
-
-def resize_in_process(pid: int, home: Path, size: int | None) -> int | None:
-    """Run `resize_disk` in a process of its own. Raises CloudtrainError."""
-    words = [str(pid), str(home), json.dumps(size)]
-    done = subprocess.run(
-        own_python.code(BOOTSTRAP, *words, *own_python.import_path()),
-        capture_output=True,
-        text=True,
-        cwd=own_python.NEUTRAL,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2]
-        raise CloudtrainError(
-            f"cannot resize the disk of {home}: {last}",
-            hint="run it where `up` says nothing of shared files (docs/local.md)",
-        )
-    before: int | None = json.loads(done.stdout)
-    return before
-
-
-def main(pid: str, home: str, size: str) -> None:
-    print(json.dumps(resize_disk(int(pid), Path(home), json.loads(size))))

@@ -1,13 +1,28 @@
-"""Find a node's processes by the tag that each inherits, stop them, then kill them."""
+"""Start node servers through the fork server and wait until they answer; find a node's processes by
+the tag that each inherits, and kill them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
+import selectors
 import signal
-from collections.abc import Callable, Iterator
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from cloudtrain.core import own_python
+from cloudtrain.core.errors import CloudtrainError, NodeError, NodeUnreachable, raise_all
+from cloudtrain.core.model import Node
 from cloudtrain.core.retry import CLOCK, Clock, Retry, poll_until
+from cloudtrain.providers.local.private_view import View
 
 VARIABLE = "CLOUDTRAIN_NODE"
 """Variable in the environment of every process of a node: `<digest of the state
@@ -127,3 +142,163 @@ def _parent(pid: int) -> int | None:
     fields = text.rpartition(b")")[2].split()
     state, parent, threads = fields[0], int(fields[1]), int(fields[17])
     return parent if state not in (b"Z", b"X") or threads > 1 else None
+
+
+# ── start: through the fork server, at addresses of 127.0.0.0/8 by the cluster's name ──────────
+
+
+BOOTSTRAP = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from cloudtrain.providers.local.fork_server import main; main()"
+)
+START_SECONDS = 30.0
+"""Timeout for all servers to start, and for all to answer; far more than a busy machine needs."""
+
+ROOM = "."
+"""Pads the fork server's tag, where each server writes its node's name; no name ends with it."""
+
+INTERPRETER = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME")
+"""The only environment variables that the fork server inherits, as it must not hold credentials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRequest:
+    """Request to start one server: see fork_server.main."""
+
+    folder: Path
+    meta: Mapping[str, Any]
+    places: Sequence[tuple[str, int]]
+    settings: Mapping[str, Any]
+    links: Mapping[str, str]
+    task_port: int | None
+    view: View | None
+    """None: the node shares this machine's files."""
+
+    def line(self) -> str:
+        view = vars(self.view) if self.view else None
+        return json.dumps({**vars(self), "folder": str(self.folder), "view": view}) + "\n"
+
+
+class ForkServer:
+    """The fork server process: started at once, given its requests when they are known.
+
+    It has its own session, so that Ctrl-C here does not reach the servers. `tag` has room for the
+    longest node name, where each server writes its own.
+    """
+
+    def __init__(self, tag: str, *, longest: int) -> None:
+        given = {name: os.environ[name] for name in INTERPRETER if name in os.environ}
+        try:
+            self._process = subprocess.Popen(
+                own_python.code(BOOTSTRAP, *own_python.import_path()),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=own_python.NEUTRAL,
+                start_new_session=True,
+                env={**given, VARIABLE: tag + ROOM * longest},
+            )
+        except OSError as error:
+            raise CloudtrainError(
+                f"cannot start a process for the SSH servers: {error}",
+                hint="check this machine's memory and processes (`ulimit -u`)",
+            ) from error
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, orders: Sequence[ServerRequest]) -> str | None:
+        """Start servers; returns why one shares this machine's files although it should not.
+
+        Raises NodeError or NodesError, with a message for each server that did not start.
+        """
+        text = "".join(order.line() for order in orders).encode()
+        try:
+            out, trouble = self._process.communicate(text, timeout=START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CloudtrainError(
+                f"the SSH servers did not start within {START_SECONDS:g} s",
+                hint="check this machine's load and memory",
+            ) from None
+        answers = {a["node"]: a for a in map(json.loads, out.splitlines())}
+        last = trouble.decode(errors="replace").strip().rpartition("\n")[2]
+        failures: dict[str, BaseException] = {}
+        for order in orders:
+            name = order.meta["name"]
+            answer = answers.get(name, {"error": last or "its parent process was killed"})
+            if "error" in answer:
+                failures[name] = NodeError(
+                    name,
+                    f"its SSH server did not start: {answer['error']}",
+                    hint=f"check the free space for {order.folder}, and that the port is free",
+                )
+        raise_all(failures)
+        return next((answer["shared"] for answer in answers.values() if answer["shared"]), None)
+
+
+def await_answers(nodes: Sequence[Node], root: Path) -> None:
+    """Wait until each node has sent its SSH greeting. Raises NodeUnreachable for silent ones."""
+    deadline = time.monotonic() + START_SECONDS
+    silent = {node.name: node for node in nodes}
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as probes:
+        for node in nodes:
+            probe = probes.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            probe.setblocking(False)
+            probe.connect_ex((node.address, node.ssh_port))
+            selector.register(probe, selectors.EVENT_READ, (node, probe))
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                node, probe = key.data
+                selector.unregister(probe)
+                if _greets(probe):
+                    silent.pop(node.name)
+    raise_all({name: _silent(node, root / name) for name, node in silent.items()})
+
+
+def _greets(probe: socket.socket) -> bool:
+    """True if the server greets. We greet, too: it sees a client that disconnects."""
+    try:
+        greeting = probe.recv(255)
+        probe.send(b"SSH-2.0-probe\r\n")
+    except OSError:
+        return False
+    return greeting.startswith(b"SSH-")
+
+
+def _silent(node: Node, folder: Path) -> NodeUnreachable:
+    """Error for a silent node, with its log's last line: the log may be deleted with the node."""
+    try:
+        lines = (folder / "server.log").read_text(errors="replace").split("\n")
+    except OSError:
+        lines = []
+    last = next((line for line in reversed(lines) if line), "its log is empty")
+    return NodeUnreachable(
+        node.name,
+        f"no SSH server answers at {node.address}:{node.ssh_port}: {last}",
+        hint="run `cloudtrain down` to end a server that hangs",
+    )
+
+
+PORTS = (2222, 22022, 0)
+"""Ports in order of preference; 0 lets the kernel choose."""
+
+ALL = 254 * 256 * 254
+"""Number of addresses: 127.1.0.1 to 127.254.255.254. 127.0 is left to the machine's own services
+(127.0.0.1, 127.0.0.53).
+"""
+
+
+def addresses(seed: str, number: int) -> list[tuple[str, int]]:
+    """Choices of (address, port) for node `number`, the first ones first."""
+    start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big") + number
+    candidates = [loopback_address(start + step * 1013) for step in range(8)]
+    return [(candidate, port) for port in PORTS for candidate in candidates]
+
+
+def loopback_address(number: int) -> str:
+    number %= ALL
+    return f"127.{1 + number // (256 * 254)}.{number // 254 % 256}.{1 + number % 254}"

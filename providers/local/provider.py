@@ -33,16 +33,11 @@ from cloudtrain.core.partial_list import NotAsked, PartialList
 from cloudtrain.core.protocols import Finding, Journal
 from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
-from cloudtrain.providers.local import (
-    checks,
-    environment,
-    environment_builder,
-    processes,
-    spawn,
-    visible_paths,
-)
-from cloudtrain.providers.local.folders import NodeFolder, remove
-from cloudtrain.providers.local.private_view import View, resize_in_process
+from cloudtrain.providers.local import environment, processes
+from cloudtrain.providers.local.folders import NodeFolder, remove, staging, turn
+from cloudtrain.providers.local.linux import resize_in_process
+from cloudtrain.providers.local.private_view import View
+from cloudtrain.providers.local.processes import ServerRequest
 
 BUILDER = ".builder"
 """Folder of a cluster for what creates environments; no node has its name."""
@@ -69,18 +64,18 @@ class LocalProvider(OwnMachines):
     def __init__(self, config: ClusterConfig, *, home: Path, cache: Path) -> None:
         self._root = home / "local"
         self._cache = cache
-        self._own_cache = visible_paths.own_cache(config, cache)
+        self._own_cache = environment.own_cache(config, cache)
         self._digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
         self._user = _user()
 
     def check(self, plan: Plan) -> tuple[Finding, ...]:
         return (
-            checks.system(),
-            checks.writable(self._root),
-            checks.writable(self._cache),
-            checks.disk(self._root),
-            checks.memory(len(plan.nodes)),
-            checks.loopback(self._places(plan)[0][0][0]),
+            environment.check_system(),
+            environment.check_writable(self._root),
+            environment.check_writable(self._cache),
+            environment.check_disk(self._root),
+            environment.check_memory(len(plan.nodes)),
+            environment.check_loopback(self._places(plan)[0][0][0]),
         )
 
     def create(
@@ -90,7 +85,7 @@ class LocalProvider(OwnMachines):
         journal: Journal,
         expected: Mapping[str, float] | None = None,
     ) -> tuple[Node, ...]:
-        if not (system := checks.system()).ok:
+        if not (system := environment.check_system()).ok:
             raise UsageError(system.text, hint=system.hint)
         cluster = plan.config.name
         self._end_fork_server(cluster)
@@ -107,7 +102,7 @@ class LocalProvider(OwnMachines):
             self._make_cache()
             if missing:
                 _make_gpu_devices()
-                fork_server = spawn.ForkServer(
+                fork_server = processes.ForkServer(
                     self._tag(cluster, ""), longest=max(len(node.name) for node in missing)
                 )
                 with fork_server:
@@ -116,8 +111,9 @@ class LocalProvider(OwnMachines):
                     refusal = fork_server.start(self._orders(plan, identity, missing, before))
                 if refusal is not None:
                     journal(NodesShareFiles(why=refusal))
-            nodes = self._all_of(plan)
-            spawn.await_answers(nodes, self._cluster_folder(cluster))
+            there = {node.name: node for node in self.nodes(cluster)}
+            nodes = tuple(there[node.name] for node in plan.nodes)
+            processes.await_answers(nodes, self._cluster_folder(cluster))
         except BaseException as failure:
             final = self._roll_back(new, cluster, journal, failure)
             if final is failure:
@@ -138,12 +134,12 @@ class LocalProvider(OwnMachines):
             yield node
             return
         target = Path(folder)
-        with environment_builder.turn(target) as is_ours:
+        with turn(target) as is_ours:
             if not is_ours:
                 yield None
                 return
             with (
-                environment_builder.staging(target) as stage,
+                staging(target) as stage,
                 self._builder_server(plan, identity, node, {str(target.parent): str(stage)}) as one,
             ):
                 yield one
@@ -154,21 +150,23 @@ class LocalProvider(OwnMachines):
     ) -> Iterator[Node]:
         cluster = plan.config.name
         folder = self._cluster_folder(cluster) / BUILDER
-        tag = self._tag(cluster, f"{node.name}-builder{spawn.ROOM}")
+        tag = self._tag(cluster, f"{node.name}-builder{processes.ROOM}")
         view = self._view(plan)
         if view is not None:
             view = replace(view, writable=(), shared=(), instead=instead, disk="")
         request = self._request(identity, node, folder, tag, view)
-        places = spawn.addresses(f"{self._digest}/{cluster}/{BUILDER}", 0)
+        places = processes.addresses(f"{self._digest}/{cluster}/{BUILDER}", 0)
         self._erase(lambda each: each == tag, [folder])
         try:
-            with spawn.ForkServer(tag, longest=0) as fork_server:
+            with processes.ForkServer(tag, longest=0) as fork_server:
                 refusal = fork_server.start([replace(request, places=places)])
             if view is None or refusal is not None:
                 raise NodeError(node.name, f"its environment cannot be created apart: {refusal}")
             meta = NodeFolder(folder).meta()
-            one = environment_builder.at(node, str(meta["address"]), int(meta["port"]))
-            spawn.await_answers([one], folder.parent)
+            address, port = str(meta["address"]), int(meta["port"])
+            # In the node's place: it has its name and its host key.
+            one = replace(node, state="running", address=address, internal=address, ssh_port=port)
+            processes.await_answers([one], folder.parent)
             yield one
         finally:
             self._erase(lambda each: each == tag, [folder])
@@ -176,7 +174,9 @@ class LocalProvider(OwnMachines):
     def nodes(self, cluster: str) -> tuple[Node, ...]:
         root = self._cluster_folder(cluster)
         tags = processes.tags(lambda tag: tag.startswith(self._tag(cluster, "")))
-        alive = {tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(spawn.ROOM)}
+        alive = {
+            tag.rpartition("/")[2] for tag in tags.values() if not tag.endswith(processes.ROOM)
+        }
         folders = (
             {path.name for path in root.iterdir() if path.is_dir() and path.name != BUILDER}
             if root.is_dir()
@@ -253,12 +253,8 @@ class LocalProvider(OwnMachines):
         )
 
     def _orders(
-        self,
-        plan: Plan,
-        identity: Identity,
-        nodes: Sequence[NodePlan],
-        before: Mapping[str, Node],
-    ) -> list[spawn.ServerRequest]:
+        self, plan: Plan, identity: Identity, nodes: Sequence[NodePlan], before: Mapping[str, Node]
+    ) -> list[ServerRequest]:
         """The requests to the fork server, through a pipe: host keys are not written to disk."""
         places = dict(zip((node.name for node in plan.nodes), self._places(plan), strict=True))
         cluster = plan.config.name
@@ -278,9 +274,9 @@ class LocalProvider(OwnMachines):
 
     def _request(
         self, identity: Identity, node: Node | NodePlan, folder: Path, tag: str, view: View | None
-    ) -> spawn.ServerRequest:
+    ) -> ServerRequest:
         home = folder / "home"
-        return spawn.ServerRequest(
+        return ServerRequest(
             folder=folder,
             meta={"name": node.name, "role": node.role, "index": node.index},
             places=[],
@@ -302,13 +298,9 @@ class LocalProvider(OwnMachines):
         )
 
     def _view(self, plan: Plan) -> View | None:
-        return visible_paths.view_of_nodes(
+        return environment.view_of_nodes(
             plan.config, state=self._root.parent, cache=self._cache, environ=os.environ
         )
-
-    def _all_of(self, plan: Plan) -> tuple[Node, ...]:
-        there = {node.name: node for node in self.nodes(plan.config.name)}
-        return tuple(there[node.name] for node in plan.nodes)
 
     def _node(self, cluster: str, name: str, alive: bool) -> Node:
         folder = NodeFolder(self._cluster_folder(cluster) / name)
@@ -337,7 +329,7 @@ class LocalProvider(OwnMachines):
 
     def _places(self, plan: Plan) -> list[list[tuple[str, int]]]:
         seed = f"{self._digest}/{plan.config.name}"
-        return [spawn.addresses(seed, number) for number in range(len(plan.nodes))]
+        return [processes.addresses(seed, number) for number in range(len(plan.nodes))]
 
     def _make_cache(self) -> None:
         try:
@@ -352,7 +344,7 @@ class LocalProvider(OwnMachines):
 
     def _end_fork_server(self, cluster: str) -> None:
         """End the fork server of a creation that was killed: it may still be creating nodes."""
-        start, end = self._tag(cluster, ""), spawn.ROOM
+        start, end = self._tag(cluster, ""), processes.ROOM
         _kill(lambda tag: tag.startswith(start) and tag.endswith(end))
 
     def _roll_back(

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 CREATE = """
 import os, pickle, signal, sys
-from cloudtrain.providers.local import provider, spawn
+from cloudtrain.providers.local import processes, provider
 
 moment, file = sys.argv[1:]
 plan, identity = pickle.load(open(file, "rb"))
@@ -48,16 +48,16 @@ def around(owner, name):
         return result
     setattr(owner, name, wrapped)
 
-around(spawn.ForkServer, "__init__")
-around(spawn.ForkServer, "start")
-around(spawn, "await_answers")
+around(processes.ForkServer, "__init__")
+around(processes.ForkServer, "start")
+around(processes, "await_answers")
 
 if moment == "orders sent":
     def send(self, text, timeout):
         self.stdin.write(text)
         self.stdin.close()
         die(moment)
-    spawn.subprocess.Popen.communicate = send
+    processes.subprocess.Popen.communicate = send
 
 FORK_SERVER = '''
 import os, signal
@@ -90,8 +90,8 @@ around(os, "setsid", MOMENT)
 place = "main()"
 patch = FORK_SERVER.replace("TOOL", str(os.getpid())).replace("MOMENT", repr(moment))
 patch = patch.replace("FILE", repr(file))
-assert spawn.BOOTSTRAP.endswith(place)
-spawn.BOOTSTRAP = spawn.BOOTSTRAP.removesuffix(place) + "\\n" + patch + place
+assert processes.BOOTSTRAP.endswith(place)
+processes.BOOTSTRAP = processes.BOOTSTRAP.removesuffix(place) + "\\n" + patch + place
 print("ready", flush=True)
 provider.provider(plan.config).create(plan, identity, journal)
 print("created", flush=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cloudtrain.core.errors import PermissionsError
-from cloudtrain.providers.local import checks
+from cloudtrain.providers.local import environment
 
 
 def test_an_address_that_is_not_there_is_found() -> None:
-    finding = checks.loopback("192.0.2.1")
+    finding = environment.check_loopback("192.0.2.1")
     assert (finding.ok, finding.error) == (False, PermissionsError)
     assert "192.0.2.1" in finding.text

@@ -17,7 +17,7 @@ import pytest
 from cloudtrain.core.errors import CloudtrainError, LeftoverError, NodeUnreachable, UsageError
 from cloudtrain.core.events import Event, NodeRequested
 from cloudtrain.core.shell import Secret
-from cloudtrain.providers.local import processes, spawn
+from cloudtrain.providers.local import processes
 from tests.support.fakes import eventually, facts_of, make_plan, no_journal
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.processes import words
@@ -93,7 +93,7 @@ def test_an_address_follows_from_the_name_and_a_taken_one_is_passed_over(
     cluster: LocalCluster,
 ) -> None:
     seed = f"{cluster.provider._digest}/{cluster.name}"
-    first, second = spawn.addresses(seed, 0)[:2]
+    first, second = processes.addresses(seed, 0)[:2]
     with socket.create_server(first):
         chief, _ = cluster.create()
     assert (chief.address, chief.ssh_port) == second
@@ -101,7 +101,7 @@ def test_an_address_follows_from_the_name_and_a_taken_one_is_passed_over(
 
 def test_another_port_is_taken_where_the_usual_one_is_in_use(cluster: LocalCluster) -> None:
     seed = f"{cluster.provider._digest}/{cluster.name}"
-    taken = [place for place in spawn.addresses(seed, 0) if place[1] == 2222]
+    taken = [place for place in processes.addresses(seed, 0) if place[1] == 2222]
     listeners = [socket.create_server(place) for place in taken]
     chief, worker = cluster.create()
     for listener in listeners:
@@ -184,7 +184,7 @@ def test_a_frozen_server_is_a_running_node_that_does_not_answer(
     (server,) = servers(cluster, chief.name)
     os.kill(server, signal.SIGSTOP)
     assert states(cluster) == {chief.name: "running", worker.name: "running"}
-    monkeypatch.setattr(spawn, "START_SECONDS", 0.3)
+    monkeypatch.setattr(processes, "START_SECONDS", 0.3)
     with pytest.raises(NodeUnreachable, match="mnist-chief0: no SSH server answers at 127"):
         cluster.create()
     assert not gone(server)

@@ -17,7 +17,7 @@ import pytest
 
 from cloudtrain.core.events import Event, NodesShareFiles
 from cloudtrain.core.model import DataSource, Node
-from cloudtrain.providers.local import processes, visible_paths
+from cloudtrain.providers.local import environment, processes
 from tests.support.fakes import eventually, know_hosts
 from tests.support.local_cluster import LocalCluster, local_cluster
 from tests.support.project import Project
@@ -169,7 +169,7 @@ def test_a_shared_folder_is_seen_as_it_is(
 ) -> None:
     shared = user / "shared"
     shared.mkdir()
-    monkeypatch.setenv(visible_paths.SHARED, f"{shared}:/not/there")
+    monkeypatch.setenv(environment.SHARED, f"{shared}:/not/there")
     chief, _ = create(cluster)
     assert run(cluster, chief, f"echo new > {shared}/new; ls -A {user}") == (0, "shared\n")
     assert (shared / "new").read_text() == "new\n"
@@ -178,7 +178,7 @@ def test_a_shared_folder_is_seen_as_it_is(
 def test_with_all_shared_a_node_sees_this_machine(
     cluster: LocalCluster, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(visible_paths.SHARED, "/")
+    monkeypatch.setenv(environment.SHARED, "/")
     chief, worker = create(cluster)
     assert run(cluster, chief, f"cat {user}/data.csv") == (0, "1,2\n")
     assert run(cluster, chief, f"ls -d '{cluster.folder(worker)}'")[0] == 0
@@ -219,14 +219,14 @@ def test_what_a_view_needs_and_cannot_be_shown_is_said(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is shared, as before: half a view would fail where no cloud does."""
-    real = visible_paths.view_of_nodes
+    real = environment.view_of_nodes
 
     def odd(*given: object, **named: object) -> object:
         view = real(*given, **named)  # type: ignore[arg-type]
         assert view
         return replace(view, read_only=(*view.read_only, "/proc/self/ns/mnt"))
 
-    monkeypatch.setattr(visible_paths, "view_of_nodes", odd)
+    monkeypatch.setattr(environment, "view_of_nodes", odd)
     events: list[Event] = []
     cluster.nodes = cluster.provider.create(cluster.plan, cluster.identity, events.append)
     know_hosts(cluster.identity, cluster.nodes)
@@ -336,7 +336,7 @@ def test_a_file_that_only_this_machine_has_fails_a_run_and_the_hint_says_how_to_
 def test_a_node_with_a_disk_of_its_own_is_filled_and_freed_alone(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(visible_paths.DISK, "64m")
+    monkeypatch.setenv(environment.DISK, "64m")
     one, other = create(cluster)
     assert run(cluster, one, "echo before >early; stat -f -c %T .") == (0, "tmpfs\n")
     size = cluster.provider.fill_disk(cluster.name, one.name)

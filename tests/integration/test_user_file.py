@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.providers.hosts import scripts
+from cloudtrain.providers.hosts import provider
 
 OWN = tuple(f"ssh-ed25519 AAAA{number} ann@laptop-{number}" for number in range(5))
 OURS = "ssh-ed25519 AAAAours cloudtrain:mnist"
-ADD = scripts.editing('add_line "$1" "$2"')
-REMOVE = scripts.editing('remove_lines "$1" "$2"')
+ADD = provider.editing('add_line "$1" "$2"')
+REMOVE = provider.editing('remove_lines "$1" "$2"')
 LABEL = "cloudtrain:mnist"
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, or mounts a disk")

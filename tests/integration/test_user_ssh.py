@@ -14,7 +14,7 @@ import paramiko
 import pytest
 
 from cloudtrain.core.errors import NodeError
-from cloudtrain.providers.hosts import scripts, user_ssh
+from cloudtrain.providers.hosts import provider, user_ssh
 from cloudtrain.providers.hosts.provider import _host_facts
 from tests.support.fakes import key_pair
 
@@ -77,7 +77,7 @@ def test_a_df_that_prints_rubbish_is_no_machine_with_0_gb_free(tmp_path: Path) -
     (tmp_path / "df").write_text("#!/bin/sh\necho x; echo y z rubbish rubbish rubbish\n")
     (tmp_path / "df").chmod(0o755)
     answered = subprocess.run(
-        [shutil.which("sh") or "sh", "-c", scripts.FACTS],
+        [shutil.which("sh") or "sh", "-c", provider.FACTS],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -79,8 +79,7 @@ from cloudtrain.core.retry import Clock
 from cloudtrain.core.run_record import Run
 from cloudtrain.core.shell import Secret
 from cloudtrain.money.estimate import estimate
-from cloudtrain.playbooks.archive import Archive
-from cloudtrain.playbooks.code import FolderCode, GitCode, PrivateCode
+from cloudtrain.playbooks.code import Archive, FolderCode, GitCode, PrivateCode
 from cloudtrain.providers.aws.facts import FACTS
 from cloudtrain.state import Records
 from tests.support.fakes import FakeProvider

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.errors import PermissionsError, UsageError
-from cloudtrain.providers.local import checks, environment, spawn
+from cloudtrain.providers.local import environment, processes
 
 
 def test_addresses_are_different_usable_and_always_the_same() -> None:
-    first = [spawn.addresses("seed/mnist", number)[0] for number in range(300)]
+    first = [processes.addresses("seed/mnist", number)[0] for number in range(300)]
     assert len(set(first)) == 300
-    assert first == [spawn.addresses("seed/mnist", number)[0] for number in range(300)]
+    assert first == [processes.addresses("seed/mnist", number)[0] for number in range(300)]
     for address, port in first:
         a, b, c, d = map(int, address.split("."))
         assert a == 127
@@ -31,35 +31,35 @@ def test_addresses_are_different_usable_and_always_the_same() -> None:
         (0, "127.1.0.1"),
         (253, "127.1.0.254"),
         (254, "127.1.1.1"),
-        (spawn.ALL - 1, "127.254.255.254"),
-        (spawn.ALL, "127.1.0.1"),
+        (processes.ALL - 1, "127.254.255.254"),
+        (processes.ALL, "127.1.0.1"),
     ],
 )
 def test_every_number_is_an_address(number: int, address: str) -> None:
-    assert spawn.loopback_address(number) == address
+    assert processes.loopback_address(number) == address
 
 
 def test_a_folder_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    finding = checks.writable(tmp_path / "file" / "state")
+    finding = environment.check_writable(tmp_path / "file" / "state")
     assert (finding.ok, finding.error) == (False, PermissionsError)
-    assert checks.writable(tmp_path / "not" / "yet").ok
+    assert environment.check_writable(tmp_path / "not" / "yet").ok
     assert not (tmp_path / "not").exists()
 
 
 def test_a_full_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "LEAST_DISK", 1 << 62)
-    finding = checks.disk(tmp_path)
+    monkeypatch.setattr(environment, "LEAST_DISK", 1 << 62)
+    finding = environment.check_disk(tmp_path)
     assert (finding.ok, finding.error) == (False, UsageError)
 
 
 def test_little_memory_is_a_hint_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_available_memory", lambda: checks.GB)
-    finding = checks.memory(8)
+    monkeypatch.setattr(environment, "_available_memory", lambda: environment.GB)
+    finding = environment.check_memory(8)
     assert finding.ok
     assert finding.text == "1.0 GB of memory free, 8 TensorFlow tasks take about 3.1"
     assert finding.hint
-    assert checks.memory(2).hint is None
+    assert environment.check_memory(2).hint is None
 
 
 @pytest.fixture

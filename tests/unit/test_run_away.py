@@ -30,8 +30,7 @@ from cloudtrain.core.errors import (
 )
 from cloudtrain.core.model import ArtifactRules, Away, ClusterConfig, Code, NodeGroup, Train
 from cloudtrain.core.retry import Clock
-from cloudtrain.playbooks.archive import Archive
-from cloudtrain.playbooks.code import FolderCode
+from cloudtrain.playbooks.code import Archive, FolderCode
 from cloudtrain.state import Records
 from cloudtrain.state.away_record import AwayRecord, away_record, desk_mark, mark_of
 from cloudtrain.state.folder import ORDER_KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloudtrain.providers.local import visible_paths
+from cloudtrain.providers.local import environment
 
 
 def program(path: Path) -> Path:
@@ -22,31 +22,31 @@ def test_a_file_of_a_stranger_does_not_say_what_is_shown(tmp_path: Path) -> None
     shown = {named, named.parent.parent}
     for base in (secret, secret / "bin", tmp_path / "home"):
         settings.write_text(f"home = {base}\n")
-        assert set(visible_paths.interpreter(named)) == shown
+        assert set(environment.interpreter(named)) == shown
     (secret / "id_ed25519").touch(mode=0o600)
-    assert list(visible_paths.interpreter(secret / "id_ed25519")) == []
+    assert list(environment.interpreter(secret / "id_ed25519")) == []
     real = program(tmp_path / "python" / "bin" / "python3")
     (tmp_path / "python" / "lib").mkdir()
     settings.write_text(f"home = {real.parent}\n")
-    assert set(visible_paths.interpreter(named)) == {*shown, real.parent, real.parent.parent}
+    assert set(environment.interpreter(named)) == {*shown, real.parent, real.parent.parent}
 
 
 def test_a_folder_of_programs_does_not_show_the_tokens_beside_it(tmp_path: Path) -> None:
     program(tmp_path / ".docker" / "bin" / "docker")
     (tmp_path / ".docker" / "config.json").write_text("a token")
-    assert list(visible_paths._around(tmp_path / ".docker" / "bin")) == []
+    assert list(environment._around(tmp_path / ".docker" / "bin")) == []
     (tmp_path / ".conda" / "conda-meta").mkdir(parents=True)
     conda = program(tmp_path / ".conda" / "bin" / "python")
-    assert list(visible_paths._around(conda.parent)) == [tmp_path / ".conda"]
+    assert list(environment._around(conda.parent)) == [tmp_path / ".conda"]
 
 
 def test_nodes_of_one_folder_share_what_others_do_not_see(tmp_path: Path) -> None:
     from tests.support.fakes import make_plan
 
     config = make_plan("mnist").config
-    own = visible_paths.own_cache(config, tmp_path)
-    assert own.parent == tmp_path / visible_paths.OWN
-    view = visible_paths.view_of_nodes(
+    own = environment.own_cache(config, tmp_path)
+    assert own.parent == tmp_path / environment.OWN
+    view = environment.view_of_nodes(
         config, state=tmp_path / "state", cache=tmp_path, environ={"HOME": str(tmp_path)}
     )
     assert view is not None
