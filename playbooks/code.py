@@ -21,9 +21,9 @@ from cloudtrain.core.errors import CloudtrainError, UsageError
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.shell import Step, script
 from cloudtrain.node.key_shapes import file_reason
-from cloudtrain.playbooks import folder, git, git_access, ignore, scripts
+from cloudtrain.playbooks import folder, git, ignore, scripts
 from cloudtrain.playbooks.folder import OWN_IGNORE_FILE, FolderEntry, LeftOut, key_file, shown
-from cloudtrain.playbooks.git_access import Access
+from cloudtrain.playbooks.git import Access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def resolve(config: ClusterConfig, delivered: str | None = None) -> CodeSource:
             config = replace(config, code=replace(config.code, ref=delivered))
         url = git.url(config)
         commit, access = git.find(config, url)
-        pointers = git_access.lfs_pointers()
+        pointers = git.lfs_pointers()
         if access is not None:
             packed = archive(access, url, commit, pointers)
             return PrivateCode(url=url, digest=commit, archive=packed)
@@ -141,7 +141,7 @@ def archive(access: Access, url: str, commit: str, pointers: str) -> Archive:
             checkout = Path(folder, "code")
             fetch = script(scripts.GIT, str(checkout), url, commit, "", pointers)
             try:
-                done = git_access.run(access, *fetch.arguments, timeout=_FETCH_SECONDS)
+                done = git.run(access, *fetch.arguments, timeout=_FETCH_SECONDS)
             except TimeoutError as error:
                 raise _failed(access, url, str(error)) from None
             if done.returncode != 0:

@@ -85,10 +85,10 @@ def _missing(path: str, is_file: bool, there: Collection[str]) -> str | None:
     plain = os.path.normpath(re.sub(r"\[[^]]*\]$", "", path))
     if any(str(parent) in there for parent in Path(plain).parents):
         return None  # behind a link, which is delivered as a link
-    if is_file:
-        return None if plain in there else f"the delivered code has no file {plain}"
-    if plain in there:  # a wheel, or a link
+    if plain in there:  # the file, a wheel, or a link
         return None
+    if is_file:
+        return f"the delivered code has no file {plain}"
     if any(os.path.normpath(f"{plain}/{name}") in there for name in BUILDS):
         return None
     return f"the delivered code has no {' or '.join(BUILDS[:2])} in {plain}"

@@ -59,9 +59,6 @@ fi
 
 
 # ── Pythons that uv no longer has: from conda-forge, by micromamba ─────────────
-#
-# uv has no Python 3.7: https://github.com/astral-sh/uv/pull/13022. conda-forge makes nothing new
-# for it, and keeps what it has: https://conda-forge.org/news/2022/08/24/dropping-python-37/
 
 
 MICROMAMBA = "2.3.3-0"

@@ -292,6 +292,10 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
     libraries = cuda.pins(version, kind) if gpus else ()
     keras = tensorflow_releases.pinned("tf-keras", tensorflow_releases.minor(version))
     needs = requirements.without(library.needs if library else (), named)
+    index: tuple[str, ...] = ()
+    if tensorflow_releases.is_newer(version):
+        package = "tensorflow-cpu" if build == "cpu" else "tensorflow"
+        index = (version, package, "tensorboard", *(["tf-keras"] if legacy else []))
     return _Wanted(
         label=f"tf{version}-{build}",
         python=_python(config, _pythons(config, version)),
@@ -305,7 +309,7 @@ def _with(version: str, config: ClusterConfig, node: Node) -> _Wanted:
         install_alone=(keras,) if legacy else (),
         constraints=requirements.without(bounds, named),
         cuda=requirements.without(libraries, named),
-        index=_asked(version, build, legacy=legacy),
+        index=index,
         lines=config.setup.run,
         is_changed=library is not None,
     )
@@ -316,13 +320,6 @@ def _pythons(config: ClusterConfig, version: str) -> tuple[str, str]:
     first, last = tensorflow_releases.pythons(version)
     library = strategy_of(config).library
     return first, min(last, library.python, key=_number) if library else last
-
-
-def _asked(version: str, build: tensorflow_releases.Build, *, legacy: bool) -> tuple[str, ...]:
-    if not tensorflow_releases.is_newer(version):
-        return ()
-    package = "tensorflow-cpu" if build == "cpu" else "tensorflow"
-    return (version, package, "tensorboard", *(["tf-keras"] if legacy else []))
 
 
 _ANY_PYTHON = ("3.6", "3.99")

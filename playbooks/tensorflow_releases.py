@@ -59,7 +59,6 @@ FOR_TPUS: tuple[Release, Release] = ((2, 19), (2, 20))
 """First and last release whose build for TPUs installs from PyPI alone: `tensorflow-tpu` 2.19.1
 requires libtpu 0.0.10, 2.20.0 libtpu~=0.0.14 (queried on 2026-11-22). Those of 2.16 to 2.18 require
 versions of libtpu that PyPI lacks, and there is none of 2.21. None was run on a TPU."""
-_OLD_SETUPTOOLS = "setuptools<81"
 
 
 def release(version: str) -> Release:
@@ -135,7 +134,6 @@ def constraints(version: str) -> tuple[str, ...]:
     """Bounds for requirements that the release leaves open, and the release itself for packages
     that depend on it. CUDA's are in catalog/cuda.py."""
     known = [newest for first, newest in _NEWEST.items() if first <= release(version)]
-    latest = max(_NEWEST)
-    bounds = known[-1] if known and release(version) <= latest else ()
-    old = (_OLD_SETUPTOOLS,) if release(version) < (2, 21) else ()
+    bounds = known[-1] if known and not is_newer(version) else ()
+    old = ("setuptools<81",) if release(version) < (2, 21) else ()
     return (pinned("tensorflow", version), *bounds, *old)

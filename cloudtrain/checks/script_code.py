@@ -237,11 +237,11 @@ class DeliveredRepository(DeliveredCode):
 
     def _git(self, *command: str) -> str:
         """Output of a git command. Raises CloudtrainError."""
-        from cloudtrain.playbooks import git_access
+        from cloudtrain.playbooks import git
 
-        access = git_access.of_a_folder()
+        access = git.of_a_folder()
         try:
-            done = git_access.run(access, "git", "-C", self.root, *command, timeout=GIT_SECONDS)
+            done = git.run(access, "git", "-C", self.root, *command, timeout=GIT_SECONDS)
         except TimeoutError as error:
             raise CloudtrainError(f"{self.root}: {error}") from None
         if done.returncode:
@@ -254,11 +254,11 @@ def delivered_code(config: ClusterConfig) -> DeliveredCode | None:
     `code:` reports."""
     try:
         if config.code.git is not None:
-            from cloudtrain.playbooks import git, git_access
+            from cloudtrain.playbooks import git
 
             url = git.url(config)
             ref = config.code.ref or "HEAD"
-            if not git_access.is_local(url) or ref.startswith("-"):
+            if not git.is_local(url) or ref.startswith("-"):
                 return None
             path = unquote(urlsplit(url).path) if url.startswith("file://") else url
             return DeliveredRepository(path, ref)

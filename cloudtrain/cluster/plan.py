@@ -85,8 +85,7 @@ def plan_errors(plan: Plan) -> tuple[str, ...]:
 def without_code(plan: Plan) -> tuple[str, ...]:
     """Return the GPUs for which the TensorFlow of `setup` has no code; each role once."""
     found: dict[str, None] = {}
-    for node, version in _with_gpus(plan):
-        kind = node.accelerator.kind if node.accelerator else ""
+    for node, kind, version in _with_gpus(plan):
         row = gpus.gpu(kind)
         if row is not None and gpus.fit(kind, version) == "none":
             number = ".".join(map(str, row.capability))
@@ -101,14 +100,14 @@ OTHER_GPUS = (
 )
 
 
-def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str]]:
-    """Yield the rented nodes with GPUs, and the TensorFlow version installed on each."""
+def _with_gpus(plan: Plan) -> Iterator[tuple[NodePlan, str, str]]:
+    """Yield the rented nodes with GPUs, their kind, and the TensorFlow version installed there."""
     version = plan.config.setup.tensorflow
     if version is None or not is_cloud(plan.config.provider):
         return
     for node in plan.nodes:
         if node.accelerator is not None:
-            yield node, version
+            yield node, node.accelerator.kind, version
 
 
 def plan_notes(plan: Plan) -> tuple[str, ...]:
@@ -179,8 +178,7 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
 
 def _first_steps(plan: Plan) -> Iterator[str]:
     """Notes on GPUs newer than the TensorFlow release, with its estimate of the duration."""
-    for node, version in _with_gpus(plan):
-        kind = node.accelerator.kind if node.accelerator else ""
+    for node, kind, version in _with_gpus(plan):
         fits, own = gpus.fit(kind, version), gpus.first_release(kind, "own")
         later = f"; {own} and later have it" if own else ""
         if fits == "ptx":

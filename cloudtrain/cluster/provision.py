@@ -147,10 +147,8 @@ def await_started(session: Session) -> Session:
 
 def create_nodes(session: Session, plan: Plan) -> Session:
     """Create the nodes of `plan`; on a cloud, wait for their login and rotate their host keys."""
-    session, plan = (
-        replace(session, plan=with_same_image(session, session.plan)),
-        with_same_image(session, plan),
-    )
+    session = replace(session, plan=with_same_image(session, session.plan))
+    plan = with_same_image(session, plan)
     session, plan = within_budget(session, plan)
     plan = replace(plan, owner=current_owner(session.provider, session.console))
     with session.console.stage(f"nodes on {session.provider.name}", len(plan.nodes)) as stage:
@@ -166,7 +164,9 @@ def create_nodes(session: Session, plan: Plan) -> Session:
         for node in made:
             stage.done(node.name, node.address)
     session.records.journal(_placed(session.config, made))
-    nodes = merge_created(session, made)
+    # A cloud's lists may lack new nodes for a minute.
+    new = {node.name for node in made}
+    nodes = in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
     identity = load_identity(session.records.folder)
     if is_cloud(session.config.provider):
         with (
@@ -270,12 +270,6 @@ def refuse_missing_nodes(made: Sequence[Node], plan: Plan) -> None:
             hint="run `cloudtrain up` to continue, or "
             f"`cloudtrain down {plan.config.name}` to destroy it",
         )
-
-
-def merge_created(session: Session, made: Sequence[Node]) -> tuple[Node, ...]:
-    """Return all nodes, including new ones: a cloud's lists may lack them for a minute."""
-    new = {node.name for node in made}
-    return in_order([*made, *(n for n in session.nodes if n.name not in new)], session.plan)
 
 
 def identity_for(session: Session) -> Identity:

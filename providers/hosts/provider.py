@@ -8,7 +8,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
 
 from cloudtrain.core import ship
 from cloudtrain.core.codec import decode
@@ -31,8 +30,6 @@ from cloudtrain.core.task_id import TaskId
 from cloudtrain.providers.base.own_machines import OwnMachines
 from cloudtrain.providers.hosts.user_ssh import HostSlot, UserSsh, address_of, proxy_command
 
-R = TypeVar("R")
-T = TypeVar("T")
 LABEL = "cloudtrain"
 """Prefix of our key's comment in authorized_keys, before `:` and the cluster."""
 
@@ -55,7 +52,7 @@ class HostsProvider(OwnMachines):
         slots = self._slots(plan.config.name)
         numbers: dict[str, str] = {}
         addresses = sorted({address_of(slot.host).address for slot in slots})
-        findings = self._each(slots, lambda slot: _check_host(slot, addresses, numbers))
+        findings = fan_out(slots, lambda slot: _check_host(slot, addresses, numbers), name=_label)
         return (*findings, *shared_homes([slot for slot in slots if slot.name in numbers], numbers))
 
     def create(
@@ -75,7 +72,7 @@ class HostsProvider(OwnMachines):
         def look(slot: HostSlot) -> Node | None:
             return AWAY.call(lambda: _find_node(cluster, slot), on=NodeUnreachable)
 
-        looked = self._each(slots, look)
+        looked = fan_out(slots, look, name=_label)
         there = {node.name: node for node in looked if node is not None}
         new = [slot for slot in slots if slot.name not in there]
 
@@ -90,7 +87,7 @@ class HostsProvider(OwnMachines):
             return node
 
         try:
-            there |= {node.name: node for node in self._each(new, enroll)}
+            there |= {node.name: node for node in fan_out(new, enroll, name=_label)}
         except BaseException:
             self._roll_back(new, cluster, journal)
             raise
@@ -107,7 +104,7 @@ class HostsProvider(OwnMachines):
                 state: NodeState = "untrusted" if isinstance(error, HostKeyMismatch) else "unknown"
                 return replace(_node(slot, state, None), fault=why)
 
-        found = self._each(self._slots(cluster), ask)
+        found = fan_out(self._slots(cluster), ask, name=_label)
         return tuple(sorted(filter(None, found), key=lambda node: node.rank))
 
     def destroy(
@@ -176,11 +173,11 @@ class HostsProvider(OwnMachines):
         """List clusters on the machines that this config names."""
         names: set[str] = set()
 
-        def ask(slots: Sequence[HostSlot]) -> None:
+        def ask(slots: list[HostSlot]) -> None:
             with slots[0].session() as ssh:
                 names.update(ssh.run(CLUSTERS).split())
 
-        self._each(self._by_machine(self._config.name), ask)
+        fan_out(self._by_machine(self._config.name), ask, name=_label)
         return PartialList(
             Holding(cluster=name, provider=self.name, nodes=self.nodes(name))
             for name in sorted(names)
@@ -197,7 +194,7 @@ class HostsProvider(OwnMachines):
             except CloudtrainError as error:
                 journal(CleanupFailed(text=error.message))
 
-        self._each(slots, remove)
+        fan_out(slots, remove, name=_label)
 
     def _slots(self, cluster: str) -> list[HostSlot]:
         slots: list[HostSlot] = []
@@ -233,11 +230,8 @@ class HostsProvider(OwnMachines):
             except CloudtrainError as error:
                 failures[slots[0].host.address] = error.message
 
-        self._each(machines, once_it_answers)
+        fan_out(machines, once_it_answers, name=_label)
         return failures
-
-    def _each(self, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-        return fan_out(items, work, name=_label)
 
 
 def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "") -> None:
@@ -245,10 +239,8 @@ def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "")
     ssh.run(remove, cluster, slot.name, f"{LABEL}:{cluster}", everything)
 
 
-def _label(item: object) -> str:
-    slot = item[0] if isinstance(item, list) else item
-    assert isinstance(slot, HostSlot)
-    return slot.name
+def _label(item: HostSlot | list[HostSlot]) -> str:
+    return (item[0] if isinstance(item, list) else item).name
 
 
 def _find_node(cluster: str, slot: HostSlot) -> Node | None:
@@ -365,7 +357,7 @@ def _with_the_home_of(first: HostSlot, others: Sequence[HostSlot]) -> list[HostS
         with first.session() as ssh:
             mark = ssh.run(MARK_HOME).strip()
             try:
-                marked = fan_out(others, is_marked, name=lambda slot: slot.name)
+                marked = fan_out(others, is_marked, name=_label)
             finally:
                 ssh.run(UNMARK_HOME, mark)
     except CloudtrainError:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.core.errors import CloudtrainError, ConfigError, StepFailed
-from cloudtrain.playbooks import code, folder, git_access
+from cloudtrain.playbooks import code, folder
 from cloudtrain.playbooks.apply import apply
 from tests.support.code_parts import config, delivered, git, names, write
 from tests.support.nodes_here import HereTransport, Remembered, node
@@ -210,7 +210,7 @@ def test_a_run_goes_on_with_the_folder_that_it_began_with_or_not_at_all(tmp_path
 @pytest.fixture(autouse=True)
 def public(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes here are folders of this machine: a path stands for a URL that anybody can read."""
-    monkeypatch.setattr(git_access, "is_local", lambda url: False)
+    monkeypatch.setattr("cloudtrain.playbooks.git.is_local", lambda url: False)
 
 
 @pytest.fixture
