@@ -56,8 +56,7 @@ def apply(
     clock = clock or Clock(sleep=interrupted.wait)
 
     def ready(node: Node) -> None:
-        work = _Work(node, transport, stage, hosts, clock, sharing, note)
-        work.do(steps(node))
+        _Work(node, transport, stage, hosts, clock, sharing, note).do(steps(node))
 
     def interrupt() -> None:
         interrupted.set()

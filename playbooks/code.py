@@ -171,8 +171,7 @@ def _add(tar: tarfile.TarFile, checkout: Path, keys: list[LeftOut]) -> None:
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         if not member.issym():
-            executable = member.isdir() or member.mode & stat.S_IXUSR
-            member.mode = 0o755 if executable else 0o644
+            member.mode = 0o755 if member.isdir() or member.mode & stat.S_IXUSR else 0o644
         return member
 
     tar.add(checkout, "code", filter=wanted)

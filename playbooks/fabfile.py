@@ -43,7 +43,33 @@ def _playbook(name: str, steps: Steps, text: str, role: str = "chief") -> Any:
     """A task of `fab`, with this text in its list."""
 
     def run(c: Connection, file: str, role: str = role) -> None:
-        _onto(c, role, file, steps)
+        if not isinstance(c, Connection):
+            raise Exit("name a machine: fab -H HOST …", code=2)
+        try:
+            config = load(Path(file))
+            refuse_untrusted(config)
+            # Known host keys only; Fabric itself accepts any.
+            c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+            named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
+            for path in (Path(name.strip('"')).expanduser() for name in named.split()):
+                if path.is_file():
+                    c.client.load_system_host_keys(str(path))
+            node = Node(
+                name=c.original_host,
+                role=role,
+                index=0,
+                state="running",
+                address=c.host,
+                internal=c.host,
+                ssh_port=c.port,
+                user=c.user,
+            )
+            apply(lambda node: steps(config, node), [node], _OverFabric(c), _Lines())
+        except CloudtrainError as error:
+            hint = f"\nhint: {error.hint}" if error.hint else ""
+            raise Exit(f"{error}{hint}", code=error.exit_code) from error
+        except paramiko.SSHException as error:
+            raise Exit(f"{c.original_host}: no SSH connection: {error}", code=1) from error
 
     run.__doc__ = text
     return task(name=name, help=HELP)(run)
@@ -55,10 +81,6 @@ def _package_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
     return (*delivered, *code_packages.steps(config, node, source.digest))
 
 
-def _code_steps(config: ClusterConfig, node: Node) -> Sequence[Step]:
-    return code_playbook.steps(code_playbook.resolve(config), config.name)
-
-
 base = _playbook("base", base_playbook.steps, "Wait for the boot; install packages.")
 nvidia = _playbook("nvidia", nvidia_playbook.steps, "Install the driver for the GPUs.")
 tensorflow = _playbook("tensorflow", tensorflow_playbook.steps, "Install what `setup:` lists.")
@@ -66,40 +88,14 @@ horovod = _playbook(
     LIBRARY.package, horovod_playbook.steps, "Build Horovod for that TensorFlow.", role="worker"
 )
 gpus = _playbook("gpus", gpu_check.steps, "Check that TensorFlow sees all GPUs.")
-code = _playbook("code", _code_steps, "Deliver the code of `code:` to a machine.")
+code = _playbook(
+    "code",
+    lambda config, _: code_playbook.steps(code_playbook.resolve(config), config.name),
+    "Deliver the code of `code:` to a machine.",
+)
 packages = _playbook(
     "packages", _package_steps, "Deliver the code; install what it requires and itself."
 )
-
-
-def _onto(c: Connection, role: str, file: str, steps: Steps) -> None:
-    if not isinstance(c, Connection):
-        raise Exit("name a machine: fab -H HOST …", code=2)
-    try:
-        config = load(Path(file))
-        refuse_untrusted(config)
-        # Known host keys only; Fabric itself accepts any.
-        c.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        named = c.ssh_config.get("userknownhostsfile", "~/.ssh/known_hosts")
-        for path in (Path(name.strip('"')).expanduser() for name in named.split()):
-            if path.is_file():
-                c.client.load_system_host_keys(str(path))
-        node = Node(
-            name=c.original_host,
-            role=role,
-            index=0,
-            state="running",
-            address=c.host,
-            internal=c.host,
-            ssh_port=c.port,
-            user=c.user,
-        )
-        apply(lambda node: steps(config, node), [node], _OverFabric(c), _Lines())
-    except CloudtrainError as error:
-        hint = f"\nhint: {error.hint}" if error.hint else ""
-        raise Exit(f"{error}{hint}", code=error.exit_code) from error
-    except paramiko.SSHException as error:
-        raise Exit(f"{c.original_host}: no SSH connection: {error}", code=1) from error
 
 
 class _OverFabric:

@@ -145,12 +145,13 @@ def refuse_unreadable(config: ClusterConfig, url: str, commit: str) -> None:
         try:
             if not repository.fetch():
                 return
-            problems = [_problem(config, text) for text in _submodules(repository)]
+            texts = [*_submodules(repository)]
             if facts_of(config.provider).on_this_machine:
-                problems += [_problem(config, text) for text in _large_files(repository)]
+                texts += _large_files(repository)
         except TimeoutError:
             return
-    if problems:
+    if texts:
+        problems = [refused(config, "git", text).problems[0] for text in texts]
         hint = "set code.path to a checkout of yours, which is delivered as it is"
         raise ConfigError(problems, hint=hint)
 
@@ -184,9 +185,12 @@ class _Trees:
     def text(self, path: str) -> str:
         return self._git("show", f"{self.commit}:{path}") or ""
 
-    def setting(self, key: str) -> str:
-        blob = ("config", "--blob", f"{self.commit}:.gitmodules", "--get-regexp", key)
-        return self._git(*blob) or ""
+    def settings(self, key: str) -> dict[str, str]:
+        """Values of `submodule.NAME.KEY` in its .gitmodules, by name."""
+        pattern = rf"^submodule\..*\.{key}$"
+        blob = ("config", "--blob", f"{self.commit}:.gitmodules", "--get-regexp", pattern)
+        lines = (line.partition(" ") for line in (self._git(*blob) or "").splitlines())
+        return {name.partition(".")[2].rpartition(".")[0]: value for name, _, value in lines}
 
     def _git(self, *argv: str) -> str | None:
         done = run(self.access, "git", "-C", self.folder, *argv, timeout=_PROBE_SECONDS)
@@ -197,9 +201,8 @@ def _submodules(repository: _Trees) -> Iterator[str]:
     paths = {path for mode, path in repository.paths() if mode == _SUBMODULE}
     if not paths:
         return
-    named = dict(_settings(repository.setting(r"^submodule\..*\.path$")))
-    urls = dict(_settings(repository.setting(r"^submodule\..*\.url$")))
-    for name, path in named.items():
+    urls = repository.settings("url")
+    for name, path in repository.settings("path").items():
         if path not in paths or name not in urls:
             continue
         url = urls[name]
@@ -216,12 +219,6 @@ def _submodules(repository: _Trees) -> Iterator[str]:
             yield f"its submodule {path} at {url} cannot be read without an account: {why}"
 
 
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        yield key.partition(".")[2].rpartition(".")[0], value
-
-
 def _large_files(repository: _Trees) -> Iterator[str]:
     if lfs_pointers():
         return
@@ -230,10 +227,6 @@ def _large_files(repository: _Trees) -> Iterator[str]:
         return
     if run(repository.access, "git", "lfs", "version", timeout=_PROBE_SECONDS).returncode:
         yield "some of its files are in Git LFS, but git-lfs is not installed here"
-
-
-def _problem(config: ClusterConfig, text: str) -> Problem:
-    return refused(config, "git", text).problems[0]
 
 
 # ── git on this machine: anonymous, with the user's settings, or with a token as well ─────────

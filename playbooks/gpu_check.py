@@ -14,8 +14,7 @@ def steps(config: ClusterConfig, node: Node) -> tuple[Step, ...]:
     gpus, python = nvidia.wanted(config, node), tensorflow.bin_folder(config, node)
     if gpus is None or python is None or config.setup.tensorflow is None:
         return ()
-    environment = python.removesuffix("/bin")
-    arguments = (nvidia.ROOT, environment, str(gpus.count))
+    arguments = (nvidia.ROOT, python.removesuffix("/bin"), str(gpus.count))
     return (
         Step(
             name=f"TensorFlow sees {gpus}",

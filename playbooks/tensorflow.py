@@ -257,11 +257,8 @@ class _Wanted:
 
 
 def _wanted(config: ClusterConfig, node: Node) -> _Wanted | None:
-    version = config.setup.tensorflow
-    return _without_tensorflow(config) if version is None else _with(version, config, node)
-
-
-def _without_tensorflow(config: ClusterConfig) -> _Wanted | None:
+    if config.setup.tensorflow is not None:
+        return _with(config.setup.tensorflow, config, node)
     packages, own = config.setup.packages, requirements.delivered(config, ())
     with_code = requirements.of_code(config) is not None or config.setup.install
     if not packages and not own.main and not with_code and config.setup.python == "auto":
@@ -344,21 +341,16 @@ def _python(config: ClusterConfig, supported: tuple[str, str]) -> _Python:
         minors = range(_number(last)[1], _number(first)[1] - 1, -1)
         newest_first = tuple(f"python3.{minor}" for minor in minors)
         if not may_install and _number(first) <= sys.version_info[:2] <= _number(last):
-            newest_first = tuple(dict.fromkeys((*_running(), *newest_first)))
+            # The Python that runs this program: by its path, too, if PATH lacks its name.
+            name, path = f"python{running_python()}", getattr(sys, "_base_executable", None)
+            own = (name,) if shutil.which(name) else (path or sys.executable, name)
+            newest_first = tuple(dict.fromkeys((*own, *newest_first)))
     return _Python(
         candidates=(*newest_first, "python3"),
         first=first,
         last=last,
         debian_package="python3-venv" if may_install else "",
     )
-
-
-def _running() -> tuple[str, ...]:
-    """The Python that runs this program: by its name, or by its path if PATH lacks that."""
-    name = f"python{running_python()}"
-    if shutil.which(name):
-        return (name,)
-    return (getattr(sys, "_base_executable", None) or sys.executable, name)
 
 
 def _is_version(python: str) -> bool:

@@ -203,8 +203,7 @@ def await_first_login(
     """
     interrupted = threading.Event()
     clock = clock or Clock(sleep=interrupted.wait)
-    presence = _Presence(listed, clock) if listed is not None else None
-    wait = _Wait(transport, stage, clock, presence)
+    wait = _Wait(transport, stage, clock, _Presence(listed, clock) if listed else None)
 
     def enter(node: Node) -> None:
         began = clock.monotonic()

@@ -314,8 +314,7 @@ def _field(override: str) -> str:
 def _matters(config: ClusterConfig, override: str) -> bool:
     """True if the config would be another one with this `--set`."""
     try:
-        with_it = load_again(config, override)
-        return replace(with_it, overrides=config.overrides) != config
+        return replace(load_again(config, override), overrides=config.overrides) != config
     except (CloudtrainError, OSError):
         return True
 

@@ -277,7 +277,8 @@ class LeaseRenewer(threading.Thread):
             for _ in range(RACES if self._breaks else 1):
                 if answer.done:
                     break
-                there, to_break = holder_of(answer), self._is_to_break(answer)
+                there = holder_of(answer)
+                to_break = self._breaks in (there.id, ANY) and not is_over(answer)
                 # Ours if it is from this machine, also if the answer to a request was lost.
                 if not (is_over(answer) or there.is_here or to_break):
                     break
@@ -290,9 +291,6 @@ class LeaseRenewer(threading.Thread):
             self._version = answer.version if answer.done else ""
             self._other = None if answer.done else holder_of(answer)
             self._gaps = gaps
-
-    def _is_to_break(self, there: Swapped) -> bool:
-        return self._breaks in (holder_of(there).id, ANY) and not is_over(there)
 
     def _explain(self, error: CloudtrainError) -> None:
         if isinstance(error, NoBucketError) and self._config.artifacts.create:

@@ -10,7 +10,7 @@ from cloudtrain.cluster.session import Session
 from cloudtrain.core.cloud import cloud_of
 from cloudtrain.core.errors import CloudtrainError, NodeError, StepFailed, UsageError
 from cloudtrain.core.events import ClusterEnd, EndMoveBegun, EndMoved, Lifetime, known_end
-from cloudtrain.core.model import ClusterConfig, Limits, Node, NodePlan, Plan
+from cloudtrain.core.model import Limits, Node, NodePlan, Plan
 from cloudtrain.core.parallel import fan_out
 from cloudtrain.core.protocols import RentsMachines
 from cloudtrain.money.budget import BudgetState, budget_state, latest_end
@@ -24,7 +24,7 @@ SAME = 60.0
 """Seconds by which two ends may differ: clouds count a lifetime from different moments."""
 
 
-def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
+def new_end(session: Session) -> ClusterEnd | None:
     """Return the new end; None if it is unchanged. By `limits.max_lifetime` it counts from the
     creation of the cluster; `limits.budget` may bring it nearer. Raises UsageError for one that is
     in the past."""
@@ -40,10 +40,7 @@ def new_end(session: Session, *, now: float | None = None) -> ClusterEnd | None:
     by_budget = paid_until(session, session.plan)
     if by_budget is not None and (by_lifetime is None or by_budget < by_lifetime):
         end = replace(end, expires=by_budget)
-    if (
-        end.expires is not None
-        and end.expires < (session.clock.now() if now is None else now) + LEAST
-    ):
+    if end.expires is not None and end.expires < session.clock.now() + LEAST:
         name = session.config.name
         field = f"limits.max_lifetime of {words(limits.max_lifetime)}"
         if end.expires == by_budget:
@@ -121,8 +118,7 @@ def confirm_own_ends(session: Session) -> Session:
             return node
         return replace(node, no_end="its own timer does not run, or has another end")
 
-    nodes = fan_out(session.nodes, ask, name=lambda node: node.name)
-    return replace(session, nodes=tuple(nodes))
+    return replace(session, nodes=tuple(fan_out(session.nodes, ask, name=lambda node: node.name)))
 
 
 def ends_at(node: Node, end: ClusterEnd) -> bool:
@@ -203,12 +199,11 @@ def prices_of(session: Session, nodes: Iterable[NodePlan]) -> dict[str, NodePric
     cloud = cloud_of(config.provider)
     there = tuple(dict.fromkeys(node.placement for node in session.nodes if node.placement))
     places = there or config.placement or ((cloud.first_region,) if cloud else ())
-    return {node.name: _highest(config, node, places) for node in nodes}
-
-
-def _highest(config: ClusterConfig, node: NodePlan, places: tuple[str, ...]) -> NodePrice:
-    prices = [planned_price(config, node, place) for place in places]
-    return max(prices, key=lambda price: (price.most is None, price.most or 0.0))
+    found = {}
+    for node in nodes:
+        prices = [planned_price(config, node, place) for place in places]
+        found[node.name] = max(prices, key=lambda each: (each.most is None, each.most or 0.0))
+    return found
 
 
 def charges(session: Session, node: NodePlan) -> dict[str, float | None]:

@@ -186,13 +186,13 @@ def _to_try(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     begun = with_candidate(config, there)
     if was_ready(events):
         return (begun,)
-    others = (
-        each
-        for each in found
-        if (account(each), each.nodes) != (account(begun), begun.nodes)
-        or not set(each.placement) <= set(begun.placement)
-    )
-    return (begun, *others)
+    return (begun, *(each for each in found if not _is_part(each, begun)))
+
+
+def _is_part(choice: ClusterConfig, whole: ClusterConfig) -> bool:
+    """True for a choice of the candidate that `whole` has with all places."""
+    same_nodes = account(choice) == account(whole) and choice.nodes == whole.nodes
+    return same_nodes and set(choice.placement) <= set(whole.placement)
 
 
 def _clear(here: Handle, error: CloudtrainError, console: Console) -> None:
@@ -297,8 +297,7 @@ def settle(config: ClusterConfig) -> ClusterConfig:
     if there is not None:
         return with_candidate(config, there)
     found = cluster_offers(config)
-    best = next((offer for offer in found if not offer.not_sold), found[0])
-    return best.plan.config
+    return next((offer for offer in found if not offer.not_sold), found[0]).plan.config
 
 
 def standing(config: ClusterConfig) -> Candidate | None:
@@ -315,7 +314,12 @@ def standing(config: ClusterConfig) -> Candidate | None:
         for each in config.candidates
         if account(with_candidate(config, each)) == account(recorded)
     ]
-    return max(same, key=lambda each: _likeness(each, recorded), default=None)
+
+    def likeness(each: Candidate) -> tuple[bool, bool]:
+        """By machines, then by places."""
+        return each.nodes == recorded.nodes, set(recorded.placement) <= set(each.placement)
+
+    return max(same, key=likeness, default=None)
 
 
 def each_candidate(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
@@ -331,12 +335,6 @@ def each_account(config: ClusterConfig) -> tuple[ClusterConfig, ...]:
     for each in each_candidate(config):
         found.setdefault(account(each), each)
     return tuple(found.values())
-
-
-def _likeness(candidate: Candidate, recorded: ClusterConfig) -> tuple[bool, bool]:
-    """Likeness of a candidate in the recorded account to the record: by machines, then places."""
-    places = set(recorded.placement) <= set(candidate.placement)
-    return (candidate.nodes == recorded.nodes, places)
 
 
 def _rank(offer: ClusterOffer) -> tuple[int, float]:

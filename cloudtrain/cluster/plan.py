@@ -118,8 +118,7 @@ def plan_notes(plan: Plan) -> tuple[str, ...]:
         if group.machine is None and node.machine is not None:
             why = f"the cheapest with {node.accelerator}" if node.accelerator else "the default"
             found[f"nodes.{node.role}: no machine is set: using {node.machine}, {why}"] = None
-        end = catalog.note(plan.config.provider, node)
-        if end:
+        if end := catalog.note(plan.config.provider, node):
             found[f"nodes.{node.role}: {end}"] = None
         found.update((f"nodes.{node.role}{text}", None) for text in _with_care(plan, node))
         found.update((f"nodes.{node.role}: {text}", None) for text in _of_tpu(plan, node))
@@ -171,8 +170,7 @@ def _with_care(plan: Plan, node: NodePlan) -> Iterator[str]:
             f".disk_gb: {node.disk_gb} GB may be too little for an image with NVIDIA's driver, and "
             f"15 GB for TensorFlow with CUDA: {ROOMY_GB} is enough, and so is the default"
         )
-    caution = cuda.caution(version, node.accelerator.kind) if version else None
-    if caution:
+    if version and (caution := cuda.caution(version, node.accelerator.kind)):
         yield f": {caution}"
 
 
@@ -253,17 +251,8 @@ def first_task(tasks: tuple[Task, ...]) -> Task:
 
 def start_order(tasks: tuple[Task, ...]) -> tuple[Task, ...]:
     """Sort ps, chief, workers, evaluator, others: tasks that others wait for come first."""
-    order = ("ps", "chief", "worker", "evaluator")
-    return tuple(
-        sorted(
-            tasks,
-            key=lambda task: (
-                order.index(task.role) if task.role in order else len(order),
-                task.role,
-                task.index,
-            ),
-        )
-    )
+    first = {"ps": 0, "chief": 1, "worker": 2, "evaluator": 3}
+    return tuple(sorted(tasks, key=lambda each: (first.get(each.role, 4), each.role, each.index)))
 
 
 def open_ports_note(config: ClusterConfig) -> str | None:
@@ -336,8 +325,7 @@ class SpotFallback:
                 f"{limit:g} $/hour: requesting spot again"
             )
             return
-        refusal = self.over_budget(dearer)
-        if refusal is not None:
+        if (refusal := self.over_budget(dearer)) is not None:
             self.console.warn(f"{what}; on demand, {refusal}: requesting spot again")
             return
         cost = "" if bill is None else f": {per_hour(bill)} instead of {per_hour(estimate(plan))}"

@@ -158,8 +158,7 @@ def open_provider(config: ClusterConfig) -> Provider:
             hint=install_hint(config.provider),
         )
     module = importlib.import_module(f"{folder}.provider")
-    make = cast("Callable[[ClusterConfig], Provider]", module.provider)
-    provider = make(config)
+    provider = cast("Callable[[ClusterConfig], Provider]", module.provider)(config)
     if is_cloud(config.provider):
         provider.whereabouts = whereabouts(config)
     return provider

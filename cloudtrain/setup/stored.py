@@ -19,7 +19,6 @@ from cloudtrain.artifacts.inventory import Stop
 from cloudtrain.core import moments
 from cloudtrain.core.codec import UNIX_TIME, InvalidRecord, decode
 from cloudtrain.core.errors import StoreError
-from cloudtrain.core.model import Artifact
 from cloudtrain.core.presign import PresignedRequest
 from cloudtrain.core.protocols import ArtifactStore, Transport
 from cloudtrain.datasets.dataset import DataFile
@@ -57,7 +56,11 @@ def store_archive(
         upload = Upload(transport=transport, store=store, pool=pool, stop=stop)
         sent = upload_from_node(packed.node, f"{packed.folder}/parts", due, upload)
         for part in archive.parts:
-            refuse_other(part, sent.arrived.get(part.name), sent.why)
+            arrived = sent.arrived.get(part.name)
+            if arrived is None:
+                raise StoreError(f"{part.name} was not uploaded: {sent.why or 'it changed'}")
+            if (arrived.size, arrived.sha256) != (part.size, part.sha256):
+                raise StoreError(f"{part.name} was changed between packing and uploading")
         names = [part.name for part in archive.parts]
         stop.check()
         kept = replace(archive, store=place, folder=final, created=moments.now())
@@ -75,14 +78,6 @@ def store_archive(
 
 def folder_of(archive: Archive) -> str:
     return f"{FOLDER}/{archive.key}/{archive.sha256[:32]}"
-
-
-def refuse_other(part: Part, arrived: Artifact | None, why: str | None) -> None:
-    """Raise StoreError unless the part has arrived as it was packed."""
-    if arrived is None:
-        raise StoreError(f"{part.name} was not uploaded: {why or 'it changed'}")
-    if (arrived.size, arrived.sha256) != (part.size, part.sha256):
-        raise StoreError(f"{part.name} was changed between packing and uploading")
 
 
 def listed(archive: Archive, data: DataStore) -> Iterator[Part]:
@@ -147,7 +142,7 @@ class Staging:
 
 def archives() -> tuple[Archive, ...]:
     """All that are known, the last one created first."""
-    found = list(_read("archive-*.json", Archive))
+    found = _read("archive-*.json", Archive)
     return tuple(sorted(found, key=lambda each: each.created, reverse=True))
 
 
@@ -185,16 +180,12 @@ def forget(record: Archive | Staging) -> None:
 
 def _path(record: Archive | Staging) -> Path:
     if isinstance(record, Staging):
-        return _folder() / f"staging-{record.id}.json"
-    return _folder() / f"archive-{record.key}-{record.sha256[:16]}.json"
-
-
-def _folder() -> Path:
-    return home() / "environments"
+        return home() / f"environments/staging-{record.id}.json"
+    return home() / f"environments/archive-{record.key}-{record.sha256[:16]}.json"
 
 
 def _read(pattern: str, kind: type[T]) -> Iterator[T]:
-    for path in sorted(_folder().glob(pattern)):
+    for path in sorted((home() / "environments").glob(pattern)):
         try:
             yield decode(kind, json.loads(path.read_bytes()))
         except (OSError, ValueError, InvalidRecord):

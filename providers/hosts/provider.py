@@ -79,8 +79,7 @@ class HostsProvider(OwnMachines):
         def enroll(slot: HostSlot) -> Node:
             journal(NodeRequested(node=slot.name))
             with slot.session() as ssh:
-                enroll = editing(ENROLL)
-                ssh.run(enroll, cluster, slot.name, key, whose, secrets.token_hex(8))
+                ssh.run(editing(ENROLL), cluster, slot.name, key, whose, secrets.token_hex(8))
                 node = _enrolled(ssh, cluster, slot)
             if node is None:
                 raise NodeError(slot.name, "its file was created but does not exist")
@@ -235,8 +234,7 @@ class HostsProvider(OwnMachines):
 
 
 def _remove(ssh: UserSsh, cluster: str, slot: HostSlot, *, everything: str = "") -> None:
-    remove = editing(REMOVE)
-    ssh.run(remove, cluster, slot.name, f"{LABEL}:{cluster}", everything)
+    ssh.run(editing(REMOVE), cluster, slot.name, f"{LABEL}:{cluster}", everything)
 
 
 def _label(item: HostSlot | list[HostSlot]) -> str:

@@ -104,7 +104,7 @@ class UserSsh:
     client: paramiko.SSHClient
     host_keys: tuple[str, ...]
 
-    def run(self, text: str, *arguments: str, stdin: bytes = b"") -> str:
+    def run(self, text: str, *arguments: str) -> str:
         """Run an sh script and return its stdout. Raises NodeError with its last line of stderr, or
         for an answer over 1 MB; NodeUnreachable if there is none within a minute.
         """
@@ -117,8 +117,6 @@ class UserSsh:
         limit.daemon = True
         limit.start()
         try:
-            if stdin:
-                channel.sendall(stdin)
             channel.shutdown_write()
             output = out.read(MOST + 1)
             words = err.read(MOST + 1) if len(output) <= MOST else b""  # else it has no end

@@ -32,8 +32,7 @@ class NodeFolder:
             meta = json.loads((self.path / "node.json").read_bytes())
         except (OSError, ValueError):
             return {}
-        well = isinstance(meta, dict) and isinstance(meta.get("port"), int)
-        return meta if well else {}
+        return meta if isinstance(meta, dict) and isinstance(meta.get("port"), int) else {}
 
     def task_ports(self) -> tuple[int, ...]:
         """Ports that the node's server reserves for the task; servers of old versions have none."""
@@ -72,8 +71,7 @@ class NodeFolder:
 
     def unmark_killed(self) -> None:
         """Remove the mark: the old processes are gone and the server will be started again."""
-        with contextlib.suppress(FileNotFoundError):
-            (self.path / "doomed").unlink()
+        (self.path / "doomed").unlink(missing_ok=True)
 
 
 def remove(folder: Path) -> None:

@@ -92,7 +92,7 @@ def enter(view: View, folder: Path) -> None:
     if owners is not None:
         os.close(owners)
     home = folder / "home"
-    if view.disk and not any(files for _, _, files in os.walk(home)):
+    if view.disk and not any(files for _, _, files in os.walk(home)):  # it is new
         owner = f",uid={NODE_USER},gid={NODE_USER}" if as_root else ""
         _tmpfs(str(home), f"size={view.disk},mode=0700{owner}")
     for target in empty:

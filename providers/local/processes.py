@@ -254,19 +254,12 @@ def await_answers(nodes: Sequence[Node], root: Path) -> None:
             for key, _ in selector.select(left):
                 node, probe = key.data
                 selector.unregister(probe)
-                if _greets(probe):
-                    silent.pop(node.name)
+                with contextlib.suppress(OSError):
+                    greeting = probe.recv(255)
+                    probe.send(b"SSH-2.0-probe\r\n")  # it sees a client that disconnects
+                    if greeting.startswith(b"SSH-"):
+                        silent.pop(node.name)
     raise_all({name: _silent(node, root / name) for name, node in silent.items()})
-
-
-def _greets(probe: socket.socket) -> bool:
-    """True if the server greets. We greet, too: it sees a client that disconnects."""
-    try:
-        greeting = probe.recv(255)
-        probe.send(b"SSH-2.0-probe\r\n")
-    except OSError:
-        return False
-    return greeting.startswith(b"SSH-")
 
 
 def _silent(node: Node, folder: Path) -> NodeUnreachable:

@@ -408,8 +408,7 @@ def _make_gpu_devices() -> None:
 
 
 def _kill(matches: Callable[[str], bool]) -> None:
-    left = processes.kill(matches)
-    if left:
+    if left := processes.kill(matches):
         raise _leftover(left, [])
 
 

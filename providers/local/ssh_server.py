@@ -64,8 +64,7 @@ def serve(listener: socket.socket, settings: ServerSettings) -> NoReturn:
     log.warning("listening on %s:%s", *listener.getsockname())
     try:
         while True:
-            connection = _accept(listener)
-            ClientConnection(connection, settings, children).open(host_key)
+            ClientConnection(_accept(listener), settings, children).open(host_key)
     except Terminated:
         listener.close()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
