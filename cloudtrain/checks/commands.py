@@ -1,4 +1,4 @@
-"""Command lines that no shell could start, misspelt placeholders, and values to fill in."""
+"""Command lines that no shell or node could start, misspelt placeholders, and values to fill in."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.cluster.plan import tasks
+from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
+from cloudtrain.config.location import placed
+from cloudtrain.core.model import ClusterConfig, Plan, Problem
+from cloudtrain.core.run_record import Run
 from cloudtrain.core.store_kinds import KINDS
+from cloudtrain.datasets.dataset import is_for
 from cloudtrain.training.strategies import strategy_of
 
 _PART = (
@@ -189,3 +194,60 @@ def _texts(value: object, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, tuple):
         for number, each in enumerate(value):
             yield from _texts(each, f"{path}[{number}]")
+
+
+# ── too long for a node ────────────────────────────────────────────────────────
+
+
+LONGEST = 128 * 1024 - 1_024
+"""Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
+string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the command."""
+
+
+def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
+    """Each task as it would be launched, with `<node name>` for addresses that only `up` knows."""
+    run = Run(
+        id="RUN",
+        cluster=plan.config.name,
+        command=plan.config.train.command,
+        commands=plan.config.train.commands,
+        tasks=tasks(plan),
+        state="starting",
+        created=0.0,
+    )
+    inputs = LaunchInputs(
+        addresses={node.name: f"<{node.name}>" for node in plan.nodes},
+        work={node.name: work.format(node.name) for node in plan.nodes},
+        data={
+            node.name: {
+                name: f"<data.{name}>"
+                for name, source in plan.config.data.items()
+                if is_for(source, node.role)
+            }
+            for node in plan.nodes
+        },
+    )
+    return task_launches(plan, run, inputs)
+
+
+def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Problem, ...]:
+    """Command lines and variables that no node can start a program with; each once, for all
+    tasks."""
+    found: dict[str, Problem] = {}
+    for launch in started:
+        role = launch.task.role
+        own = f".{role}" if role in config.train.commands else ""
+        values = {f"train.command{own}": launch.command}
+        for name, value in launch.environment.items():
+            if isinstance(value, str):
+                values[f"train.env.{name}"] = f"{name}={value}"
+        for field, value in values.items():
+            size = len(value.encode("utf-8", "surrogateescape"))
+            if size > LONGEST and field not in found:
+                text = (
+                    f"is {size:,} bytes long; one argument or variable takes at most "
+                    f"{LONGEST:,}: put it in a file that `code:` delivers"
+                )
+                problem = Problem(file=config.source, line=None, field=field, text=text)
+                found[field] = placed(config, problem)
+    return tuple(found.values())

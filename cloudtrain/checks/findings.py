@@ -9,16 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtrain.checks.commands import command_problems, unfilled
+from cloudtrain.checks.commands import command_problems, launched, too_long, unfilled
+from cloudtrain.checks.node_notes import without_end
+from cloudtrain.checks.path_notes import unusable
+from cloudtrain.checks.script_code import missing_script
 from cloudtrain.checks.setup import setup
+from cloudtrain.cluster.drift import lifetime_note, on_record, recorded_drift, refuse_drift
+from cloudtrain.cluster.plan import CHOOSES, plan_errors, plan_notes
 from cloudtrain.cluster.session import Handle
 from cloudtrain.config import read_secrets
 from cloudtrain.config.location import placed
-from cloudtrain.core.cloud import SshService, cloud_of, facts_of
+from cloudtrain.core.cloud import SshService, cloud_of, facts_of, is_cloud
 from cloudtrain.core.errors import (
     CloudtrainError,
     ConfigError,
     CredentialsError,
+    LeftoverError,
+    NoBucketError,
+    PreflightError,
     UsageError,
     if_told,
     text_of,
@@ -28,6 +36,7 @@ from cloudtrain.core.own_python import NEUTRAL
 from cloudtrain.core.partial_list import evidence_text
 from cloudtrain.core.paths import size_text
 from cloudtrain.core.protocols import Finding, RentsMachines
+from cloudtrain.core.retry import CLOCK
 from cloudtrain.datasets.dataset import DataFile, Dataset, parts
 from cloudtrain.datasets.fit import too_small
 from cloudtrain.datasets.listing import DataSigner, list_dataset, open_source
@@ -305,3 +314,77 @@ def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]], *, shared:
         return f"{text}, one copy for {len(sizes)} nodes of this machine"
     total = f", {size_text(sum(sizes))} in all" if len(sizes) > 1 else ""
     return f"{text} on each of {len(sizes)} node{'s' if len(sizes) > 1 else ''}{total}"
+
+
+# ── the record here, the machines, the command and the store ───────────────────
+
+
+def drift_finding(plan: Plan) -> tuple[Finding, ...]:
+    """Finding on what `up` would refuse of a changed file, by the record here; none if no node is
+    on record."""
+    if not on_record(plan):
+        return ()
+    try:
+        refuse_drift(recorded_drift(plan), plan.config)
+    except UsageError as error:
+        return (Finding.of("cluster", error),)
+    text = "; ".join(lifetime_note(plan)) or "its nodes match the file"
+    return (Finding(what="cluster", ok=True, text=text),)
+
+
+def end_findings(handle: Handle) -> tuple[Finding, ...]:
+    """Finding on the ends of existing nodes, by the cloud; none if no node is on record, or if the
+    cloud does not answer, which other findings say."""
+    provider = handle.provider if on_record(handle.plan) else None
+    if not isinstance(provider, RentsMachines):
+        return ()
+    nodes = if_told(lambda: tuple(provider.nodes_and_ends(handle.config.name)), ())
+    lacking = without_end(nodes, CLOCK.now())
+    if lacking:
+        text = "; ".join(f"{node.name}: NO END: {node.no_end}" for node in lacking)
+        hint = "`cloudtrain up` gives them one where the cloud can, `cloudtrain down` deletes them"
+        return refusal("end", [text], hint, LeftoverError)
+    if not any(node.expires and node.state == "running" for node in nodes):
+        return ()
+    return (Finding(what="end", ok=True, text="the cloud will end its running nodes"),)
+
+
+def machines(plan: Plan) -> tuple[Finding, ...]:
+    """Finding on machine types, before any cloud is queried; none if no machine is rented."""
+    if not is_cloud(plan.config.provider):
+        return ()
+    chosen = dict.fromkeys(f"{node.machine}" for node in plan.nodes)
+    text = "; ".join(plan_notes(plan)) or ", ".join(chosen)
+    wrong = refusal("machines", plan_errors(plan), CHOOSES)
+    return wrong or (Finding(what="machines", ok=True, text=text),)
+
+
+def command(plan: Plan) -> tuple[Finding, ...]:
+    """Return a finding if the command cannot be started, otherwise none."""
+    return refusal("command", [str(each) for each in too_long(plan.config, launched(plan))])
+
+
+def script(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Finding if the file that the command names is not delivered."""
+    missing = missing_script(config)
+    return refusal("script", [missing] if missing else [], kind=PreflightError)
+
+
+def buckets(config: ClusterConfig) -> tuple[Finding, ...]:
+    """Finding on URIs that no program on the nodes can open."""
+    return refusal("buckets", unusable(config))
+
+
+def store(handle: Handle) -> Finding:
+    """Finding on the store, tested by writing, reading and deleting a file."""
+    config = handle.config
+    if config.artifacts.store is None:
+        return Finding(what="store", ok=True, text="artifacts are downloaded to this machine")
+    try:
+        handle.store.check()
+    except CloudtrainError as error:
+        if isinstance(error, NoBucketError) and config.artifacts.create:
+            text = f"{config.artifacts.store}: does not exist yet: `up` creates it"
+            return Finding(what="store", ok=True, text=text)
+        return Finding.of("store", error)
+    return Finding(what="store", ok=True, text=config.artifacts.store)

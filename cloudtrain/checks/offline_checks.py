@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Literal
@@ -11,26 +12,34 @@ from typing import Literal
 from cloudtrain.catalog.region_names import invalid_region
 from cloudtrain.checks.commands import marked, placeholder_notes
 from cloudtrain.checks.import_notes import import_notes
-from cloudtrain.checks.path_notes import bucket_notes, path_notes
-from cloudtrain.checks.script_code import program_notes
-from cloudtrain.checks.script_notes import PARTS, script_notes
+from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, path_notes, says_written
+from cloudtrain.checks.script_code import (
+    StartedScript,
+    command_lines,
+    explain_missing,
+    facts_in,
+    program_notes,
+    scripts_of,
+)
 from cloudtrain.checks.setup import setup_notes
-from cloudtrain.cluster.plan import open_ports_note, tasks
-from cloudtrain.cluster.task_launch import LaunchInputs, TaskLaunch, task_launches
+from cloudtrain.cluster.plan import make_plan, open_ports_note
 from cloudtrain.config import with_candidate
 from cloudtrain.config.env_file import environment_of
 from cloudtrain.config.location import placed
-from cloudtrain.core.cloud import facts_of, is_cloud
-from cloudtrain.core.model import ClusterConfig, Plan, Problem
-from cloudtrain.core.run_record import Run
-from cloudtrain.datasets.dataset import is_for
-from cloudtrain.playbooks import code_packages, tensorflow
+from cloudtrain.core.cloud import cloud_of, facts_of, is_cloud
+from cloudtrain.core.model import ClusterConfig, Problem
+from cloudtrain.core.paths import shown
+from cloudtrain.playbooks import code_packages, tensorflow, tensorflow_releases
+from cloudtrain.script import saving
+from cloudtrain.script.arguments import argument_problems
+from cloudtrain.script.facts import ScriptFacts, Use, strategies_in, strategy_in
+from cloudtrain.script.releases import Need, missing_in
+from cloudtrain.training import interconnect
+from cloudtrain.training.log_text import NCCL, OLD_NCCL
+from cloudtrain.training.strategies import STRATEGIES, strategy_of
+from cloudtrain.training.tf_config import for_estimator, wants_tf_config
 from cloudtrain.trust.consent import fact_lines
 from cloudtrain.trust.file_facts import file_facts
-
-LONGEST = 128 * 1024 - 1_024
-"""Bytes of a task's command line, and of each of its variables with its name: Linux's limit for one
-string (MAX_ARG_STRLEN, 32 pages), less room for what the launch puts before the command."""
 
 
 def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
@@ -40,55 +49,6 @@ def unknown_places(config: ClusterConfig) -> tuple[Problem, ...]:
     wrong = (invalid_region(config.provider, place) for place in config.placement)
     found = Problem(file=config.source, line=None, field="placement", text="")
     return tuple(placed(config, replace(found, text=text)) for text in wrong if text)
-
-
-def launched(plan: Plan, work: str = "<work of {}>") -> tuple[TaskLaunch, ...]:
-    """Each task as it would be launched, with `<node name>` for addresses that only `up` knows."""
-    run = Run(
-        id="RUN",
-        cluster=plan.config.name,
-        command=plan.config.train.command,
-        commands=plan.config.train.commands,
-        tasks=tasks(plan),
-        state="starting",
-        created=0.0,
-    )
-    inputs = LaunchInputs(
-        addresses={node.name: f"<{node.name}>" for node in plan.nodes},
-        work={node.name: work.format(node.name) for node in plan.nodes},
-        data={
-            node.name: {
-                name: f"<data.{name}>"
-                for name, source in plan.config.data.items()
-                if is_for(source, node.role)
-            }
-            for node in plan.nodes
-        },
-    )
-    return task_launches(plan, run, inputs)
-
-
-def too_long(config: ClusterConfig, started: Sequence[TaskLaunch]) -> tuple[Problem, ...]:
-    """Command lines and variables that no node can start a program with; each once, for all
-    tasks."""
-    found: dict[str, Problem] = {}
-    for launch in started:
-        role = launch.task.role
-        own = f".{role}" if role in config.train.commands else ""
-        values = {f"train.command{own}": launch.command}
-        for name, value in launch.environment.items():
-            if isinstance(value, str):
-                values[f"train.env.{name}"] = f"{name}={value}"
-        for field, value in values.items():
-            size = len(value.encode("utf-8", "surrogateescape"))
-            if size > LONGEST and field not in found:
-                text = (
-                    f"is {size:,} bytes long; one argument or variable takes at most "
-                    f"{LONGEST:,}: put it in a file that `code:` delivers"
-                )
-                problem = Problem(file=config.source, line=None, field=field, text=text)
-                found[field] = placed(config, problem)
-    return tuple(found.values())
 
 
 def evaluator_note(config: ClusterConfig) -> str | None:
@@ -182,7 +142,316 @@ def _open(config: ClusterConfig) -> Iterator[str]:
         )
 
 
-# ── every note ───────────────────────────────────────────────────────────────────────────────
+# ── the script: where its source and the config disagree ─────────────────────────
+
+
+KERAS_3 = (2, 16)
+"""First TensorFlow release with Keras 3: https://github.com/tensorflow/tensorflow/releases/tag/v2.16.1"""
+
+
+def script_notes(config: ClusterConfig) -> tuple[str, ...]:
+    """One line for each disagreement, with `file.py:LINE`. Offline: the source is parsed, never
+    run."""
+    scripts = scripts_of(config)
+    found: list[str] = []
+    for field, script in scripts.items():
+        if script is None:
+            continue
+        if script.facts is None:
+            missing = explain_missing(script, f"{field}: {script.started.words}")
+            found += [missing] if missing else []
+        else:
+            found += _arguments(field, script, script.facts)
+    facts = facts_in(scripts.values())
+    if facts is not None:
+        whole = all(script and script.facts for script in scripts.values())
+        found += _strategy(config, facts) if whole else ()
+        found += [line for notes in _SCRIPT_NOTES for line in notes(config, facts)]
+    return tuple(found)
+
+
+def _unreadable(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    version = "{}.{}".format(*sys.version_info[:2])
+    for use in facts.unreadable:
+        yield f"{use}: not checked, as Python {version} cannot parse it: {use.name}"
+
+
+def _strategy(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    own, found = strategy_of(config), strategies_in(facts)
+    any_role = not own.roles and not own.single_node
+    if not found or own.name in found or any_role:
+        return
+    name, use = next(iter(found.items()))
+    is_free = not STRATEGIES[name].roles and not STRATEGIES[name].single_node
+    if is_free and "ps" in own.roles:
+        return  # parameter servers with a session, as in TensorFlow 1
+    what = use.name.removeprefix("tensorflow.")
+    only = strategy_in(facts)
+    advice = f": set `strategy: {only}`" if only and STRATEGIES[only].launched else ""
+    yield f"{use}: {what}, but the config has `strategy: {own.name}`{advice}"
+
+
+def _release(config: ClusterConfig) -> tensorflow_releases.Release | None:
+    version = config.setup.tensorflow
+    if version is None or not tensorflow_releases.VERSION.fullmatch(version):
+        return None
+    return tensorflow_releases.release(version)
+
+
+def _releases(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    release, version = _release(config), config.setup.tensorflow
+    if release is None:
+        return
+    spans: dict[tuple[object, object], list[Need]] = {}
+    for need in missing_in(release, facts):
+        spans.setdefault((need.first, need.last), []).append(need)
+    for first, *others in spans.values():
+        more = f" (and {len(others)} more such names)" if others else ""
+        name = first.name.removeprefix(".")
+        advice = f'set `setup.tensorflow: "{first.advised}"`'
+        yield f"{first.use}: {name}{more} is not in TensorFlow {version}: {first}; {advice}"
+
+
+def _keras(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    release, own = _release(config), strategy_of(config)
+    if release is None or release < KERAS_3 or own.keras_3 == "works":
+        return
+    if own.keras_3 == "fit_fails" and _training_tasks(config) < 2:
+        return
+    use = next((use for use in facts.names if use.name.partition(".")[0] == "keras"), None)
+    if use is not None and use.sure:
+        yield (
+            f"{use}: `import keras` is Keras 3, whatever `setup.keras` says, and its fit does not "
+            f"work with {own.name}: use `from tensorflow import keras`"
+        )
+
+
+def _uris(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    cloud = cloud_of(config.provider)
+    if cloud is None:
+        return  # other machines may have credentials of their own
+    opened = cloud.bucket_schemes if config.identity is not None else ()
+    lines = command_lines(config).values()
+    overridden = {
+        option.default_uri
+        for option in facts.arguments.options
+        if any(name in line for name in option.names for line in lines)
+    }
+    for use in _first_of_each(facts.uris):
+        if use.name in overridden or use.name.partition("://")[0] in opened:
+            continue
+        way = "" if config.identity else "; or set `identity:`"
+        yield (
+            f"{use}: {use.name}: nodes have no cloud identity for it and can read public buckets "
+            f"at most: {INSTEAD}{way}"
+        )
+
+
+def _first_of_each(uses: tuple[Use, ...]) -> Iterator[Use]:
+    seen: set[str] = set()
+    for use in uses:
+        if use.name not in seen:
+            seen.add(use.name)
+            yield use
+
+
+def _chief(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if not _gets_tf_config(config):
+        return
+    if "chief" not in config.nodes and facts.chief_only:
+        yield (
+            f"{facts.chief_only[0]}: compares the role with 'chief', but the config has none "
+            "(`chief: false`): what only the chief saves is never written; treat worker 0 as the "
+            "chief, or add one to `nodes`"
+        )
+    if "master" not in config.nodes and facts.master_only:
+        yield (
+            f"{facts.master_only[0]}: compares the role with 'master', but the role is called "
+            "'chief' here: what only the master saves is never written"
+        )
+
+
+def _by_index(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if not _gets_tf_config(config) or not {"chief", "worker"} <= config.nodes.keys():
+        return
+    for use in facts.by_index[:1]:
+        yield (
+            f"{use}: decides by the index alone, which is 0 for chief0 and for worker0: both take "
+            "themselves for the chief; ask for the type 'chief', too"
+        )
+
+
+def _own_addresses(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    if _training_tasks(config) < 2 or facts_of(config.provider).on_this_machine:
+        return
+    for use in facts.own_addresses[:1]:
+        yield (
+            f"{use}: {use.name} is given to the tasks as an address: on several nodes, each would "
+            "look for it on its own; use the TF_CONFIG that is set, or placeholders such as "
+            "`{worker.hosts}` in `train.command`"
+        )
+
+
+def _saves_on_ps(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """Notes on ways of saving that fail with ps. Each way was run: docs/artifacts.md."""
+    if "ps" not in config.nodes or any(
+        use.name.endswith(".CheckpointOptions") for use in facts.names
+    ):
+        return
+    kept = config.train.checkpoints is not None and config.nodes["ps"].count == 1
+    for use in facts.saves:
+        what = use.name.rpartition(".")[2]
+        if saving.way_of(use.name) == "object":
+            yield (
+                f"{use}: {what}: {PARTS}, and TensorFlow fails to merge them: save with "
+                "tf.train.CheckpointOptions(experimental_io_device='/job:chief/task:0/device:CPU:0'"
+                "), or to a folder that all nodes share or, with `identity`, a bucket"
+            )
+            return
+        if not kept or facts.reads_back:
+            yield (
+                f"{use}: {what}: {PARTS}, so that no task can read a whole one (to evaluate, to "
+                "export, after a restart): with one ps name the folder in `train.checkpoints`, "
+                "with more use Saver(sharded=False); or save to a folder that all nodes share or, "
+                "with `identity`, a bucket"
+            )
+            return
+
+
+PARTS = "each ps writes its part of a checkpoint to its own disk"
+
+
+def _written_elsewhere(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """A rented node's disk is deleted with it; of it land the work folder and the home."""
+    if not is_cloud(config.provider):
+        return
+    lines = command_lines(config).values()
+    for option in facts.arguments.options:
+        name = max(option.names, key=len, default="")
+        passed = any(each in line for each in option.names for line in lines)
+        path = option.default_path
+        if path is not None and not passed and says_written(name) and not _is_kept(path):
+            yield (
+                f"{option.file}:{option.line}: {name} is {shown(path)} by default, which is lost "
+                f"with its node: add `{name} {{output}}` to train.command"
+            )
+    for use in _first_of_each(facts.written):
+        if not _is_kept(use.name):
+            yield (
+                f"{use}: writes to {shown(use.name)}, which is lost with its node: what lands is "
+                "the work folder and the home; write to a relative path, or to a folder that is "
+                "passed as `{output}`"
+            )
+
+
+def _is_kept(path: str) -> bool:
+    """True for what may be in a home, or is no file of a disk."""
+    return path.startswith(("/home/", "/root/", "/dev/", "/proc/")) and not path.startswith(
+        "/dev/shm/"
+    )
+
+
+def _evaluator(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    own = [use for use in facts.names if ".estimator." in use.name]
+    release = _release(config)
+    if not own or "evaluator" not in config.nodes or not _gets_tf_config(config):
+        return
+    if not for_estimator(config) and release is not None and release < KERAS_3:
+        yield (
+            f"{own[0]}: the evaluator of an Estimator refuses a cluster without a chief: set "
+            "`train.tf_config: estimator`"
+        )
+
+
+def _restores(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    own = (use for use in facts.names if use.name.endswith(_RESTORERS))
+    use = next(own, None)
+    if use is None or config.train.checkpoints is not None:
+        return
+    what_by = use.name.rpartition(".")[2]
+    if not config.train.max_restarts and what_by != "BackupAndRestore":
+        return
+    if not config.train.max_restarts:
+        what = "nothing resumes from it without `train.checkpoints` and `train.max_restarts`"
+    elif strategy_of(config).restart == "all_anew" and _training_tasks(config) > 1:
+        what = "without `train.checkpoints`, each restart starts from the beginning"
+    elif is_cloud(config.provider):
+        what = "without `train.checkpoints`, a restart on a new node starts from the beginning"
+    else:
+        return
+    yield f"{use}: {what_by}: {what}"
+
+
+_RESTORERS = (".BackupAndRestore", ".train.CheckpointManager")
+
+
+def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    gets = _gets_tf_config(config)
+    for use in facts.tf_config:
+        if not gets and not use.name:
+            hint = "set `train.tf_config: true`, or read it with os.environ.get"
+            yield f"{use}: TF_CONFIG is not set in this run: {hint}"
+        elif gets and use.name and not _has_key(config, use.name):
+            yield f"{use}: TF_CONFIG has no {use.name!r} here"
+
+
+def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
+    """The log shows what is really used: `training/log_text.reduces_over_grpc`."""
+    if facts.default_collectives and interconnect.gpu_nodes(make_plan(config)) > 1:
+        use = facts.default_collectives[0]
+        choice = OLD_NCCL if ".experimental." in use.name else NCCL
+        yield (
+            f"{use}: MultiWorkerMirroredStrategy reduces the gradients of several nodes over gRPC, "
+            f"through the CPU: pass {choice} to it"
+        )
+
+
+def _has_key(config: ClusterConfig, key: str) -> bool:
+    first, _, rest = key.partition(".")
+    if first == "cluster":
+        role = rest.partition(".")[0]
+        return not role or role in config.nodes
+    return first == "task" and rest in ("", "type", "index")
+
+
+def _arguments(field: str, script: StartedScript, facts: ScriptFacts) -> Iterator[str]:
+    started = script.started
+    standard = frozenset(sys.stdlib_module_names)
+    found = argument_problems(facts, started.arguments, exact=started.exact, standard=standard)
+    for text in found:
+        option = facts.arguments.options[0]
+        later = " (or after `train NAME --`)" if "required" in text else ""
+        yield f"{field}: {text}{later}; {option.file}:{option.line} defines its arguments"
+
+
+def _training_tasks(config: ClusterConfig) -> int:
+    return sum(group.count for role, group in config.nodes.items() if role != "evaluator")
+
+
+def _gets_tf_config(config: ClusterConfig) -> bool:
+    if config.train.tf_config is True:
+        return True
+    return wants_tf_config(config) and _training_tasks(config) > 1
+
+
+_SCRIPT_NOTES: tuple[Callable[[ClusterConfig, ScriptFacts], Iterator[str]], ...] = (
+    _unreadable,
+    _releases,
+    _keras,
+    _uris,
+    _chief,
+    _by_index,
+    _own_addresses,
+    _saves_on_ps,
+    _written_elsewhere,
+    _evaluator,
+    _restores,
+    _tf_config,
+    _collectives,
+)
+
+
+# ── every note ─────────────────────────────────────────────────────────────────
 
 
 def _of_hosts(config: ClusterConfig) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from cloudtrain.checks.node_notes import without_end
 from cloudtrain.cli.nodes import NO_END
 from cloudtrain.cli.printing import print_lines
-from cloudtrain.cli.status_lines import (
+from cloudtrain.cli.status import (
     cluster_state,
     cost_so_far,
     desk_lines,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cloudtrain.checks.check import refuse_ahead
-from cloudtrain.checks.offline_checks import LONGEST
+from cloudtrain.checks.commands import LONGEST
 from cloudtrain.cluster.drift import override_notes
 from cloudtrain.cluster.lease import holding_cluster
 from cloudtrain.cluster.plan import tasks

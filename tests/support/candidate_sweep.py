@@ -290,7 +290,7 @@ def swept(folder: Path) -> Iterator[Sweep]:
 
 
 def main() -> None:
-    from cloudtrain.checks import trial_machine
+    from cloudtrain.checks import check
     from cloudtrain.cli.app import run
     from cloudtrain.cluster import provision, session
     from cloudtrain.commands import accounts, up
@@ -322,8 +322,8 @@ def main() -> None:
         (accounts, "open_provider", open_provider),
         (provision, "await_first_login", lambda *given, **named: None),
         (up, "prepare_nodes", lambda session: ""),
-        (trial_machine, "confirm_own_ends", lambda session: session),
-        (trial_machine, "prove_upload", lambda *given: "not asked"),
+        (check, "confirm_own_ends", lambda session: session),
+        (check, "prove_upload", lambda *given: "not asked"),
         (idle, "start_process", lambda records, command: None),
         (moments, "now", timing.clock.now),
     ]

@@ -28,8 +28,7 @@ from cloudtrain.away.published import (
 )
 from cloudtrain.away.signatures import SigningKey, new_desk_id, publish_desk_key
 from cloudtrain.cli.live_view import Changes, screen
-from cloudtrain.cli.status import report_json
-from cloudtrain.cli.status_lines import report_text
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.cluster.session import record_cluster
 from cloudtrain.commands.down import down
 from cloudtrain.commands.fetch import fetch

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.checks.check import buckets, noted
+from cloudtrain.checks.check import noted
+from cloudtrain.checks.findings import buckets
 from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, unusable
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.commands.plan import plan_report

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cloudtrain.runs.idle  # which imports what `use` replaces
+import cloudtrain.cluster.lease
+import cloudtrain.runs.idle  # which import what `use` replaces
 from cloudtrain.cli.app import cli
-from cloudtrain.cli.status import report_json
-from cloudtrain.cli.status_lines import report_text
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands.status import ClusterStatus, StatusReport, status
 from cloudtrain.config import from_json, to_json
 from cloudtrain.core.errors import CredentialsError, RateError, TransientError

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cloudtrain.cli.app import cli
-from cloudtrain.cli.status import report_json
-from cloudtrain.cli.status_lines import report_text
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands import idle as verb
 from cloudtrain.commands.down import await_lock
 from cloudtrain.commands.status import status

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from cloudtrain.catalog import availability
 from cloudtrain.checks import check as verb
-from cloudtrain.checks import trial_machine
 from cloudtrain.cli.app import cli
 from cloudtrain.cluster.plan import make_plan
 from cloudtrain.cluster.session import Handle
@@ -253,12 +252,12 @@ def test_a_deep_check_creates_no_machine_above_max_price(
     """A smaller machine than the cheapest that boots reliably is cheaper, too."""
     cloud.findings = (Finding(what="account", ok=False, text="none", error=UsageError),)
     plan = make_plan(load(Path(config("{chief: {machine: t3.micro}}", "aws", limit, "us-east-1"))))
-    first, *_ = trial_machine.try_machine(plan, QuietConsole())
+    first, *_ = verb.try_machine(plan, QuietConsole())
     assert (first.what, first.ok, first.error) == ("trial", False, UsageError)
     assert first.text.startswith(refused or "t3.small was not created: account: none")
     if refused:
         assert "more than limits.max_price: 0.02 $/hour" in first.text
-        ignoring, *_ = trial_machine.try_machine(plan, QuietConsole(), ignore=("price",))
+        ignoring, *_ = verb.try_machine(plan, QuietConsole(), ignore=("price",))
         assert "account: none" in ignoring.text
     assert (cloud.deeds, cloud.cloud) == ([], {})
 
@@ -272,9 +271,9 @@ def test_a_proof_that_fails_on_the_machine_of_a_deep_check_is_a_finding_by_itsel
         raise StoreError("the bucket refuses the node", hint="allow it")
 
     monkeypatch.setattr("cloudtrain.cluster.provision.await_first_login", lambda *a, **named: None)
-    monkeypatch.setattr(trial_machine, "prove_upload", refused)
+    monkeypatch.setattr(verb, "prove_upload", refused)
     plan = make_plan(load(Path(config("{chief: {}}", "aws", "{}", "us-east-1"))))
-    found = {each.what: each for each in trial_machine.try_machine(plan, QuietConsole())}
+    found = {each.what: each for each in verb.try_machine(plan, QuietConsole())}
     assert [what for what, each in found.items() if each.ok] == [
         *("trial image", "trial SSH", "trial host key", "trial")
     ]
@@ -305,7 +304,7 @@ def test_a_deep_check_tries_the_next_machine_where_the_account_may_not_have_the_
     spot = "{chief: {machine: g4dn.xlarge, spot: true}}"
     plan = make_plan(load(Path(config(spot, "aws", "{}", "us-east-1"))))
     wrong = "account"
-    handle, refused = trial_machine.accepted(plan, ())
+    handle, refused = verb.accepted(plan, ())
     assert (handle.plan.nodes[0].machine, refused) == ("c7i-flex.large", ())
     assert asked == [
         f"deeplearning {name} spot"
@@ -313,7 +312,7 @@ def test_a_deep_check_tries_the_next_machine_where_the_account_may_not_have_the_
     ]
     asked.clear()
     wrong = "network"
-    assert [each.text for each in trial_machine.accepted(plan, ())[1]] == [
+    assert [each.text for each in verb.accepted(plan, ())[1]] == [
         "t3.small was not created: network: not eligible"
     ]
     assert asked == ["deeplearning t3.small spot", "auto t3.small spot"]

@@ -19,8 +19,7 @@ from cloudtrain.artifacts.run_index import (
     store_record,
     stored_run,
 )
-from cloudtrain.cli.status import report_json
-from cloudtrain.cli.status_lines import report_text
+from cloudtrain.cli.status import report_json, report_text
 from cloudtrain.commands.status import status
 from cloudtrain.config import to_json
 from cloudtrain.core.errors import StoreError, UsageError

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloudtrain.checks.check import store as check_store
+from cloudtrain.checks.findings import store as check_store
 from cloudtrain.cluster.session import Handle
 from cloudtrain.commands import up
 from cloudtrain.config import load
