@@ -26,7 +26,6 @@ from cloudtrain.checks.findings import (
     found_ahead,
     machines,
     refusal,
-    script,
     spot_finding,
     store,
 )
@@ -42,15 +41,7 @@ from cloudtrain.cluster.provision import ensure_nodes
 from cloudtrain.cluster.session import Handle, Session, open_provider, open_session, record_cluster
 from cloudtrain.core import errors
 from cloudtrain.core.cloud import cloud_of, is_cloud
-from cloudtrain.core.errors import (
-    CloudtrainError,
-    LeftoverError,
-    NoBucketError,
-    NodesError,
-    exit_code,
-    if_told,
-    of_kind,
-)
+from cloudtrain.core.errors import exit_code, if_told, of_kind
 from cloudtrain.core.events import DownBegun, UpBegun, images, pending_nodes
 from cloudtrain.core.model import (
     ON_DEMAND,
@@ -79,7 +70,12 @@ def check(
     asked side by side. `deep`: the stage that shows a test on the account; None for none. `ignore`:
     findings that stop nothing."""
     handle = Handle(plan.config, plan)
-    offline = (*script(plan.config), *buckets(plan.config), *noted(plan.config))
+    missing = missing_script(plan.config)
+    offline = (
+        *refusal("script", [missing] if missing else [], kind=errors.PreflightError),
+        *buckets(plan.config),
+        *noted(plan.config),
+    )
     read = each_candidate(plan.config)
     if len(read) == 1:
         found = findings(handle, deep=deep, ignore=ignore)
@@ -324,7 +320,7 @@ def try_machine(plan: Plan, console: Console, ignore: Collection[str] = ()) -> t
         record_cluster(handle.config, handle.records)
         try:
             prove_and_delete(handle, console, found.append)
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             return (*found, Finding.of("trial", error))
     took = time.monotonic() - begun
     text = f"{machine} created, logged in to and deleted in {took:.0f} s, {cost(handle, took)}"
@@ -338,14 +334,23 @@ def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding
     assert cloud is not None, "only called for clouds"
     bought = SPOT if all(node.spot for node in plan.nodes) else ON_DEMAND
     cheapest = plain_machines(cloud.name, market=bought.market, places=config.placement)
+    # With GPUs, `auto` is another image where the cloud has it, and a policy may allow those of
+    # some projects only.
+    kinds = [node.accelerator.kind for node in plan.nodes if node.accelerator]
+    is_plain = config.image != "auto" or all(is_older(kind, "Turing") for kind in kinds)
     first = None
-    for image in images_of(plan):
+    for image in (config.image,) if is_plain else ("deeplearning", "auto"):
         for machine in dict.fromkeys((*cheapest[: TRIES - 1], cloud.default_machine)):
             group = NodeGroup(machine=machine, provisioning=bought)
             handle = Handle(trial_config(replace(config, image=image), group))
             wrong = bad(price(handle.plan), ignore)
             wrong = wrong or bad(handle.provider.check(handle.plan), ignore)
-            first = first or (handle, tuple(not_created(machine, finding) for finding in wrong))
+            said = f"{machine} was not created"
+            refused = (
+                replace(each, what="trial", text=f"{said}: {each.what}: {each.text}", lines=())
+                for each in wrong
+            )
+            first = first or (handle, tuple(refused))
             if not wrong:
                 return handle, ()
             if not {finding.what for finding in wrong} <= {*OF_MACHINE}:
@@ -354,22 +359,8 @@ def accepted(plan: Plan, ignore: Collection[str]) -> tuple[Handle, tuple[Finding
     return first
 
 
-def images_of(plan: Plan) -> tuple[str, ...]:
-    """The image of the nodes: with GPUs, `auto` is another where the cloud has it, and a policy may
-    allow images of some projects only."""
-    kinds = [node.accelerator.kind for node in plan.nodes if node.accelerator]
-    if plan.config.image != "auto" or all(is_older(kind, "Turing") for kind in kinds):
-        return (plan.config.image,)
-    return ("deeplearning", "auto")
-
-
 def bad(findings: Collection[Finding], ignore: Collection[str]) -> list[Finding]:
     return [finding for finding in findings if not finding.ok and finding.what not in ignore]
-
-
-def not_created(machine: str, found: Finding) -> Finding:
-    text = f"{machine} was not created: {found.what}: {found.text}"
-    return replace(found, what="trial", text=text, lines=())
 
 
 def trial_config(config: ClusterConfig, group: NodeGroup) -> ClusterConfig:
@@ -404,9 +395,9 @@ def prove_and_delete(handle: Handle, console: Console, tell: Tell) -> None:
     except BaseException as failure:
         try:
             clear(handle)
-        except CloudtrainError as second:
-            if isinstance(failure, CloudtrainError):
-                raise NodesError({"up": failure, "down": second}) from failure
+        except errors.CloudtrainError as second:
+            if isinstance(failure, errors.CloudtrainError):
+                raise errors.NodesError({"up": failure, "down": second}) from failure
             raise second from failure
         raise
     clear(handle)
@@ -426,7 +417,7 @@ def prove(session: Session, tell: Tell) -> None:
     for what, proof in (("end", end_of), ("upload", upload_of)):
         try:
             tell(proof(session))
-        except CloudtrainError as error:
+        except errors.CloudtrainError as error:
             tell(Finding.of(f"trial {what}", error))
 
 
@@ -442,7 +433,7 @@ def end_of(session: Session) -> Finding:
     lacking = without_end(nodes, session.clock.now())
     if lacking or nodes[0].expires is None:
         text = f"NO END: {lacking[0].no_end if lacking else 'the cloud says none'}"
-        return Finding.of("trial end", LeftoverError(text))
+        return Finding.of("trial end", errors.LeftoverError(text))
     text = f"armed and confirmed: ends at {moment(nodes[0].expires)} if nobody deletes it"
     return Finding(what="trial end", ok=True, text=text)
 
@@ -452,7 +443,7 @@ def upload_of(session: Session) -> Finding:
     folder = work_folder(config.name, "trial", "chief0")
     try:
         text = prove_upload(node, folder, store, f"{config.name}/proof", session.transport)
-    except NoBucketError as error:  # of `artifacts.create`; any other is a finding by itself
+    except errors.NoBucketError as error:  # of `artifacts.create`; any other is a finding by itself
         text = f"not tried: {error.message}"
         return Finding(what="trial upload", ok=True, text=text, hint=error.hint, told=False)
     to = config.artifacts.store or "no artifacts.store: to a folder of this machine"

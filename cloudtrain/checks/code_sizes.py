@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,19 +71,14 @@ def code_sizes(config: ClusterConfig) -> CodeSizes | None:
 
 def _size(place: Path, most: int) -> tuple[int, int, bool]:
     """Bytes and number of at most so many files, and whether these are all."""
+    files = iter([place])
+    if place.is_dir() and not place.is_symlink():
+        files = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
     size = number = 0
-    for path in _files(place):
+    for path in files:
         if number >= most:
             return size, number, False
         number += 1
         with suppress(OSError):
             size += path.lstat().st_size
     return size, number, True
-
-
-def _files(place: Path) -> Iterator[Path]:
-    if place.is_symlink() or not place.is_dir():
-        yield place
-        return
-    for folder, _, names in os.walk(place):
-        yield from (Path(folder, name) for name in names)

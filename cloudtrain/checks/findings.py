@@ -12,7 +12,6 @@ from pathlib import Path
 from cloudtrain.checks.commands import command_problems, launched, too_long, unfilled
 from cloudtrain.checks.node_notes import without_end
 from cloudtrain.checks.path_notes import unusable
-from cloudtrain.checks.script_code import missing_script
 from cloudtrain.checks.setup import setup
 from cloudtrain.cluster.drift import lifetime_note, on_record, recorded_drift, refuse_drift
 from cloudtrain.cluster.plan import CHOOSES, plan_errors, plan_notes
@@ -26,7 +25,6 @@ from cloudtrain.core.errors import (
     CredentialsError,
     LeftoverError,
     NoBucketError,
-    PreflightError,
     UsageError,
     if_told,
     text_of,
@@ -207,7 +205,6 @@ def _jump_host(jump: str) -> Finding:
 AT_ONCE = 8
 """Datasets that are listed in parallel."""
 
-
 RELAYED = "nodes cannot read it themselves: it goes through this machine"
 
 
@@ -277,7 +274,9 @@ def _checked(
         dataset = list_dataset(config, name, store)
         split = parts(dataset, [node.role for node in plan.nodes])
         signer = DataSigner(dataset, store)
-        _read_a_byte(signer, dataset.files)
+        # From the smallest file, as a right to list is no right to read.
+        if filled := [file for file in dataset.files if file.size]:
+            next(signer.read(min(filled, key=lambda file: file.size)), b"")
         shared = facts_of(config.provider).on_this_machine
         total = sum(file.size for part in split for file in part)
         total = dataset.size if shared else total
@@ -290,14 +289,6 @@ def _checked(
     texts = (_described(dataset, split, shared=shared), RELAYED if relayed else "")
     text = "; ".join(filter(None, (*texts, cost if priced else "")))
     return Finding(what=f"data.{name}", ok=True, text=text), read, split
-
-
-def _read_a_byte(signer: DataSigner, files: Sequence[DataFile]) -> None:
-    """Read from the smallest file, as a right to list is no right to read."""
-    filled = [file for file in files if file.size]
-    if filled:
-        reading = signer.read(min(filled, key=lambda file: file.size))
-        next(reading, b"")
 
 
 def _described(dataset: Dataset, split: Sequence[Sequence[DataFile]], *, shared: bool) -> str:
@@ -362,12 +353,6 @@ def machines(plan: Plan) -> tuple[Finding, ...]:
 def command(plan: Plan) -> tuple[Finding, ...]:
     """Return a finding if the command cannot be started, otherwise none."""
     return refusal("command", [str(each) for each in too_long(plan.config, launched(plan))])
-
-
-def script(config: ClusterConfig) -> tuple[Finding, ...]:
-    """Finding if the file that the command names is not delivered."""
-    missing = missing_script(config)
-    return refusal("script", [missing] if missing else [], kind=PreflightError)
 
 
 def buckets(config: ClusterConfig) -> tuple[Finding, ...]:

@@ -200,18 +200,11 @@ def folder_with(module: str, paths: Collection[str]) -> str | None:
         for end in (f"{module}.py", f"{module}/__init__.py")
         if path == end or path.endswith(f"/{end}")
     }
-    found |= _packages(module, paths)
-    return found.pop() if len(found) == 1 else None
-
-
-def _packages(module: str, paths: Collection[str]) -> set[str]:
-    """Folders with one of that name that has Python files, with or without `__init__.py`."""
-    found = set()
-    for path in paths:
+    for path in paths:  # a folder of that name with Python files, with or without `__init__.py`
         parts = path.split("/")
         if path.endswith(".py") and module in parts[:-1]:
             found.add("/".join(parts[: parts.index(module)]) or ".")
-    return found
+    return found.pop() if len(found) == 1 else None
 
 
 def start_as_module(script: str, inside: str, folder: str) -> str | None:

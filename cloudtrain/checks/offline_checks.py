@@ -14,7 +14,6 @@ from cloudtrain.checks.commands import marked, placeholder_notes
 from cloudtrain.checks.import_notes import import_notes
 from cloudtrain.checks.path_notes import INSTEAD, bucket_notes, path_notes, says_written
 from cloudtrain.checks.script_code import (
-    StartedScript,
     command_lines,
     explain_missing,
     facts_in,
@@ -34,6 +33,7 @@ from cloudtrain.script import saving
 from cloudtrain.script.arguments import argument_problems
 from cloudtrain.script.facts import ScriptFacts, Use, strategies_in, strategy_in
 from cloudtrain.script.releases import Need, missing_in
+from cloudtrain.script.shell_line import Started
 from cloudtrain.training import interconnect
 from cloudtrain.training.log_text import NCCL, OLD_NCCL
 from cloudtrain.training.strategies import STRATEGIES, strategy_of
@@ -120,26 +120,21 @@ def rights_notes(config: ClusterConfig) -> tuple[str, ...]:
 
 def open_notes(config: ClusterConfig) -> tuple[str, ...]:
     """Notes on who may try to log in, if that is more than one network; each note once."""
-    readings = [with_candidate(config, each) for each in config.candidates] or [config]
-    return tuple(dict.fromkeys(note for each in readings for note in _open(each)))
-
-
-def _open(config: ClusterConfig) -> Iterator[str]:
-    source = config.network.ssh_from
-    if not is_cloud(config.provider) or config.network.firewall is not None:
-        return  # nothing is opened here
-    if source in ("auto", "none"):
-        return
-    network = ipaddress.ip_network(source)
-    bits, version = network.prefixlen, network.version
-    if network.version == 6 and network.network_address.ipv4_mapped and bits >= 96:
-        bits, version = bits - 96, 4
-    if bits < WIDE[version]:
-        count = f"{network.num_addresses:,}" if version == 4 else f"2^{128 - bits}"
-        yield (
-            f"network.ssh_from: port 22 is open to {count} addresses ({source}); `auto` opens it "
-            "to yours alone"
-        )
+    found: dict[str, None] = {}
+    for each in [with_candidate(config, each) for each in config.candidates] or [config]:
+        source = each.network.ssh_from
+        opens = is_cloud(each.provider) and each.network.firewall is None
+        if not opens or source in ("auto", "none"):
+            continue
+        network = ipaddress.ip_network(source)
+        bits, version = network.prefixlen, network.version
+        if network.version == 6 and network.network_address.ipv4_mapped and bits >= 96:
+            bits, version = bits - 96, 4
+        if bits < WIDE[version]:
+            count = f"{network.num_addresses:,}" if version == 4 else f"2^{128 - bits}"
+            opened = f"network.ssh_from: port 22 is open to {count} addresses ({source})"
+            found[f"{opened}; `auto` opens it to yours alone"] = None
+    return tuple(found)
 
 
 # ── the script: where its source and the config disagree ─────────────────────────
@@ -161,7 +156,7 @@ def script_notes(config: ClusterConfig) -> tuple[str, ...]:
             missing = explain_missing(script, f"{field}: {script.started.words}")
             found += [missing] if missing else []
         else:
-            found += _arguments(field, script, script.facts)
+            found += _arguments(field, script.started, script.facts)
     facts = facts_in(scripts.values())
     if facts is not None:
         whole = all(script and script.facts for script in scripts.values())
@@ -391,8 +386,12 @@ def _tf_config(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
         if not gets and not use.name:
             hint = "set `train.tf_config: true`, or read it with os.environ.get"
             yield f"{use}: TF_CONFIG is not set in this run: {hint}"
-        elif gets and use.name and not _has_key(config, use.name):
-            yield f"{use}: TF_CONFIG has no {use.name!r} here"
+        elif gets and use.name:
+            first, _, rest = use.name.partition(".")
+            part = rest.partition(".")[0] if first == "cluster" else rest
+            known = {"cluster": ("", *config.nodes), "task": ("", "type", "index")}
+            if part not in known.get(first, ()):
+                yield f"{use}: TF_CONFIG has no {use.name!r} here"
 
 
 def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
@@ -406,16 +405,7 @@ def _collectives(config: ClusterConfig, facts: ScriptFacts) -> Iterator[str]:
         )
 
 
-def _has_key(config: ClusterConfig, key: str) -> bool:
-    first, _, rest = key.partition(".")
-    if first == "cluster":
-        role = rest.partition(".")[0]
-        return not role or role in config.nodes
-    return first == "task" and rest in ("", "type", "index")
-
-
-def _arguments(field: str, script: StartedScript, facts: ScriptFacts) -> Iterator[str]:
-    started = script.started
+def _arguments(field: str, started: Started, facts: ScriptFacts) -> Iterator[str]:
     standard = frozenset(sys.stdlib_module_names)
     found = argument_problems(facts, started.arguments, exact=started.exact, standard=standard)
     for text in found:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from cloudtrain.config.location import place_in_file
 from cloudtrain.config.requirements import lines
-from cloudtrain.core.cloud import Cloud, cloud_of, clouds, facts_of, is_cloud
+from cloudtrain.core.cloud import cloud_of, clouds, facts_of, is_cloud
 from cloudtrain.core.model import ClusterConfig
 from cloudtrain.core.store_kinds import BucketUri, uris_of
 
@@ -62,22 +62,18 @@ def says_written(option: str) -> bool:
 def path_notes(config: ClusterConfig) -> tuple[str, ...]:
     """A note for each path that only one machine has, or that each node has for itself. Offline."""
     found = []
-    for each in paths_of(config):
-        text = _note(config, each)
-        if text is not None:
-            found.append(f"{at_field(config, each.field)}{each.path}: {text}")
-    return (*_without_system(config), *found)
-
-
-def _without_system(config: ClusterConfig) -> Iterator[str]:
-    """A PATH of the run without the folders of the system's programs: no shell fills it in."""
-    path = config.train.env.get("PATH")
+    path = config.train.env.get("PATH")  # no shell fills it in
     if path is not None and not {"/bin", "/usr/bin"} & set(path.split(":")):
-        yield (
+        found.append(
             f"{at_field(config, 'train.env.PATH')}replaces the node's own and lacks /usr/bin, so "
             "that programs of the system are not found: begin train.command with "
             "`export PATH=/your/bin:$PATH && ` instead"
         )
+    for each in paths_of(config):
+        text = _note(config, each)
+        if text is not None:
+            found.append(f"{at_field(config, each.field)}{each.path}: {text}")
+    return tuple(found)
 
 
 def paths_of(config: ClusterConfig) -> Iterator[AbsolutePath]:
@@ -101,15 +97,17 @@ def paths_of(config: ClusterConfig) -> Iterator[AbsolutePath]:
 
 def _note(config: ClusterConfig, each: AbsolutePath) -> str | None:
     """Note on a wrong path: the reason, and what to write instead; None if it may be right."""
-    if _shared_here(config, each.path):
-        return None
-    if facts_of(config.provider).takes_hosts:
+    facts = facts_of(config.provider)
+    shared = os.environ.get("CLOUDTRAIN_LOCAL_SHARED", "").split(os.pathsep)
+    is_shared = any(part and Path(each.path).is_relative_to(part) for part in shared)
+    if facts.on_this_machine and is_shared:
+        return None  # local nodes see it (docs/local.md)
+    if facts.takes_hosts:
         # These may share a disk: only what needs one is said.
         return _written(config) if each.is_written and "ps" in config.nodes else None
     source = _data_of(config, each.path)
     if source is not None:
-        here = facts_of(config.provider).on_this_machine
-        return None if here else f"{_ONLY_HERE}: write `{{data.{source}}}`"
+        return None if facts.on_this_machine else f"{_ONLY_HERE}: write `{{data.{source}}}`"
     inside = _inside_code(config, each.path)
     if inside is not None:
         return f"{_ONLY_HERE}: write `{inside}`, as it is delivered with the code"
@@ -185,14 +183,6 @@ def _inside_code(config: ClusterConfig, path: str) -> str | None:
     return os.path.relpath(real, code / config.train.dir)
 
 
-def _shared_here(config: ClusterConfig, path: str) -> bool:
-    """True if local nodes see the path, by CLOUDTRAIN_LOCAL_SHARED (docs/local.md)."""
-    shared = os.environ.get("CLOUDTRAIN_LOCAL_SHARED", "").split(os.pathsep)
-    return facts_of(config.provider).on_this_machine and any(
-        each and Path(path).is_relative_to(each) for each in shared
-    )
-
-
 # ── buckets ──────────────────────────────────────────────────────────────────────
 
 
@@ -221,11 +211,21 @@ def bucket_notes(config: ClusterConfig) -> tuple[str, ...]:
         if lacking:
             found.append(f"{at_field(config, field)}{_no_library(lacking)}; or {INSTEAD}")
         rest = [each for each in uris if each not in lacking]
+        foreign = [each for each in rest if each.scheme not in cloud.bucket_schemes]
         if config.identity is None and rest:
-            found.append(f"{at_field(config, field)}{_no_identity(cloud, rest)}")
-        elif config.identity is not None:
-            foreign = [each for each in rest if each.scheme not in cloud.bucket_schemes]
-            found += [f"{at_field(config, field)}{_foreign(cloud, foreign)}"] if foreign else []
+            own = cloud.identity if len(foreign) < len(rest) else None
+            way = f"; or set `identity:` to {own.word}" if own else ""
+            found.append(
+                f"{at_field(config, field)}{_shown(rest)}: nodes have no identity, so scripts can "
+                f"use only public buckets or a key from `secrets:`: {INSTEAD}{way}"
+            )
+        elif config.identity is not None and foreign:
+            schemes = {each.scheme for each in foreign}
+            titles = [one.title for one in clouds() if schemes & set(one.bucket_schemes)]
+            found.append(
+                f"{at_field(config, field)}{_shown(foreign)}: `identity:` is known to "
+                f"{cloud.title} alone, not to {' or '.join(titles)}: {INSTEAD}"
+            )
     return tuple(found)
 
 
@@ -243,16 +243,14 @@ def unusable(config: ClusterConfig) -> tuple[str, ...]:
 def _unread(config: ClusterConfig, uris: Iterable[BucketUri]) -> tuple[BucketUri, ...]:
     """Those that nothing can open; none if the config installs more than TensorFlow."""
     setup = config.setup
-    if cloud_of(config.provider) is None or _release(setup.tensorflow or "") < SINCE:
+    parts = (setup.tensorflow or "").split(".")[:2]
+    release = tuple(int(part) for part in parts if part.isdecimal())
+    if cloud_of(config.provider) is None or release < SINCE:
         return ()
     more = config.setup.run or setup.requirements or lines(config)
     if more or not (config.image == "auto" or config.image.startswith("ubuntu-")):
         return ()
     return tuple(each for each in uris if each.scheme not in READ_BY_TENSORFLOW)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def _no_library(uris: Iterable[BucketUri]) -> str:
@@ -261,24 +259,6 @@ def _no_library(uris: Iterable[BucketUri]) -> str:
         f"{_shown(uris)}: TensorFlow does not know {' or '.join(f'{s}://' for s in schemes)}, and "
         "nothing else is installed: add the script's library to setup.packages (tensorflow-io, "
         "boto3, adlfs, …)"
-    )
-
-
-def _no_identity(cloud: Cloud, uris: Iterable[BucketUri]) -> str:
-    own = any(each.scheme in cloud.bucket_schemes for each in uris)
-    way = f"; or set `identity:` to {cloud.identity.word}" if own and cloud.identity else ""
-    return (
-        f"{_shown(uris)}: nodes have no identity, so scripts can use only public buckets or a key "
-        f"from `secrets:`: {INSTEAD}{way}"
-    )
-
-
-def _foreign(cloud: Cloud, uris: Iterable[BucketUri]) -> str:
-    schemes = {each.scheme for each in uris}
-    titles = [one.title for one in clouds() if schemes & set(one.bucket_schemes)]
-    return (
-        f"{_shown(uris)}: `identity:` is known to {cloud.title} alone, not to "
-        f"{' or '.join(titles)}: {INSTEAD}"
     )
 
 

@@ -88,21 +88,20 @@ def command_lines(config: ClusterConfig) -> dict[str, str]:
 def missing_script(config: ClusterConfig) -> str | None:
     """Error if a command is `python FILE` or `python -m MODULE` and the delivered code lacks it.
     Not checked for code of a git server, or for a line that does something else first."""
-    found = (_missing(config, field, line) for field, line in command_lines(config).items())
-    return next(filter(None, found), None)
-
-
-def _missing(config: ClusterConfig, field: str, command: str) -> str | None:
-    started = started_by(command)
-    if started is None or config.code.git is not None:
-        return None
-    text = f"{field}: {started.words}"
-    if config.code.path is None:
-        if started.file is None:
-            return None
-        return f"{text} is not delivered: there is no `code:` (`code: {{path: .}}` is this folder)"
-    code = delivered_code(config)
-    return explain_missing(StartedScript(config, started, code), text) if code else None
+    for field, line in command_lines(config).items():
+        started = started_by(line)
+        if started is None or config.code.git is not None:
+            continue
+        text, missing = f"{field}: {started.words}", None
+        if config.code.path is not None:
+            code = delivered_code(config)
+            missing = explain_missing(StartedScript(config, started, code), text) if code else None
+        elif started.file is not None:
+            here = "`code: {path: .}` is this folder"
+            missing = f"{text} is not delivered: there is no `code:` ({here})"
+        if missing is not None:
+            return missing
+    return None
 
 
 _CONVERTS = "name the script that is written by `jupyter nbconvert --to script"
@@ -289,28 +288,21 @@ def program_notes(config: ClusterConfig) -> tuple[str, ...]:
     code = delivered_code(config) if own else None
     if code is None:
         return ()
-    notes = (
-        _program_note(config, code, field, found["path"], by_itself=found["shell"] is None)
-        for field, found in own.items()
-    )
-    return tuple(filter(None, notes))
-
-
-def _program_note(
-    config: ClusterConfig, code: DeliveredCode, field: str, path: str, *, by_itself: bool
-) -> str | None:
-    inside = os.path.normpath(PurePosixPath(config.train.dir) / path)
-    if inside not in code.paths:
-        return None
-    text = code.read(inside) or b""
-    first = text.partition(b"\n")[0]
-    named = f"{field}: {inside}"
-    is_script = first.startswith(b"#!")
-    if (by_itself and is_script and first.endswith(b"\r")) or (not by_itself and b"\r\n" in text):
-        return (
-            f"{named} has line ends of Windows, which a shell takes for a part of its words: save "
-            "it with those of Linux (`dos2unix`, or `*.sh text eol=lf` in .gitattributes)"
-        )
-    if by_itself and code.executable(inside) is False:
-        return f"{named} is not executable: `chmod +x` it, or name what runs it (`bash {path}`)"
-    return None
+    notes = []
+    for field, found in own.items():
+        path, by_itself = found["path"], found["shell"] is None
+        inside = os.path.normpath(PurePosixPath(config.train.dir) / path)
+        if inside not in code.paths:
+            continue
+        text = code.read(inside) or b""
+        first, named = text.partition(b"\n")[0], f"{field}: {inside}"
+        is_script = first.startswith(b"#!")
+        if is_script and first.endswith(b"\r") if by_itself else b"\r\n" in text:
+            notes.append(
+                f"{named} has line ends of Windows, which a shell takes for a part of its words: "
+                "save it with those of Linux (`dos2unix`, or `*.sh text eol=lf` in .gitattributes)"
+            )
+        elif by_itself and code.executable(inside) is False:
+            way = f"`chmod +x` it, or name what runs it (`bash {path}`)"
+            notes.append(f"{named} is not executable: {way}")
+    return tuple(notes)

@@ -86,7 +86,7 @@ def missing_release(version: str) -> str | None:
         if any(each == version or each.startswith(f"{version}.") for each in listed):
             return None
         found |= set(listed)
-    newest = max(found, key=_number, default="none")
+    newest = max(found, key=lambda each: [*map(int, re.findall(r"\d+", each)[:3])], default="none")
     return f"TensorFlow {version} is not on the package index, whose newest {PACKAGE} is {newest}"
 
 
@@ -113,7 +113,3 @@ def _listed(python: str) -> list[str] | None:
         return found[1].split(", ")
     unknown = "No matching distribution found" in done.stderr and "connection" not in done.stderr
     return [] if unknown else None
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:3]))
